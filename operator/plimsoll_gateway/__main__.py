@@ -1,4 +1,4 @@
-"""`python -m plimsoll_gateway`: the same as the command plimsoll-gateway."""
+"""`python -m plimsoll_gateway` runs the command plimsoll-gateway."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The gateway as an ASGI application: which path is what, and what every request has in common.
+"""The gateway as an ASGI application: dispatches paths, and applies keys, quotas and queues to requests.
 
-Plain ASGI rather than a framework: on the path of every token, a framework costs more than all of this code.
+Plain ASGI instead of a framework: on the path of every token, a framework costs more than all of this code.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Forward = Callable[[], Awaitable[None]]
 
 
 class Gateway:
-    """One OpenAI endpoint for all models of the table."""
+    """One OpenAI endpoint for all models of the routing table."""
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class Gateway:
         files_claim: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        """`metrics_apart`: /metrics is not among these paths; serve `operations` elsewhere.
+        """`metrics_apart`: /metrics is not among these paths; serve `operations` on another port.
 
-        `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is. `quotas`
-        are those of a gateway that shares the limits of keys with others. `files_model`: whose replicas keep files and
-        batches, `files_claim`: on which claim they are, each None for what models say. `origins`: whose web pages may
-        use the API; `*` is all.
+        `keyring` authenticates requests. `credential` proves to runtimes that a request comes through this gateway.
+        `quotas` are set if several gateways share the limits of keys. `files_model`: the model whose replicas keep
+        files and batches; `files_claim`: the claim that holds them; None for what models declare. `origins`: origins of
+        web pages that may use the API; `*` allows all.
         """
         self._store = store
         self._file_replicas = FileReplicas(picker, files_model, files_claim)
@@ -124,23 +124,23 @@ class Gateway:
         store.listen(self._table_changed)
 
     def publish(self, collector: Collector) -> None:
-        """Show more series in /metrics."""
+        """Add the series of a collector to /metrics."""
         self._metrics.registry.register(collector)
 
     async def watch_replicas(self) -> None:
-        """Find those that hang, for ever."""
+        """Find replicas that hang, until cancelled."""
         await self._prober.run()
 
     def drain(self) -> None:
-        """Report not healthy from now on, so that load balancers look elsewhere; go on serving."""
+        """Report unhealthy, so that load balancers choose other gateways; requests are still served."""
         self._own.drain()
 
     def cut(self) -> None:
-        """End what still runs, each answer with an error."""
+        """End all running requests with an error."""
         self._running.cut_all(shutting_down)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request (uvicorn is configured to send nothing but HTTP)."""
+        """Answer one HTTP request. uvicorn is configured to send no other scopes."""
         headers, path = dict(scope["headers"]), path_of(scope)
         dialect = dialect_of(path, headers)
         stream = ResponseStream(send, request_id(headers.get(b"x-request-id")), dialect)
@@ -150,10 +150,10 @@ class Gateway:
         try:
             await self._answer(exchange)
         except Refusal as refusal:
-            exchange.code = dialect.status(refusal)  # where the head of a stream is out, it is told as an event
+            exchange.code = dialect.status(refusal)  # if a stream has begun, the error is sent as an event
             await stream.fail(refusal)
         except ClientGone:
-            if not stream.said_all:  # many clients hang up as soon as they have read the last event
+            if not stream.said_all:  # many clients disconnect as soon as they have read the last event
                 exchange.code = CLIENT_GONE
         except Exception:
             log.exception("%s: unexpected error", stream.request_id)
@@ -173,7 +173,7 @@ class Gateway:
             raise
 
     async def _lead(self, exchange: Exchange) -> None:
-        """To what is at its path."""
+        """Dispatch a request by its path."""
         path = exchange.path
         check_host(exchange.scope)
         if self._cors is not None and is_preflight(exchange.scope["method"], exchange.headers):
@@ -200,7 +200,7 @@ class Gateway:
         ):
             fields = await self._read_fields(exchange.path, body)
             exchange.model = allowed_model(self._store.current, fields.model, exchange.key)
-            if fields.place:  # refused before tokens are reserved and a place is taken
+            if fields.place:  # refuse an unknown response before tokens are reserved and the request waits
                 self._affinity.holders(exchange.model, fields.place)
             reservation.reserve(fields.tokens)
             exchange.stream.extra = [*exchange.stream.extra, *reservation.headers()]
@@ -220,13 +220,13 @@ class Gateway:
                     await self._in_turn(call, fields, reservation, exchange, forward)
 
     async def _fetch(self, exchange: Exchange, kept: Kept) -> None:
-        """Ask the replica that keeps the response. Whose it is, that one knows."""
+        """Forward a request to the replica that stores the response. That replica checks the owner."""
         exchange.key = self._keyring.authenticate(exchange.headers)
         exchange.model, replica = self._affinity.find(kept.response)
         await self._ask_one(exchange, exchange.model, replica, with_body=False)
 
     async def _file(self, exchange: Exchange) -> None:
-        """Ask any replica that keeps the key's files. Whose they are, that one knows."""
+        """Forward a request to any replica that keeps the key's files. That replica checks the owner."""
         exchange.key = self._keyring.authenticate(exchange.headers)
         exchange.model, replica = self._file_replicas.find(self._store.current, exchange.key)
         posts = exchange.scope["method"] == "POST"
@@ -244,7 +244,7 @@ class Gateway:
         await self._ask_one(exchange, exchange.model, replica)
 
     async def _ask_one(self, exchange: Exchange, model: Model, replica: Replica, *, with_body: bool = True) -> None:
-        """Ask that replica, and no other. Without a body: it is read, and goes no further."""
+        """Forward a request to this replica only. Without `with_body`, the body is read and discarded."""
         with await exchange.read_body(self._body_bytes, self._body_memory) as body:
             if not with_body:
                 body.drop()
@@ -253,7 +253,7 @@ class Gateway:
                 await self._proxy.fetch(call, model, replica, exchange.stream)
 
     async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
-        """Send a file on as it comes."""
+        """Stream an uploaded file to the replica."""
         assert exchange.model is not None
         try:
             with self._running.hold(upload.behind):
@@ -270,7 +270,7 @@ class Gateway:
         exchange: Exchange,
         forward: Forward,
     ) -> None:
-        """Run `forward` in the request's turn, and count what it used."""
+        """Run `forward` after the request is admitted, and record its usage."""
         model, key = exchange.model, exchange.key
         assert model is not None
         if key is None or call.meter is None:
@@ -295,7 +295,9 @@ class Gateway:
                 self._metrics.key_used(key.name, tokens)
 
     def _comments(self, exchange: Exchange, fields: RequestFields) -> KeepaliveComments | None:
-        """For a stream whose model may have to wake. In a pool a replica that is ready may have to wake it still."""
+        """Return keep-alive comments for a stream whose model may have to wake; a ready replica of a pool may have
+        to wake it, too.
+        """
         model = exchange.model
         assert model is not None
         if not (fields.streams and model.wakes):

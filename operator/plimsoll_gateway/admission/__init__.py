@@ -1,1 +1,1 @@
-"""Which requests may go on: limits, queues, quotas."""
+"""Admission of requests: limits, queues, quotas."""

@@ -1,4 +1,4 @@
-"""How many requests a model takes at once: by the replicas that it has, or by those that it will have."""
+"""The number of requests that a model runs at the same time, from its ready or its expected replicas."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from plimsoll_gateway.routing.pick import Picker
 
 MOST_SUMS = 4096
 HEADROOM = 1.25
-"""Requests let through for each place in the replicas' batches: the next ones are there when a place becomes free."""
+"""Requests admitted for each sequence that the replicas batch. The surplus waits at the replica and starts as soon
+as a sequence ends.
+"""
 
 
 class Capacity:
-    """Of the models of a table. What a model's replicas batch is remembered while it has none."""
+    """Capacities of the models in the routing table. Remembers the batch size of a model's replicas while it has
+    none.
+    """
 
     def __init__(self, store: TableStore, picker: Picker) -> None:
         self._store = store
         self._picker = picker
         self._slots: dict[ObjectKey, int] = {}
-        # What replicas batch together, by the identity of their row, while the table and what each says are the same.
+        # Sequences batched by a tuple of replicas, by its identity. Cleared if the table or a replica's report changes.
         self._sums: dict[int, tuple[Sequence[Replica], int]] = {}
         self._changes = 0
         store.listen(self._keep)
 
     def heard(self, model: Model, replica: Replica) -> None:
-        """A replica has told of itself."""
+        """Remember the batch size that a replica of the model reported."""
         slots = self._picker.loads.slots(replica.id)
         if slots is not None:
             self._slots[model.key] = slots
 
     def now(self, name: str) -> int | None:
-        """Requests that its ready replicas take; 0 while one has yet to come, None where none will."""
+        """Return the requests that the name's ready replicas accept; 0 if a replica is expected, None if none is."""
         model = self._store.find(name)
         if model is None:
             return None
         return self._takes(model.ready_for(name)) or (0 if model.wakes else None)
 
     def together(self, names: Collection[str]) -> int:
-        """Requests that those ready replicas take that answer to any of these names; they are of one model."""
+        """Return the requests accepted by the ready replicas that serve any of these names of one model."""
         ready: dict[str, Replica] = {}
         for name in names:
             model = self._store.find(name)
@@ -48,17 +52,19 @@ class Capacity:
         return self._takes(tuple(ready.values()))
 
     def closed(self, name: str) -> bool:
-        """Whether `now` is 0, for less work where no replica can be missing."""
+        """Return whether `now` is 0, without computing a capacity."""
         model = self._store.find(name)
         return model is not None and model.wakes and not model.ready_for(name)
 
     def later(self, name: str) -> int:
-        """Requests that it takes once all the replicas are there that may be made."""
+        """Return the requests the model accepts after it has scaled up to its maximum."""
         model = self._store.find(name)
         return 1 if model is None else math.ceil(HEADROOM * self._expected(model))
 
     def places(self, model: Model) -> int | None:
-        """Sequences that its ready replicas batch, or those that will be there; None where none will."""
+        """Return the sequences that the ready replicas batch, or that the expected ones will; None if none is
+        expected.
+        """
         ready = model.ready_replicas
         if ready:
             return self._together(ready)
@@ -68,7 +74,7 @@ class Capacity:
         return math.ceil(HEADROOM * self._together(replicas))
 
     def _together(self, replicas: Sequence[Replica]) -> int:
-        """The sequences that they batch."""
+        """Return the sequences that these replicas batch."""
         if self._changes != self._picker.loads.changes or len(self._sums) >= MOST_SUMS:
             self._sums.clear()
             self._changes = self._picker.loads.changes

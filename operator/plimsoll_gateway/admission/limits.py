@@ -1,4 +1,4 @@
-"""Limits of one gateway: its memory and open files, and from these connections, held bytes and waiting requests."""
+"""Limits of one gateway: connections, held bytes and waiting requests, derived from its memory and open files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ MOST_FILES = 1 << 20
 
 
 def memory_limit(root: Path = ROOT, own: Path = OWN) -> int:
-    """Bytes: the tightest limit of the process's cgroup and those above it (v2 or v1), or the machine's memory."""
+    """Return the memory limit in bytes: the lowest of the process's cgroups and their parents (v1 or v2), else all
+    memory.
+    """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *_limits(root, own)])
 
 
 def open_files() -> int:
-    """How many files the process may have open."""
+    """Return the process's limit of open files."""
     return _files_of(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def raise_open_files() -> None:
-    """Make that as many as it may be made."""
+    """Raise the soft limit of open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if _files_of(soft) < _files_of(hard):
         resource.setrlimit(resource.RLIMIT_NOFILE, (_files_of(hard), hard))
@@ -45,12 +47,14 @@ def _limits(root: Path, own: Path) -> Iterator[int]:
             text = file.read_text().strip()
         except OSError:
             continue
-        if text.isdigit():  # version 2 says "max" where there is none
+        if text.isdigit():  # version 2 writes "max" for no limit
             yield int(text)
 
 
 def _files(root: Path, own: Path) -> Iterator[Path]:
-    """In a container its own cgroup is the root that it sees, whatever path the kernel tells."""
+    """Yield files that may hold a limit. In a container, its own cgroup is the visible root, whatever path the
+    kernel reports.
+    """
     yield root / _V2
     yield root / "memory" / _V1
     try:
@@ -71,9 +75,9 @@ def _files(root: Path, own: Path) -> Iterator[Path]:
 
 KIB, MIB = 1 << 10, 1 << 20
 FILES, BATCHES = "/v1/files", "/v1/batches"
-# How many bytes the body of a request may have, by its path: the one home of these numbers, none above the runtime's
-# own (tests/contract). A million tokens are some 4 MiB of text, or 8 MiB as numbers; OpenAI's embeddings stop at
-# 300,000.
+# The largest request body in bytes, by path. Other code derives its limits from these; none is above the runtime's own
+# limit (tests/contract). A million tokens are about 4 MiB of text, or 8 MiB as numbers; OpenAI's embeddings are limited
+# to 300,000.
 BODY_BYTES: Mapping[str, int] = MappingProxyType(
     {
         "/v1/chat/completions": 8 * MIB,
@@ -94,28 +98,33 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
     }
 )
 OTHER_BYTES = 64 * KIB
-"""Of a request for any other path, which needs no body."""
+"""Limit for all other paths, which need no body."""
 MODEL_PATHS = frozenset(BODY_BYTES) - {FILES, BATCHES}
-"""Those that name their model in the body. A replica that does not offer a path says so itself. Their bodies are held
-until an answer begins; a file is passed on as it comes."""
+"""Paths whose body names the model. If a replica does not offer a path, it answers so itself. Their bodies are held
+until the response begins; files are streamed.
+"""
 
 
 HOLD_SECONDS = 10.0
 CONNECTION_BYTES = 64 << 10
-"""A stream takes some 50 KiB: its client's connection and the one to its replica."""
-CONNECTIONS_SHARE = 0.5  # of the memory; the rest is for bodies, and for what the process itself takes
+"""A stream needs about 50 KiB: its client's connection and the one to its replica."""
+CONNECTIONS_SHARE = 0.5  # of the memory; bodies and the process itself use the rest
 FILES_PER_CONNECTION = 2
 OTHER_FILES = 128
 WAKE_SECONDS = 300.0
-"""A pod that is made, pulls nothing and reads some GB of weights is there in less."""
+"""Longer than a pod takes that is created, needs no image pull and reads some GB of weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`body_bytes`: by path, of one request. `held_bytes`: of all that are held. `waiting`: requests of one model, 0
-    for half of the connections. `connections`: of clients, 0 for as many as the memory is for.
+    """Limits of one gateway.
 
-    `wake_seconds`: how long one may wait for a replica to be there; of those, a stream's head waits for `hold_seconds`.
+    `body_bytes`: largest body of a request, by path.
+    `held_bytes`: all held bodies together.
+    `waiting`: waiting requests of one model; 0 means half of `connections`.
+    `connections`: client connections; 0 means as many as memory and open files allow.
+    `wake_seconds`: the longest wait for a replica; a streaming request waits `hold_seconds` of it without response
+    headers.
     """
 
     body_bytes: Mapping[str, int] = field(default_factory=lambda: BODY_BYTES)
@@ -126,12 +135,12 @@ class Limits:
     connections: int = 0
 
     def resolved(self) -> Limits:
-        """With the numbers that this machine gives."""
+        """Return these limits with zeros replaced by values for this machine."""
         connections = self.connections or connections_for(memory_limit(), open_files())
         return replace(self, connections=connections, waiting=self.waiting or max(1, connections // 2))
 
 
 def connections_for(memory: int, files: int) -> int:
-    """How many connections so many bytes of memory, and so many open files, are for."""
+    """Return the number of connections that this much memory (bytes) and this many open files allow."""
     by_files = (files - OTHER_FILES) // FILES_PER_CONNECTION
     return max(1, min(int(memory * CONNECTIONS_SHARE) // CONNECTION_BYTES, by_files))

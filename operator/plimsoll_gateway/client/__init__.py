@@ -1,1 +1,1 @@
-"""HTTP/1.1 to replicas: one request at a time on connections that are kept alive."""
+"""HTTP/1.1 client for replicas: one request at a time on kept-alive connections."""

@@ -1,35 +1,35 @@
-"""How asking a replica fails, by what the replica has seen of the request."""
+"""Errors of requests to replicas, by how much of the request the replica has received."""
 
 from __future__ import annotations
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, or its type if it says nothing."""
+    """Return the message of an error, or its type if it has none."""
     return str(error) or type(error).__name__
 
 
 class UpstreamError(Exception):
-    """No answer, or not all of it; the message says why."""
+    """The replica sent no response, or an incomplete one; the message has the reason."""
 
 
 class ConnectError(UpstreamError):
-    """No connection was made: the replica has seen nothing of the request."""
+    """No connection was made: the replica has received nothing of the request."""
 
 
 class ConnectTimeoutError(ConnectError):
-    """Not even a refusal came in time."""
+    """The connection attempt timed out."""
 
 
 class ResetError(UpstreamError):
-    """The connection ended before an answer began.
+    """The connection ended before a response began.
 
-    Either the replica died, or it had closed a kept-alive connection just as we wrote to it.
+    Either the replica died, or it closed a kept-alive connection just as the request was sent.
     """
 
 
 class InvalidResponseError(UpstreamError):
-    """What came is not HTTP."""
+    """The replica sent something other than HTTP."""
 
 
 class BrokenResponseError(UpstreamError):
-    """The answer began, and ended early."""
+    """The response began, but ended early."""

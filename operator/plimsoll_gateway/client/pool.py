@@ -1,4 +1,6 @@
-"""Requests to replicas, by aiohttp: with time limits, keep-alive probes and the errors that the proxy retries by."""
+"""Requests to replicas through aiohttp, with time limits, TCP keep-alive probes, and errors that tell what can be
+retried.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, In
 from plimsoll_gateway.client.response import MOST_PIECE, Response
 
 CONNECT_SECONDS = 5.0
-# A replica whose node has vanished sends nothing, not even a reset; generations may be silent for minutes.
-# Keep-alive probes find out: 15 s of silence, then 3 probes 5 s apart.
+# A replica whose node has vanished sends nothing, not even a reset; generations may be silent for minutes. Keep-alive
+# probes detect it: 15 s of silence, then 3 probes 5 s apart.
 PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
-# Shorter than the 75 s after which a replica closes an idle connection, so that we rarely send into a closing one.
+# Shorter than the 75 s after which a replica closes an idle connection, so that requests rarely use a closing one.
 KEEP_ALIVE_SECONDS = 30.0
 MOST_LINE_BYTES = 32 << 10
-"""Most bytes of a response's status line, and of each of its headers."""
+"""The most bytes of a response's status line, and of each of its headers."""
 PIECE = 64 << 10
-"""Bytes of a body that are written at once."""
+"""The most bytes of a body that are written at once."""
 NOTHING = memoryview(b"")
 _UNCHANGED = frozenset(["GET", "HEAD", "POST"])
-"""Methods that need no `once`: aiohttp never repeats POST, and the other two change nothing."""
+"""Methods that do not need `once`: aiohttp never repeats POST, and the others change nothing."""
 _OWN_FIELDS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that aiohttp would add to those of the client."""
 
@@ -36,7 +38,7 @@ Pieces = AsyncGenerator[bytes, None]
 
 
 class Pool:
-    """Used with `async with`, whose end closes all connections."""
+    """An HTTP client; the end of its `async with` block closes all connections."""
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, socket_factory=probed_socket)
@@ -56,16 +58,16 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._session.close()
-        await asyncio.sleep(0)  # transports tell of their ends in the next round
+        await asyncio.sleep(0)  # transports report their end in the next iteration of the loop
 
     async def ask(
         self, url: str, method: str, target: str, headers: Headers = (), body: memoryview | Pieces = NOTHING
     ) -> Response:
-        """Send to the replica at `url` and wait for the head of its answer. Raises UpstreamError, and what a body
-        raises that comes in pieces.
+        """Send a request to the replica at `url` and wait for the response's headers. Raises UpstreamError, and any
+        error of the iterator `body`.
 
-        `target`: path and query, encoded already, behind the path of the URL. `headers` say how long the body is,
-        unless it has no end that is known: then it goes in chunks.
+        `target`: encoded path and query, appended to the path of the URL. Without a length in `headers`, the body is
+        sent in chunks.
         """
         fields = [(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers]
         data: memoryview | Pieces | None = body
@@ -90,12 +92,12 @@ class Pool:
         except aiohttp.ClientError as error:
             cause = error.__cause__
             if cause is not None and not isinstance(cause, (OSError, aiohttp.ClientError)):
-                raise cause from None  # the body's own
+                raise cause from None  # an error of the body's iterator
             raise ResetError(text_of(error)) from None
 
 
 async def once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Keep aiohttp from repeating a request, which it does when a kept-alive connection ends before the answer."""
+    """Keep aiohttp from repeating a request, which it does if a kept-alive connection ends before the response."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
@@ -110,10 +112,10 @@ async def _in_pieces(body: memoryview) -> Pieces:
 
 
 def probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket whose connection is probed while it is silent."""
+    """Return a socket with TCP keep-alive probes."""
     made = socket.socket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":  # elsewhere there is only the one machine of laptop mode to lose
+    if sys.platform == "linux":  # elsewhere there is only laptop mode, on a single machine
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)

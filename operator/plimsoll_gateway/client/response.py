@@ -1,4 +1,4 @@
-"""The answer to one request, while it arrives: read piece by piece, and no faster than somebody takes it."""
+"""The response of one request while it arrives: read in chunks, no faster than the client takes them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import aiohttp
 from plimsoll_gateway.client.errors import BrokenResponseError, text_of
 
 MOST_PIECE = 16 << 10
-"""Most bytes of one read. With twice as many waiting to be read, aiohttp reads nothing more from the replica."""
+"""The most bytes of one read. If twice as many are unread, aiohttp stops reading from the replica."""
 
 
 class Response:
-    """`headers` have lower-case names. Whoever has it closes it, which ends a request that still runs."""
+    """A response. `headers` have lower-case names. The caller closes it, which cancels an unfinished request."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status
@@ -30,12 +30,12 @@ class Response:
             self._closed.add_done_callback(self._connection_closed)
 
     def header(self, name: bytes) -> bytes | None:
-        """The first of that name."""
+        """Return the first header of this name."""
         return self._by_name.get(name)
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether it is server-sent events that anybody can read."""
+        """Whether the body is uncompressed server-sent events."""
         kind = self._by_name.get(b"content-type", b"")
         if kind.partition(b";")[0].strip().lower() != b"text/event-stream":
             return False
@@ -43,11 +43,11 @@ class Response:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is here."""
+        """Whether the complete body has been received and read."""
         return not self._peeked and self._content.is_eof() and self._content.exception() is None
 
     async def read(self) -> bytes:
-        """What has come since the last time, once there is any; nothing at the end. Raises BrokenResponseError."""
+        """Return the next chunk of the body; empty at its end. Raises BrokenResponseError."""
         if self._peeked:
             text, self._peeked = self._peeked, b""
             return text
@@ -60,9 +60,9 @@ class Response:
         return text
 
     async def peek(self, most: int) -> bytes:
-        """What it begins with: `most` bytes or a little more, or all of it. `read` still gives it.
+        """Return the start of the body: at least `most` bytes if it has that many. `read` returns them again.
 
-        Of an answer that breaks it is what came before; `read` raises behind it.
+        If the response breaks, the bytes before that are returned; `read` raises after them.
         """
         text = b""
         with suppress(BrokenResponseError):
@@ -72,16 +72,16 @@ class Response:
         return text
 
     def close(self) -> None:
-        """Nobody reads any more of it."""
-        if self._closed is not None:  # the connection's, which may serve another request
+        """Stop reading and release the connection."""
+        if self._closed is not None:  # the connection may serve another request
             self._closed.remove_done_callback(self._connection_closed)
         self._response.close()
 
     def _reset(self) -> BaseException | None:
-        """The error that ended the connection. The end of one without errors is that of an answer without a length."""
+        """Return the error that ended the connection. An end without an error completes a response without a length."""
         return self._closed.exception() if self._closed is not None and self._closed.done() else None
 
     def _connection_closed(self, _: object) -> None:
-        """Wake the reader: aiohttp does not when the connection ends because what came is not HTTP."""
+        """Wake the reader: aiohttp does not if the connection ends because the data is not HTTP."""
         if not self._content.is_eof() and self._content.exception() is None:
             self._content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))

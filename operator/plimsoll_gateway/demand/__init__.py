@@ -1,1 +1,1 @@
-"""What requests ask of each model, and how its replicas answer, for GET /demand."""
+"""The demand for each model, and the performance of its replicas, for GET /demand."""

@@ -1,4 +1,4 @@
-"""What each model is asked for, and how its revisions answer; who asks about it may wait for news."""
+"""Counts the demand for each model and the responses of its revisions. Readers can wait for changes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, 
 from plimsoll_gateway.routing.loads import Standing
 
 MOST_GONE = 1024
-"""Models that are remembered after they are gone, so that the totals of one that comes back do not fall."""
+"""Deleted models whose counts are kept, so that the totals of a model that returns do not decrease."""
 MOST_REVISIONS = 8
-"""Revisions remembered of a model beside those that have pods."""
+"""Revisions without pods whose totals are kept for each model."""
 
 Look = Callable[[Replica], Standing]
 
 
 class ModelCounters:
-    """What is counted of one model."""
+    """The counts of one model."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -34,12 +34,12 @@ class ModelCounters:
 
     @property
     def idle(self) -> bool:
-        """Whether no request for it is under way."""
+        """Whether the model has no requests."""
         return not self.in_flight and not self.held
 
 
 class DemandCounters:
-    """Changed on the event loop only. `look` says how a replica stands now."""
+    """The counts of all models. Use on the event loop only. `look` returns the state of a replica."""
 
     def __init__(self, store: TableStore, look: Look, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -53,11 +53,11 @@ class DemandCounters:
         store.listen(self._keep)
 
     def asking(self, key: ObjectKey) -> Asking:
-        """A context for one request for a model, from its arrival to its end."""
+        """Return a context for one request to a model, from its arrival to its end."""
         return Asking(self._counters(key), self._clock)
 
     def held(self, key: ObjectKey, change: int) -> None:
-        """So many more requests for a model wait for a replica, or so many fewer."""
+        """Add `change` to the number of requests that wait for a replica of the model."""
         counters = self._counters(key)
         before, counters.held = counters.held, counters.held + change
         if (before > 0) != (counters.held > 0):
@@ -65,12 +65,12 @@ class DemandCounters:
             self._tell()
 
     def held_now(self, key: ObjectKey) -> int:
-        """Requests for a model that wait for a replica."""
+        """Return the number of requests that wait for a replica of the model."""
         counters = self._by_model.get(key)
         return 0 if counters is None else counters.held
 
     def totals(self, key: ObjectKey, revision: str) -> RevisionTotals:
-        """Where to count what replicas of that revision answer."""
+        """Return the totals of the model's replicas of one revision."""
         totals = self._counters(key).totals
         found = totals.get(revision)
         if found is None:
@@ -79,7 +79,9 @@ class DemandCounters:
         return found
 
     async def changed(self, after: int, seconds: float) -> None:
-        """Return once `sequence` is another than `after` (a greater one is another process's), or time is up."""
+        """Wait until `sequence` differs from `after` (a greater value is another process's), or until `seconds` have
+        passed.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while self._sequence == after and not self._ended:
@@ -88,12 +90,12 @@ class DemandCounters:
             return
 
     def end(self) -> None:
-        """Nobody waits for news any longer: the process stops."""
+        """End all waits for changes: the process stops."""
         self._ended = True
         self._tell()
 
     def report(self) -> DemandReport:
-        """All of it."""
+        """Return the demand for all models."""
         table = self._store.current
         listed = {model.key: model for model in (table.models if table is not None else ())}
         models = [
@@ -148,7 +150,7 @@ class DemandCounters:
         self._news = asyncio.Event()
 
     def _keep(self, table: RoutingTable) -> None:
-        """Forget the oldest of what is gone."""
+        """Remove the oldest deleted models and revisions beyond the limits."""
         known = {model.key: model for model in table.models}
         gone = [key for key, counters in self._by_model.items() if key not in known and counters.idle]
         for key in gone[: max(0, len(gone) - MOST_GONE)]:
@@ -161,7 +163,7 @@ class DemandCounters:
                     del counters.totals[revision]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible."""
+        """Raise AssertionError if a count is impossible."""
         for key, counters in self._by_model.items():
             assert counters.held >= 0, f"{key}: {counters.held} are held"
             assert counters.in_flight >= 0, f"{key}: {counters.in_flight} are in flight"
@@ -175,7 +177,7 @@ NOTHING = ModelCounters()
 
 
 class Asking:
-    """One request while it is counted as in flight."""
+    """Context that counts one request as in flight."""
 
     __slots__ = ("_clock", "_counters")
 

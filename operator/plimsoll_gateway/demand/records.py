@@ -1,4 +1,6 @@
-"""What `GET /demand` answers (docs/design/20261122-scaling.md). Names and bounds are a contract with the operator."""
+"""The response of `GET /demand` (docs/design/20261122-scaling.md). Names and bounds are a contract with the
+operator.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ EVENT_GAP_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """How durations were distributed: their number, their sum in seconds, and how many were at most as long as each
-    bound. Those beyond the last bound are in `count` alone.
+    """A distribution of durations: their number, their sum in seconds, and the number up to each bound.
+
+    Durations beyond the last bound are only in `count`.
     """
 
     count: int
@@ -19,7 +22,9 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class RevisionDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the pods of one revision stand and answer. The first five tell of now, the others since the process began."""
+    """State and performance of one revision's pods. Fields up to `kv` are current values; later ones are totals of
+    the process.
+    """
 
     revision: str
     replicas: int
@@ -35,7 +40,7 @@ class RevisionDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ModelDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one model is asked for. `last_asked`: seconds since the epoch, None before the first request."""
+    """The demand for one model. `last_asked`: seconds since the epoch, None before the first request."""
 
     namespace: str
     name: str
@@ -47,7 +52,9 @@ class ModelDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class DemandReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All models that were asked for, or have replicas. `instance` names the process whose totals these are."""
+    """The demand for all models with requests or replicas. `instance` identifies the process that the totals belong
+    to.
+    """
 
     instance: str
     sequence: int

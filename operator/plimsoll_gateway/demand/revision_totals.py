@@ -10,7 +10,9 @@ from plimsoll_gateway.demand.records import EVENT_GAP_BOUNDS, FIRST_BYTE_BOUNDS,
 
 
 class Durations:
-    """Counts durations between bounds that rise; one is in the first bucket whose bound it does not exceed."""
+    """A histogram of durations with rising bounds. A duration counts in the first bucket whose bound is not below
+    it.
+    """
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -18,12 +20,12 @@ class Durations:
         self._seconds = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """So many of them, each as long as that."""
+        """Add `times` durations of `seconds` each."""
         self._counts[bisect_left(self._bounds, seconds)] += times
         self._seconds += seconds * times
 
     def spread(self) -> Spread:
-        """What was counted so far."""
+        """Return the distribution."""
         below = list(accumulate(self._counts))
         return Spread(below[-1], self._seconds, tuple(zip(self._bounds, below, strict=False)))
 
@@ -31,11 +33,11 @@ class Durations:
 _DATA = b"data:"
 _END = b"\n\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-"""What Anthropic's clients get in place of comments."""
+"""Keep-alive event of Anthropic's API, sent in place of comments."""
 
 
 class RevisionTotals:
-    """Totals of one revision; they never fall."""
+    """Totals of one revision; they never decrease."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -45,35 +47,35 @@ class RevisionTotals:
         self.event_gap = Durations(EVENT_GAP_BOUNDS)
 
     def answered(self, status: int) -> None:
-        """A replica has answered with this status."""
+        """Count a response with this status."""
         self.requests += 1
         if status >= 500:
             self.errors += 1
 
     def unanswered(self) -> None:
-        """A replica was asked and gave no answer."""
+        """Count a request without a response."""
         self.requests += 1
         self.errors += 1
 
     def broke(self) -> None:
-        """An answer ended early, and not because of its client."""
+        """Count a response that ended early, unless its client caused it."""
         self.broken += 1
 
 
 class Pulse:
-    """Times one streamed answer, piece by piece: a piece may have several events, which share the time it took.
+    """Times the chunks of one streamed response. Several events in a chunk share its time.
 
-    Comments and pings, by which a replica keeps a connection in use while it wakes a model, are no part of the answer.
+    Comments and pings, which a replica sends to keep a connection open while a model wakes, do not count.
     """
 
     def __init__(self, totals: RevisionTotals, came: float) -> None:
-        """`came`: when the request arrived."""
+        """`came`: time of the request's arrival."""
         self._totals = totals
         self._last = came
         self._begun = False
 
     def passed(self, chunk: bytes, now: float) -> None:
-        """A piece has come."""
+        """Record a chunk that arrived at `now`."""
         if not self._begun:
             if _DATA not in chunk.replace(PING, b""):
                 return

@@ -1,4 +1,4 @@
-"""The routing table of a cluster: follows ModelDeployments, pods and ModelHosts, and updates what they change."""
+"""The routing table of a cluster, updated from changes of ModelDeployments, pods and ModelHosts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _soon(publish: Callable[[], None]) -> None:
 
 
 class ClusterTable:
-    """Three stores, and the table that follows from them; a fourth one if there is a record of served names.
+    """Builds the routing table from three stores, and a fourth if served names are recorded.
 
-    Changes that come together become one table: `soon` calls what it is given a little later, once.
+    Changes in the same iteration of the event loop make one table: `soon` schedules its argument once.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class ClusterTable:
         self.hosts.listen(self._hosts_changed, self._plan)
 
     def stores(self) -> tuple[Store[Any], ...]:
-        """Each store, to be followed."""
+        """Return the stores to follow."""
         stores: tuple[Store[Any], ...] = (self.models, self.pods, self.hosts)
         return stores if self.record is None else (*stores, self.record)
 
     def publish(self) -> None:
-        """Bring the table up to date, and show it if it is another one than before. Nothing is shown half listed."""
+        """Update the routing table, and publish it if it has changed. Publishes nothing until all stores are listed."""
         self._due = False
         if not all(store.synced for store in self.stores()):
             return
@@ -88,7 +88,7 @@ class ClusterTable:
                     key = self._keys.get((pod.key.namespace, pod.owner.uid))
                     if key is not None:
                         self._dirty.add(key)
-            host = self.hosts.get(change.key)  # a ModelHost is named as its pod
+            host = self.hosts.get(change.key)  # a ModelHost has the name of its pod
             if host is not None:
                 self._dirty.update(hosted.model for hosted in host.value)
         self._plan()
@@ -135,8 +135,8 @@ async def follow_cluster(
 ) -> None:
     """Follow the cluster of this process, or of the kubeconfig, until cancelled; `namespaces` None means all.
 
-    `rules` and `record` decide which namespace may have which served name, as in `ClusterTable`.
-    Raises NoClusterError where neither is there.
+    `rules` and `record` decide which namespace may use which served name, as in `ClusterTable`. Raises NoClusterError
+    if there is no cluster.
     """
     async with await connect() as api:
         await follow(api, *ClusterTable(namespaces, store, rules=rules, record=record).stores())

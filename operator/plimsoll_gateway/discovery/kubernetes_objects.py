@@ -1,4 +1,4 @@
-"""From Kubernetes objects to the table: pure functions over what the API server returns."""
+"""Converts Kubernetes objects to models and replicas: pure functions over the API server's JSON."""
 
 from __future__ import annotations
 
@@ -40,24 +40,26 @@ PASSING = frozenset(
         "WaitsForTurn",
     }
 )
-"""Reasons of the operator's for which a model is not ready and that need nobody's help (a contract test compares)."""
+"""Reasons for which a model is not ready that end without intervention; they are the operator's (a contract test
+compares).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A revision of a model that gets `weight` per cent of its requests; the operator says so in `status.canary`."""
+    """A revision of a model that gets `weight` per cent of its requests, from `status.canary`."""
 
     revision: str
     weight: int
 
     def split(self, replica: Replica) -> Replica:
-        """The replica with what its revision gets."""
+        """Return the replica with the share of its revision."""
         return replace(replica, share=self.weight) if replica.revision == self.revision else replica
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is kept of a ModelDeployment; the fields are Model's."""
+    """The data kept of a ModelDeployment; the fields are those of Model."""
 
     served_names: tuple[str, ...]
     created: float
@@ -70,7 +72,7 @@ class Served:
 
 
 def read_served(item: Object) -> Served:
-    """What a ModelDeployment says of itself."""
+    """Read a ModelDeployment."""
     meta, spec = item["metadata"], item.get("spec", {})
     names = spec.get("model", {}).get("servedNames") or [meta["name"]]
     created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
@@ -88,7 +90,9 @@ def read_served(item: Object) -> Served:
 
 
 def _files(item: Object) -> str:
-    """The claim of its files, by a name that no other namespace's claim has; of a pool's it is the operator's word."""
+    """Return the claim of a model's files as NAMESPACE/CLAIM; in a pool, the one that the operator wrote to the
+    status.
+    """
     if "placement" in item.get("spec", {}):
         return str((item.get("status") or {}).get("filesClaim", ""))
     claim = (item.get("spec", {}).get("files") or {}).get("claim")
@@ -96,7 +100,7 @@ def _files(item: Object) -> str:
 
 
 def _mounted_files(pod: Object) -> str:
-    """The same of a pod, by what it mounts: while a changed claim rolls out, pods differ in it."""
+    """Return the claim that a pod mounts for files: while a changed claim rolls out, pods differ."""
     volumes = pod.get("spec", {}).get("volumes") or ()
     found: Object = next((volume for volume in volumes if volume.get("name") == FILES_VOLUME), {})
     claim = (found.get("persistentVolumeClaim") or {}).get("claimName")
@@ -104,7 +108,9 @@ def _mounted_files(pod: Object) -> str:
 
 
 def _scales_to(meta: Object, spec: Object) -> int:
-    """How many replicas may be made of it when requests come. One that others than our scaler scale says so itself."""
+    """Return the most replicas that requests can scale the model to. If another scaler scales it, an annotation
+    enables this.
+    """
     replicas = spec.get("replicas")
     if (scaling := spec.get("scaling")) is not None:
         return 0 if replicas == 0 else int(scaling.get("maxReplicas", 1))
@@ -113,7 +119,7 @@ def _scales_to(meta: Object, spec: Object) -> int:
 
 
 def read_replica(pod: Object) -> Replica | None:
-    """One pod; None before it has an address, and once it is going away (it drains, and must get nothing new)."""
+    """Read a pod; None before it has an address, and after its deletion has begun (it drains)."""
     address = pod.get("status", {}).get("podIP")
     if not address or pod["metadata"].get("deletionTimestamp"):
         return None
@@ -133,7 +139,7 @@ def read_replica(pod: Object) -> Replica | None:
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """A model that a pool's pod answers for, awake or asleep, and under which names. `draining`: as a Replica's."""
+    """A model that a pool's pod serves, awake or asleep, and its served names. `draining`: as in Replica."""
 
     model: ObjectKey
     names: frozenset[str]
@@ -141,11 +147,11 @@ class Hosted:
 
 
 def read_hosted(item: Object) -> tuple[Hosted, ...]:
-    """What a ModelHost says that its pod has. A request to a model that sleeps wakes it there.
+    """Return the models that a ModelHost reports. A request wakes a sleeping one.
 
-    A pod may say that it has anybody's model. It is the operator's word that counts, which alone writes ModelHosts:
-    that the model names the pool of this pod, and that the pool takes it. Where it has said nothing yet, as one of
-    before this was written, models of the pool's own namespace are believed.
+    A pod may claim to have any model. The operator, which alone writes ModelHosts, confirms it in `admitted`: the model
+    references the pool of this pod, and the pool accepts it. Without `admitted`, models of the pool's own namespace are
+    accepted.
     """
     namespace = item["metadata"]["namespace"]
     models = item.get("status", {}).get("models") or ()
@@ -172,10 +178,10 @@ PODS: Resource[Replica | None] = Resource("Pod", "/api/v1", "pods", read_replica
 def hosted_replica(
     host: Entry[tuple[Hosted, ...]], pod: Entry[Replica | None] | None, model: ObjectKey
 ) -> Replica | None:
-    """The replica of a model that a ModelHost and its pod are together; the pod's own readiness counts.
+    """Return the replica that a ModelHost and its pod form for a model; it is ready if the pod is.
 
-    The pod's revision is the pool's and tells nothing of the model: it is left out. None without a pod of that uid, or
-    where it has no address, or is going away.
+    The pod's revision is the pool's, not the model's, and is left out. Returns None if there is no pod of that uid, if
+    it has no address, or if it is being deleted.
     """
     if pod is None or pod.value is None or host.owner is None or host.owner.uid != pod.uid:
         return None
@@ -186,7 +192,7 @@ def hosted_replica(
 def model_of(
     item: Entry[Served], pods: Iterable[Entry[Replica | None]], hosted: Iterable[Replica | None] = ()
 ) -> Model:
-    """A ModelDeployment with the pods that it owns, and those of pools that have it, in whatever order they come."""
+    """Return a model with the pods that it owns and the pool pods that have it, in any order."""
     canary = item.value.canary
     ordered = [pod.value for pod in sorted(pods, key=lambda pod: pod.key.name) if pod.value is not None]
     own = ordered if canary is None else [canary.split(replica) for replica in ordered]
@@ -211,11 +217,11 @@ def table_of(
     *,
     policy: NamePolicy = FREE,
 ) -> RoutingTable:
-    """The table of ModelDeployments, runtime pods and what those of pools have, made from nothing.
+    """Build the routing table from ModelDeployments, runtime pods and ModelHosts.
 
-    A pod belongs to the object of its namespace whose uid it names as its controller's. A label alone is not enough: it
-    outlives a deleted model of the same name. Nor is the uid: whoever may make pods in another namespace could write it
-    into one and be sent this model's requests.
+    A pod belongs to the object of its namespace whose uid its controller reference has. A label does not suffice: it
+    outlives a deleted model of the same name. Nor does the uid alone: a user who may create pods in another namespace
+    could write it into one, and receive this model's requests.
     """
     by_owner: dict[tuple[str, str], list[Entry[Replica | None]]] = {}
     by_key: dict[ObjectKey, Entry[Replica | None]] = {}
@@ -241,9 +247,9 @@ def _canary(item: Object) -> Canary | None:
 
 
 def _why_not_ready(item: Object) -> str:
-    """The condition's reason, and advice for a client; empty if the model is ready.
+    """Return the reason of the Ready condition with advice for a client; empty if the model is ready.
 
-    The condition's message is for those who may read the object: it names pods, nodes, volumes and files.
+    The condition's message is for users who may read the object: it names pods, nodes, volumes and files.
     """
     ready = conditions_of(item).get("Ready")
     if ready is None or ready.get("status") == "True":
@@ -255,7 +261,7 @@ def _why_not_ready(item: Object) -> str:
 
 
 def _started_names(pod: Object) -> frozenset[str] | None:
-    """The `--name` options of the runtime container; None where it has none and answers to all."""
+    """Return the `--name` options of the runtime container; None if it has none and serves all names."""
     for container in pod.get("spec", {}).get("containers", []):
         if container.get("name") == CONTAINER:
             args: list[str] = container.get("args") or []

@@ -1,4 +1,4 @@
-"""A table that changes model by model: what a change costs does not depend on how long it takes to read everything."""
+"""A routing table that is updated model by model, at a cost independent of the number of models read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, RoutingTa
 
 
 class LiveTable:
-    """The models, in order of age, and for each served name the models that claim it, the oldest first.
+    """Models in order of age, and for each served name the models that claim it, oldest first.
 
-    `policy` refuses some of these claims.
+    `policy` refuses some of the claims.
     """
 
     def __init__(self, policy: NamePolicy = FREE) -> None:
@@ -24,7 +24,7 @@ class LiveTable:
         self._owners: dict[str, Model] = {}
 
     def put(self, model: Model) -> bool:
-        """Add a model, or replace the one of its key; whether that changes anything."""
+        """Add or replace a model. Returns whether the table changed."""
         if self._by_key.get(model.key) == model:
             return False
         self.drop(model.key)
@@ -36,7 +36,7 @@ class LiveTable:
         return True
 
     def drop(self, key: ObjectKey) -> bool:
-        """Remove a model; whether there was one."""
+        """Remove a model. Returns whether it existed."""
         model = self._by_key.pop(key, None)
         if model is None:
             return False
@@ -47,7 +47,7 @@ class LiveTable:
         return True
 
     def use_record(self, record: Record) -> bool:
-        """Decide by another record of served names; return whether a name has another owner now."""
+        """Replace the record of served names. Returns whether a name has a new owner."""
         self._policy, names = self._policy.with_record(record)
         before = [self._owners.get(name) for name in names]
         for name in names & self._claims.keys():
@@ -55,18 +55,18 @@ class LiveTable:
         return before != [self._owners.get(name) for name in names]
 
     def snapshot(self) -> RoutingTable:
-        """The table as it is now; it does not change any more."""
+        """Return an immutable copy of the table."""
         return RoutingTable(tuple(self._ordered), MappingProxyType(self._owners.copy()))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where this is not the table that would be made of its models from nothing."""
+        """Raise AssertionError if this differs from a table built from all of its models."""
         table = self.snapshot()
         table.check_integrity(self._policy)
         assert table == build_table(self._by_key.values(), self._policy)
-        assert all(self._claims.values()), "a name without claims is kept"
+        assert all(self._claims.values()), "a name without claims has an entry"
 
     def _own(self, name: str) -> None:
-        """Give a name to the oldest claim that the policy does not refuse."""
+        """Assign a name to the oldest claim that the policy does not refuse."""
         claims = self._claims[name]
         owner = next((model for model in claims if self._policy.refusal(name, model.key.namespace) is None), None)
         if owner is None:

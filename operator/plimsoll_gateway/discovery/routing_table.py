@@ -1,4 +1,4 @@
-"""The gateway's view of the world: which model answers to which name, and where its replicas are."""
+"""The routing table: the model of each served name, and the addresses of its replicas."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from plimsoll_cluster.served_names.policy import FREE, NamePolicy
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One runtime that answers for a model.
+    """One runtime that serves a model.
 
-    `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with: while
-    a changed list of names rolls out, old and new replicas of one model answer to different ones. None means all the
-    names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent. `keeper`: a
-    name for what it keeps that whoever comes in its place keeps after it, empty where nobody does. `files`: the name of
-    the claim on which it has the folder of files and batches, empty where it has none. `revision`: of the pods of one
-    model that were made alike; empty where nothing tells them apart. `share`: how many per cent of the model's requests
-    those of its revision get together; None for what the others leave. `draining`: its model ends there, or makes room
-    for another; a request may be held until it wakes again, or hear that it has gone.
+    `url`: scheme, host and port without a trailing slash.
+    `names`: the served names it was started with; None means all names of its model. While a changed list of names
+    rolls out, replicas of one model differ.
+    `unheard`: it was ready, but its node does not report.
+    `keeper`: a name for its stored data, which its replacement takes over; empty if no replacement does.
+    `files`: the claim with its folder of files and batches; empty if it has none.
+    `revision`: the revision of its pod; empty if revisions are not told apart.
+    `share`: per cent of the model's requests for all replicas of its revision; None for the rest.
+    `draining`: its model is ending there or is being evicted; a request may wait until the model wakes again, or fail
+    because it is gone.
     """
 
     id: str
@@ -38,27 +40,27 @@ class Replica:
 
     @property
     def keeps_as(self) -> str:
-        """Under which name gateways find what it keeps."""
+        """The name under which gateways find its stored data."""
         return self.keeper or self.id
 
     @property
     def may_answer(self) -> bool:
-        """Whether it is worth asking for what it alone has: it is ready, or its node is silent and it was."""
+        """Whether to send it requests that only it can answer: it is ready, or its node does not report and it was."""
         return self.ready or self.unheard
 
     def answers(self, served_name: str) -> bool:
-        """Whether it was started with this name."""
+        """Return whether it was started with this name."""
         return self.names is None or served_name in self.names
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One ModelDeployment. `created`: seconds since the epoch; `message`: why it is not ready, or empty.
+    """One ModelDeployment. `created`: seconds since the epoch. `message`: why it is not ready, or empty.
 
-    `pooled`: it is in pods that it shares, among which it may be moved, so that for a moment none may have it.
-    `scales_to`: as many replicas may be made of it as requests need; 0 where that is not so, or it is stopped.
-    `stalled`: as it is wanted it cannot be, says the operator. `files`: the name of the claim on which its replicas are
-    to keep files and batches, empty where they keep none.
+    `pooled`: it runs in shared pods and may move among them, so that for a moment no pod may have it.
+    `scales_to`: the most replicas that requests can scale it to; 0 if they cannot, or if it is stopped.
+    `stalled`: the operator reports that the spec cannot be fulfilled.
+    `files`: the claim for files and batches of its replicas; empty if they keep none.
     """
 
     key: ObjectKey
@@ -70,28 +72,28 @@ class Model:
     scales_to: int = 0
     stalled: bool = False
     files: str = ""
-    # What was found of it: the record does not change, and is asked again and again.
+    # Cached results: the record is immutable and read often.
     _ready: dict[str | None, tuple[Replica, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def wakes(self) -> bool:
-        """Whether a request may wait where no replica is ready: one will be made, or brought."""
+        """Whether a request may wait without a ready replica: one will be created or woken."""
         return (self.pooled or self.scales_to > 0) and not self.stalled
 
     @property
     def ready_replicas(self) -> tuple[Replica, ...]:
-        """Those that are ready, by whatever name."""
+        """The replicas that are ready, under any name."""
         found = self._ready.get(None)
         if found is None:
             found = self._ready[None] = tuple(replica for replica in self.replicas if replica.ready)
         return found
 
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
-        """The replicas that can take a request for this name, in a stable order.
+        """Return the replicas that can serve requests for this name, in a stable order.
 
-        Where none is ready, those at which the model drains. Where there is none of these either, those whose nodes are
-        silent: it is the cluster that may have lost sight of them, as after an outage of its API server, and they may
-        serve on.
+        If none is ready, returns those at which the model drains. If there are none of these either, returns those
+        whose nodes do not report: the control plane may have lost contact, as after an outage of the API server, while
+        they still serve.
         """
         found = self._ready.get(served_name)
         if found is None:
@@ -108,21 +110,21 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """All models, and the owner of each served name that one may have."""
+    """All models, and the owner of each served name."""
 
     models: tuple[Model, ...]
     owners: Mapping[str, Model]
 
     def find(self, served_name: str) -> Model | None:
-        """The model that answers to a name, or None."""
+        """Return the model of a served name, or None."""
         return self.owners.get(served_name)
 
     def names(self) -> tuple[str, ...]:
-        """Every name that can be asked for, sorted."""
+        """Return all served names, sorted."""
         return tuple(sorted(self.owners))
 
     def check_integrity(self, policy: NamePolicy = FREE) -> None:
-        """Raise AssertionError where the records contradict each other, or `policy`."""
+        """Raise AssertionError if the records contradict each other or `policy`."""
         keys = [model.key for model in self.models]
         assert len(keys) == len(set(keys)), f"a model twice: {keys}"
         assert keys == [m.key for m in sorted(self.models, key=age)], "models are not in order of age"
@@ -132,7 +134,7 @@ class RoutingTable:
             claims = [model for model in self.models if name in model.served_names]
             allowed = [model for model in claims if policy.refusal(name, model.key.namespace) is None]
             expected, owner = next(iter(allowed), None), self.owners.get(name)
-            assert owner is expected, f"{name} belongs to {owner}, not to the oldest that may have it, {expected}"
+            assert owner is expected, f"{name} belongs to {owner}, not to the oldest allowed claim, {expected}"
 
 
 class DuplicateModelError(ValueError):
@@ -140,10 +142,10 @@ class DuplicateModelError(ValueError):
 
 
 def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> RoutingTable:
-    """Give each served name to the oldest model that claims it (by creation, then namespace, then name).
+    """Assign each served name to the oldest model that claims it (by creation time, then namespace, then name).
 
     `policy` refuses some of the claims. The result does not depend on the order of `models`. Raises DuplicateModelError
-    for two models of one key.
+    for two models with one key.
     """
     ordered = tuple(sorted(models, key=age))
     owners: dict[str, Model] = {}
@@ -159,12 +161,12 @@ def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> RoutingTa
 
 
 def age(model: Model) -> tuple[float, ObjectKey]:
-    """The order in which models have a right to a name."""
+    """Return the sort key by which models claim names."""
     return (model.created, model.key)
 
 
 class TableStore:
-    """The newest table; None until the first one is known. Whoever answers a request reads it once."""
+    """The current routing table; None until the first one is known. Read it once for each request."""
 
     def __init__(self) -> None:
         self.current: RoutingTable | None = None
@@ -172,15 +174,15 @@ class TableStore:
         self._listeners: list[Callable[[RoutingTable], None]] = []
 
     def listen(self, listener: Callable[[RoutingTable], None]) -> None:
-        """Call `listener` with each new table, once it is the current one."""
+        """Call `listener` with each new table after it has become the current one."""
         self._listeners.append(listener)
 
     def find(self, served_name: str) -> Model | None:
-        """The model that answers to a name now, or None."""
+        """Return the model of a served name, or None."""
         return None if self.current is None else self.current.find(served_name)
 
     def replace(self, table: RoutingTable) -> None:
-        """Make `table` what the next request sees, and wake those who wait for what it changes."""
+        """Make `table` the current one, and wake the waits for names that it changes."""
         before, self.current = self.current, table
         for name in [name for name in self._awaited if before is None or before.find(name) != table.find(name)]:
             self._awaited.pop(name).set()
@@ -188,9 +190,9 @@ class TableStore:
             listener(table)
 
     async def changed(self, served_name: str, seen: Model | None) -> Model | None:
-        """Return what answers to a name once that is no longer `seen`; at once if it is not. No change is missed.
+        """Wait until the model of a name differs from `seen`, and return it. No change is missed.
 
-        Many may wait for one name; a change of other models wakes none of them.
+        Any number of tasks may wait for one name; changes of other models do not wake them.
         """
         while (found := self.find(served_name)) == seen:
             await self._awaited.setdefault(served_name, asyncio.Event()).wait()

@@ -1,4 +1,4 @@
-"""The table from a file, for a gateway without a cluster. Whoever writes it replaces it atomically."""
+"""The routing table from a file, for a gateway without a cluster. Replace the file atomically."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MISSING = (0, 0, 0)
 
 
 class TableFileError(ValueError):
-    """The file is not a table; the message names the place."""
+    """The file is not a routing table; the message names the wrong field."""
 
 
 def parse_table(text: str) -> RoutingTable:
-    """Read `{"models": [{"namespace", "name", "servedNames", "created", "message", "replicas": [...]}]}`.
+    """Parse `{"models": [{"namespace", "name", "servedNames", "created", "message", "replicas": [...]}]}`.
 
-    A model may have `files`, where its replicas keep files and batches. Raises TableFileError. Unknown keys are
-    refused: a misspelt one would otherwise be lost in silence.
+    A model may have `files`: the claim for files and batches of its replicas. Raises TableFileError, also for unknown
+    keys: a misspelt one would otherwise be ignored.
     """
     try:
         document = json.loads(text)
@@ -46,7 +46,7 @@ def _model(entry: Any, where: str) -> Model:
     fields = _Fields(entry, where, {"namespace", "name", "servedNames", "created", "message", "replicas"}, {"files"})
     names = fields.list("servedNames")
     if not all(isinstance(name, str) and name for name in names):
-        _wrong(f"{where}.servedNames", "must hold strings that are not empty")
+        _wrong(f"{where}.servedNames", "must contain only non-empty strings")
     files = fields.text("files", "")
     found = (_replica(item, f"{where}.replicas[{i}]") for i, item in enumerate(fields.list("replicas")))
     replicas = tuple(replace(replica, files=files) for replica in found)
@@ -79,7 +79,7 @@ def _seconds(text: str, where: str) -> float:
 
 
 class _Fields:
-    """Typed access to one JSON object, with the place in every error."""
+    """Typed access to one JSON object; errors name the field."""
 
     def __init__(self, entry: Any, where: str, known: set[str], optional: Set[str] = frozenset()) -> None:
         if not isinstance(entry, dict):
@@ -115,12 +115,12 @@ class TableFile:
         self._path = path
         self._store = store
         self._seen: tuple[int, int, int] | None = None
-        self._failure = ""  # of reading, the last time
+        self._failure = ""  # message of the last read error
 
     def refresh(self) -> None:
-        """Read the file if it has changed. A broken or missing one is logged once and leaves the last table.
+        """Read the file if it has changed. An unusable or missing file is logged once, and the last table stays.
 
-        One that cannot be read just now is read again the next time, changed or not.
+        A file that cannot be read is tried again the next time, changed or not.
         """
         try:
             status = self._path.stat()
@@ -132,17 +132,17 @@ class TableFile:
             self._store.replace(parse_table(data.decode("utf-8")))
         except FileNotFoundError:
             if self._seen != MISSING:
-                log.warning("the table %s is missing; going on with the last one", self._path)
+                log.warning("the table %s is missing; continuing with the last one", self._path)
             self._seen = MISSING
         except OSError as error:
             if str(error) != self._failure:
-                log.error("the table %s cannot be read, going on with the last one: %s", self._path, error)
+                log.error("cannot read the table %s, continuing with the last one: %s", self._path, error)
             self._failure = str(error)
         except (UnicodeDecodeError, TableFileError) as error:
-            log.error("the table %s cannot be used, going on with the last one: %s", self._path, error)
+            log.error("invalid table %s, continuing with the last one: %s", self._path, error)
 
     async def follow(self) -> None:
-        """Refresh for ever."""
+        """Refresh until cancelled."""
         while True:
             self.refresh()
             await asyncio.sleep(POLL_SECONDS)

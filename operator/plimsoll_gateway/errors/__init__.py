@@ -1,1 +1,1 @@
-"""Refusals, and their forms in each API."""
+"""Refusals, and their format in each API."""

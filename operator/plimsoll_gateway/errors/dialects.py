@@ -1,6 +1,4 @@
-"""In whose words a client is told of an error, and how its streams end: OpenAI's, or on the paths of Anthropic's API
-those of that.
-"""
+"""The format of errors, and the last events of streams, of each API: OpenAI's, and Anthropic's on its own paths."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ RESPONSES = "/v1/responses"
 _NEXT = b"\n\nevent: "
 _LAST = tuple(b"event: response.%s\n" % kind for kind in (b"completed", b"incomplete", b"failed"))
 VERSION = b"anthropic-version"
-"""A header that Anthropic's clients always send. The paths of the models are theirs and OpenAI's."""
+"""A header that Anthropic's clients always send. Both APIs have the paths of the models."""
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -31,23 +29,23 @@ _KINDS = {
 
 
 class Dialect(Protocol):
-    """How one kind of clients is told of errors."""
+    """The error format of one API."""
 
     def ends(self, events: bytes) -> bool:
-        """Whether the last of these events is the last of a stream."""
+        """Return whether a stream ends with the last of these events."""
 
     def status(self, refusal: Refusal) -> int:
-        """Of an answer that is an error."""
+        """Return the status of an error response."""
 
     def body(self, refusal: Refusal, request_id: str) -> bytes:
-        """The error as JSON (pure ASCII, so that any text that a client sent can be quoted)."""
+        """Return the error as JSON (pure ASCII, so that any text of a client can be quoted)."""
 
     def event(self, refusal: Refusal, request_id: str) -> bytes:
-        """The error as one server-sent event, for a stream that has begun."""
+        """Return the error as one server-sent event, for a stream that has begun."""
 
     @property
     def id_names(self) -> tuple[bytes, ...]:
-        """The headers that say a request's id."""
+        """The headers that carry the id of a request."""
 
 
 class _OpenAI:
@@ -67,12 +65,12 @@ class _OpenAI:
 
 
 class _Responses(_OpenAI):
-    """A stream that breaks ends with the error of OpenAI's other streams, which its clients raise. An event of the type
-    `error` they would hand to their callers like any other.
+    """OpenAI's Responses API. A broken stream ends with the error of OpenAI's other streams, which clients raise.
+    They would pass an event of the type `error` to their callers like any other event.
     """
 
     def ends(self, events: bytes) -> bool:
-        last = events.rfind(_NEXT)  # no text of an event has such line ends
+        last = events.rfind(_NEXT)  # the text of an event contains no such line ends
         return events.startswith(_LAST, 0 if last < 0 else last + 2)
 
 
@@ -101,7 +99,7 @@ ANTHROPIC: Dialect = _Anthropic()
 
 
 def dialect_of(path: str, headers: Mapping[bytes, bytes]) -> Dialect:
-    """That of a request, whether or not there is such a path."""
+    """Return the dialect of a request, whether the path exists or not."""
     if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
         return ANTHROPIC
     if path.startswith(RESPONSES):

@@ -1,4 +1,4 @@
-"""What others offer under /v1 and this gateway does not, so that its 404 can say so."""
+"""Paths under /v1 that other servers offer and this gateway does not, for its 404."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NOT_OFFERED = {
     "vector_stores": "Vector stores",
     "videos": "Videos",
 }
-"""By the first part of the path after /v1/."""
+"""API names by the first part of the path after /v1/."""
 
 
 def not_offered(path: str) -> str | None:
-    """What a path would be, where it is known and not offered."""
+    """Return the API that a path belongs to, if it is known and not offered."""
     root, version, family, *_ = [*path.split("/", 3), "", ""]
     return NOT_OFFERED.get(family) if (root, version) == ("", "v1") else None

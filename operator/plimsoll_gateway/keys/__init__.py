@@ -1,1 +1,1 @@
-"""API keys: records, limits, the folder that holds them, and authentication."""
+"""API keys: records, limits, the folder of key files, and authentication."""

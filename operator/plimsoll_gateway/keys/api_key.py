@@ -1,4 +1,4 @@
-"""One API key as it is configured: whose it is, and what it may do. Of the key itself only a hash is here."""
+"""One API key as configured: its name, limits and batch limits. Only a hash of the key itself is stored."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from plimsoll_gateway.keys.limits import KeyLimits as KeyLimits
 
 
 class KeyFileError(ValueError):
-    """A file is no key's; the message says why, and never quotes it: somebody may have put a key into it."""
+    """A file is not a key file. The message has the reason, and never quotes the file: it may contain a key."""
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key by its name, the file's without `.json`. `limits` are those of its requests, without what is set aside for
-    batches; `batch` is what each of these is held to, None where it makes none.
+    """An API key. `name`: the file's name without `.json`. `limits`: the limits of its requests, without the part
+    for batches.
+
+    `batch`: the limits of each batch; None if the key may not create batches.
     """
 
     name: str
@@ -27,17 +29,17 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     @property
     def tenant(self) -> str:
-        """Whose cached prefixes its requests may use."""
+        """The tenant whose cached prefixes its requests may use."""
         return self.limits.tenant or self.name
 
     def may_use(self, served_name: str) -> bool:
-        """Whether the key is for the model of that name."""
+        """Return whether the key may use the model of this name."""
         patterns = self.limits.models
         return "*" in patterns or any(fnmatchcase(served_name, pattern) for pattern in patterns)
 
 
 def read_key(file_name: str, content: bytes) -> ApiKey:
-    """The key of one file. Raises KeyFileError."""
+    """Parse a key file. Raises KeyFileError."""
     name, dot, kind = file_name.rpartition(".")
     if not dot or kind != "json":
         raise KeyFileError("its name must end in .json")
@@ -50,6 +52,6 @@ def read_key(file_name: str, content: bytes) -> ApiKey:
 
 
 def _without_values(error: Exception) -> str:
-    """What is wrong. Unknown fields are not named: a key that was put in a field's place would be."""
+    """Return the error's text. Names of unknown fields are left out, since a key may be written in place of one."""
     text = str(error)
-    return "it has a field that is unknown" if "unknown field" in text else text
+    return "it has an unknown field" if "unknown field" in text else text

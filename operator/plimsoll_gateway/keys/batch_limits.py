@@ -1,8 +1,8 @@
-"""What each batch of a key is held to.
+"""The limits of a key's batches.
 
-A batch runs where no gateway sees its lines. So a part of the key's limits is set aside for batches (`batchShare`), and
-divided between as many as may be open at once (`batches`): whatever gateways and servers do, requests and batches
-together keep to the limits, and neither has to hear of the other.
+A batch runs where no gateway sees its lines. `batchShare` per cent of the key's limits are therefore reserved for
+batches, and divided by the number that may be open at the same time (`batches`): requests and batches together stay
+within the limits without communication between gateways and servers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 from plimsoll_gateway.keys.limits import KeyLimits
 
 USUAL_OPEN = 32
-"""Batches of a key without limits that may be open at once, where its file does not say."""
+"""Open batches of a key without limits, unless its file sets `batches`."""
 MOST_HEADER_BYTES = 8 << 10
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
-    """`at_once`: batches that may be open; the limits are those of each of them, None for none."""
+    """`at_once`: the most open batches. The limits are those of each batch; None for no limit."""
 
     models: tuple[str, ...]
     at_once: int
@@ -27,7 +27,7 @@ class BatchLimits(msgspec.Struct, frozen=True):
     tokens_per_minute: int | None
 
     def header(self, key: str) -> bytes:
-        """As a runtime is told them (tests/contract)."""
+        """Return the header that sends these limits to a runtime (tests/contract)."""
         said = {
             "key": key,
             "models": self.models,
@@ -39,8 +39,10 @@ class BatchLimits(msgspec.Struct, frozen=True):
 
 
 def divided(limits: KeyLimits) -> tuple[KeyLimits, BatchLimits | None]:
-    """What a key's requests are held to, and each of its batches: None where it makes none, for nothing is left for
-    one, or more is to be said of its models than a header has room for.
+    """Return the limits of a key's requests, and those of each of its batches.
+
+    The latter is None if the key may not create batches: the part of a limit is 0, or the list of models exceeds the
+    header's size.
     """
     minute_limits = (limits.requests_per_minute, limits.tokens_per_minute)
     if minute_limits == (None, None):

@@ -1,4 +1,4 @@
-"""`plimsoll-gateway-key NAME`: make an API key. The key is printed once; a file takes its hash and limits."""
+"""`plimsoll-gateway-key NAME`: create an API key. The key is printed once; a file stores its hash and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_gateway.keys.secret import digest_of, new_key
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file and print the key; the exit code is 1 where the file cannot be written, 2 for bad limits."""
+    """Write the file and print the key. Exit code 1: the file cannot be written; 2: bad limits."""
     parser = _parser()
     given = parser.parse_args(arguments)
     key = new_key()
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with file.open("xb") as made:
             made.write(content)
     except FileExistsError:
-        return _failed(f"{file} is there already; delete it, or add the hash of another key to it (docs/keys.md)")
+        return _failed(f"{file} exists; delete it, or add the hash of another key to it (docs/keys.md)")
     except OSError as error:
-        return _failed(f"{file} cannot be written: {error.strerror}")
-    print(f"{file} is written. The key, which is shown this once:", file=sys.stderr)  # noqa: T201
+        return _failed(f"cannot write {file}: {error.strerror}")
+    print(f"Wrote {file}. The key, which is shown only once:", file=sys.stderr)  # noqa: T201
     print(key)  # noqa: T201
     return 0
 
@@ -62,34 +62,36 @@ def _failed(why: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="plimsoll-gateway-key",
-        description="Make an API key: its hash and limits go into NAME.json, the key itself to standard output.",
+        description="Create an API key: write its hash and limits to NAME.json, and the key itself to standard output.",
         allow_abbrev=False,
     )
-    parser.add_argument("name", metavar="NAME", help="what the key is called in metrics and logs")
+    parser.add_argument("name", metavar="NAME", help="name of the key in metrics and logs")
     parser.add_argument(
-        "--into", type=Path, default=Path(), metavar="FOLDER", help="where the file goes (default: here)"
+        "--into", type=Path, default=Path(), metavar="FOLDER", help="folder of the file (default: the current one)"
     )
     parser.add_argument(
-        "--model", action="append", metavar="PATTERN", help="served names that it is for (repeatable; default: *)"
+        "--model", action="append", metavar="PATTERN", help="served names the key may use (repeatable; default: *)"
     )
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="default: no limit")
     parser.add_argument("--tokens-per-minute", type=int, metavar="N", help="default: no limit")
-    parser.add_argument("--streams", type=int, metavar="N", help="requests under way at once (default: no limit)")
+    parser.add_argument("--streams", type=int, metavar="N", help="concurrent requests (default: no limit)")
     parser.add_argument(
-        "--batches", type=int, metavar="N", help="batches open at once (default: 1 with limits, else 32)"
+        "--batches", type=int, metavar="N", help="the most open batches (default: 1 with limits, else 32)"
     )
     parser.add_argument(
         "--batch-share", type=int, default=0, metavar="PERCENT",
-        help="how much of the limits is for batches; with limits and without a share there are none (%(default)s)",
+        help="part of the limits for batches; a key with limits and no share may not create batches (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first (%(default)s)")
-    parser.add_argument("--weight", type=int, default=1, metavar="N", help="its share among equals (%(default)s)")
+    parser.add_argument(
+        "--weight", type=int, default=1, metavar="N", help="its share among keys of equal priority (%(default)s)"
+    )
     parser.add_argument(
         "--tenant", metavar="NAME", help="share cached prefixes with keys of this tenant (default: none)"
     )
     parser.add_argument(
         "--files", metavar="NAMESPACE/CLAIM",
-        help="the claim on which its files and batches are, whatever models say (default: the gateway chooses)",
+        help="the claim for its files and batches, whatever models declare (default: the gateway chooses)",
     )  # fmt: skip
     return parser
 

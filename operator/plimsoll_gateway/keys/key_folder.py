@@ -1,8 +1,8 @@
-"""A folder of keys, one JSON file each: Secrets mounted in a pod, or files on a laptop.
+"""A folder of API keys, one JSON file each: Secrets mounted in a pod, or files on a laptop.
 
-A mounted Secret needs no right on the API server, and the kubelet renews it by swapping one link, so that a rotation
-restarts nothing and is never seen by halves. What is wrong with a file costs that key alone, and leaves it out: were
-its last good version kept, a gateway that starts would let in others than one that has run for a while.
+A mounted Secret needs no permission on the API server. The kubelet replaces it atomically by changing one link, so that
+a rotation needs no restart. An invalid file disables its own key only. Its last valid version is not kept: otherwise a
+restarted gateway would accept other keys than one that has run for a while.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ MOST_BYTES = 64 << 10  # of one file
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The usable keys by the hash of their text, and what is wrong with files, by their names."""
+    """The valid keys by the hash of their text, and the errors of invalid files by path."""
 
     by_hash: Mapping[str, ApiKey]
     damaged: Mapping[str, str]
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the usable keys."""
+        """Names of the valid keys."""
         return frozenset(key.name for key in self.by_hash.values())
 
     def by_name(self) -> dict[str, ApiKey]:
-        """The usable keys by their names."""
+        """Return the valid keys by name."""
         return {key.name: key for key in self.by_hash.values()}
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a hash leads to a key that does not have it, or two keys have one name."""
+        """Raise AssertionError if a hash maps to a key without it, or if two keys have one name."""
         by_name: dict[str, ApiKey] = {}
         for digest, key in self.by_hash.items():
             assert digest in key.limits.hashes, f"{key.name} has no such hash"
@@ -52,7 +52,7 @@ NO_KEYS = Keys(MappingProxyType({}), MappingProxyType({}))
 
 
 def read_keys(folder: Path) -> Keys:
-    """All files of a folder and of the folders in it. Of two that claim a name or a hash, the first by path has it."""
+    """Read the files of a folder and its subfolders. If two have the same name or hash, the first by path is valid."""
     by_hash: dict[str, ApiKey] = {}
     damaged: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -69,12 +69,14 @@ def read_keys(folder: Path) -> Keys:
             names[key.name] = shown
             by_hash.update(dict.fromkeys(key.limits.hashes, key))
     except OSError as error:
-        damaged["."] = f"the folder cannot be read: {error.strerror}"
+        damaged["."] = f"cannot read the folder: {error.strerror}"
     return Keys(MappingProxyType(by_hash), MappingProxyType(damaged))
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Those of the folder, and of folders in it (a Secret each). Names with a dot first are the kubelet's."""
+    """Yield the files of the folder and its subfolders (one for each Secret). Names that start with a dot are the
+    kubelet's.
+    """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
@@ -87,12 +89,12 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _content(path: Path) -> bytes:
     if path.is_dir():
-        raise KeyFileError("it holds no keys; is the Secret of this name there?")
+        raise KeyFileError("it has no keys; check that the Secret of this name exists")
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise KeyFileError(f"it cannot be read: {error.strerror}") from None
+        raise KeyFileError(f"cannot read it: {error.strerror}") from None
     if len(content) > MOST_BYTES:
         raise KeyFileError(f"it has more than {MOST_BYTES} bytes")
     return content
@@ -100,14 +102,14 @@ def _content(path: Path) -> bytes:
 
 def _check_alone(key: ApiKey, names: Mapping[str, str], by_hash: Mapping[str, ApiKey]) -> None:
     if key.name in names:
-        raise KeyFileError(f"the key {key.name} is in {names[key.name]} already")
+        raise KeyFileError(f"the key {key.name} is already in {names[key.name]}")
     for digest in key.limits.hashes:
         if digest in by_hash:
-            raise KeyFileError(f"the key {by_hash[digest].name} has one of its hashes already")
+            raise KeyFileError(f"the key {by_hash[digest].name} already has one of its hashes")
 
 
 class KeyFolder:
-    """The keys of a folder as they are now. `current` is replaced as a whole."""
+    """The current keys of a folder. `current` is replaced, never changed."""
 
     def __init__(self, folder: Path, read: Callable[[Path], Keys] = read_keys) -> None:
         self._folder = folder
@@ -116,25 +118,25 @@ class KeyFolder:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the folder, and say what has changed."""
+        """Read the folder and log changes."""
         self.show(self._read(self._folder))
 
     def show(self, found: Keys) -> None:
-        """Take over what was read; log each damage once, and each change of who has a key."""
+        """Replace the current keys; log each error once, and changes of the number of keys."""
         before, self.current = self.current, found
         for file, why in found.damaged.items():
             if before.damaged.get(file) != why:
-                log.error("the API key in %r is left out: %s", file, why)
+                log.error("ignoring the API key in %r: %s", file, why)
         if found.names != before.names or (not found.names and before is NO_KEYS):
             log.log(
                 logging.INFO if found.names else logging.ERROR,
-                "%d API keys are known%s",
+                "%d API keys loaded%s",
                 len(found.names),
-                "" if found.names else ": every request is refused until there is one",
+                "" if found.names else ": all requests are refused until a key is added",
             )
 
     async def follow(self) -> None:
-        """Refresh for ever. A thread reads, for a slow disk must not stop the streams."""
+        """Refresh until cancelled. A thread reads the files, since a slow disk must not block streams."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.show(await asyncio.to_thread(self._read, self._folder))

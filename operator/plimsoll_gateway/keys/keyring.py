@@ -1,4 +1,4 @@
-"""Who asks: the key that a request carries, found before anything else of the request is read."""
+"""Authentication: finds the API key of a request before its body is read."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from plimsoll_gateway.keys.secret import digest_of
 
 
 class KeySource(Protocol):
-    """Where the keys are."""
+    """Provides the API keys."""
 
     @property
     def current(self) -> Keys:
-        """Those that are valid now."""
+        """The valid keys."""
 
 
 class Keyring:
-    """Lets in who has a key. `source` None: there are no keys, and everybody is let in as nobody in particular."""
+    """Authenticates requests. `source` None: requests need no key."""
 
     def __init__(self, source: KeySource | None) -> None:
         self._source = source
 
     @property
     def keys(self) -> Keys | None:
-        """Those that are valid now; None where nobody needs one."""
+        """The valid keys; None if requests need none."""
         return None if self._source is None else self._source.current
 
     def authenticate(self, headers: Mapping[bytes, bytes]) -> ApiKey | None:
-        """The key of a request's headers; None where nobody needs one. Raises Refusal 401."""
+        """Return the key in a request's headers; None if requests need none. Raises Refusal 401."""
         if self._source is None:
             return None
         text = given_key(headers)
         if not text:
             raise missing_key()
         digest = digest_of(text)
-        # Found by its hash: how long the search takes tells of the hash at most, and that of no key that is not known.
+        # Looked up by hash: the timing reveals at most the hash, which does not help to find an unknown key.
         key = None if digest is None else self._source.current.by_hash.get(digest)
         if key is None:
             raise wrong_key()
@@ -46,7 +46,9 @@ class Keyring:
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes:
-    """The key after `Bearer` in Authorization, else that of x-api-key, as Anthropic's clients send it; or nothing."""
+    """Return the key after `Bearer` in Authorization, or else x-api-key, which Anthropic's clients send; empty
+    without either.
+    """
     scheme, _, given = headers.get(b"authorization", b"").strip().partition(b" ")
     bearer = given.strip() if scheme.lower() == b"bearer" else b""
     return bearer or headers.get(b"x-api-key", b"").strip()

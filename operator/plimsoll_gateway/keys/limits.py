@@ -1,4 +1,4 @@
-"""What a key's file says."""
+"""The fields of a key file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 from plimsoll_gateway.keys.secret import DIGEST
 
-# As the runtime takes it for a tenant's name (tests/contract).
+# The runtime's format of a tenant's name (tests/contract).
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""The namespace and the name of a PersistentVolumeClaim."""
+"""Namespace and name of a PersistentVolumeClaim."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 Hash = Annotated[str, msgspec.Meta(pattern=DIGEST)]
@@ -20,13 +20,16 @@ Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What a key's file says. `hashes` are of the keys that are valid, two while one replaces the other.
+    """The fields of a key file.
 
-    `models`: patterns of served names (`*`, `?`). `requests_per_minute`, `tokens_per_minute` and `streams` (requests
-    under way at once) are limits over all gateways; None is none. Of keys that wait, those of the highest `priority` go
-    first, and those of one priority share by `weight`. `tenant`: keys of one tenant may use each other's cached
-    prefixes; None is one of its own. `batches` may be open at once, and `batch_share` per cent of the limits are
-    theirs. `files`: the claim on which its files and batches are, None for the one that the gateway chooses.
+    `hashes`: hashes of the valid keys; two while one replaces the other.
+    `models`: patterns of served names (`*`, `?`).
+    `requests_per_minute`, `tokens_per_minute`, `streams` (concurrent requests): limits over all gateways; None for no
+    limit.
+    `priority`, `weight`: waiting requests of the highest priority start first; keys of equal priority share by weight.
+    `tenant`: keys of one tenant may use each other's cached prefixes; None for a tenant of its own.
+    `batches`, `batch_share`: the most open batches, and the per cent of the limits reserved for them.
+    `files`: the claim for its files and batches; None for the one that the gateway chooses.
     """
 
     hashes: Annotated[tuple[Hash, ...], msgspec.Meta(min_length=1, max_length=8)]

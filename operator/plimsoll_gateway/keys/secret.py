@@ -1,8 +1,8 @@
-"""The text of a key, and the hash of it that is kept.
+"""The text of a key, and its stored hash.
 
-A key is 256 random bits, so a plain SHA-256 of it cannot be turned back by trying: no slow hash makes 2**256 attempts
-harder, and one that takes milliseconds would let whoever sends wrong keys stop the gateway. Because that holds for
-random keys only, a key has a form that nobody chooses by hand, and nothing else is ever compared.
+A key has 256 random bits, so that its plain SHA-256 cannot be inverted by trying: a slow hash would add nothing to
+2**256 attempts, and would let a client with wrong keys block the gateway. This holds for random keys only; keys
+therefore have a fixed format that people do not choose by hand, and no other text is accepted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ DIGEST = r"^sha256:[0-9a-f]{64}\Z"
 
 
 def new_key() -> str:
-    """A key of 256 random bits, to be shown once."""
+    """Return a new key of 256 random bits, to be shown once."""
     return f"plk-{secrets.token_urlsafe(32)}"
 
 
 def digest_of(key: bytes) -> str | None:
-    """What a file holds of a key, `sha256:` and 64 hexadecimal digits; None for a text that is no key's."""
+    """Return the stored hash of a key, `sha256:` and 64 hexadecimal digits; None if the text does not have a key's
+    format.
+    """
     return f"sha256:{hashlib.sha256(key).hexdigest()}" if _FORM.fullmatch(key) else None

@@ -1,6 +1,4 @@
-"""The API as it is told: a document for programs, and a page of it. Both files are made of the runtime's types, by
-`make reference`.
-"""
+"""API reference: an OpenAPI document and an HTML page. `make reference` generates both from the runtime's types."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ PAGES: Mapping[str, tuple[str, bytes]] = {
     "/openapi.json": ("openapi.json", b"application/json"),
     "/docs": ("docs.html", b"text/html; charset=utf-8"),
 }
-"""The file of each path, and what it is."""
+"""File name and content type by path."""
 POLICY = ((b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),)
-"""Were text to get into the page as markup, a browser would not run it."""
+"""If markup got into the page's text, a browser would not run it."""
 
 
 @cache
 def page_at(path: str) -> tuple[bytes, bytes]:
-    """What a path is, and its text."""
+    """Return content type and text of a page."""
     name, kind = PAGES[path]
     return kind, (files(__package__) / name).read_bytes()

@@ -1,4 +1,4 @@
-"""`/v1/models`: what can be asked for, in OpenAI's shape or Anthropic's."""
+"""`/v1/models`: the models that a client may use, in OpenAI's format or Anthropic's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_OF_A_PAGE = 1000
 
 
 class ModelList:
-    """Answers the models' paths: by the table, and by what replicas say of the models that they have."""
+    """Answers the paths of models from the routing table and from the cards that replicas report."""
 
     def __init__(self, cards: ModelCards) -> None:
         self._cards = cards
@@ -29,10 +29,10 @@ class ModelList:
     async def answer(
         self, table: RoutingTable | None, path: str, query: bytes, key: ApiKey | None = None, *, anthropic: bool = False
     ) -> bytes:
-        """All names that the key may use, or one, as JSON; in Anthropic's shape the page that the query asks for.
+        """Return all models that the key may use, or one, as JSON; in Anthropic's format one page by the query.
 
-        Raises Refusal: 404 for an unknown name, 403 for one that the key may not use, 400 for a query that makes no
-        sense, and 503 before the first table.
+        Raises Refusal: 404 for an unknown name, 403 for one that the key may not use, 400 for an invalid query, and 503
+        before the first table.
         """
         form = _anthropic_entry if anthropic else _entry
         if path != MODELS:
@@ -50,7 +50,7 @@ class ModelList:
 
 
 def page_of(names: Sequence[str], query: bytes) -> tuple[Sequence[str], bool]:
-    """The names from `after_id` on or up to `before_id`, `limit` of them, and whether there are more that way.
+    """Return `limit` names after `after_id` or before `before_id`, and whether there are more in this direction.
 
     Raises Refusal 400.
     """
@@ -78,7 +78,7 @@ def _place(names: Sequence[str], asked: Mapping[str, Sequence[str]], field: str)
     try:
         return names.index(asked[field][-1])
     except ValueError:
-        raise bad_request(f"'{field}' names no model that is listed.", param=field) from None
+        raise bad_request(f"'{field}' is not the id of a listed model.", param=field) from None
 
 
 def _known(table: RoutingTable | None, key: ApiKey | None) -> tuple[RoutingTable, list[str]]:
@@ -88,12 +88,12 @@ def _known(table: RoutingTable | None, key: ApiKey | None) -> tuple[RoutingTable
 
 
 def names_for(table: RoutingTable | None, key: ApiKey | None) -> list[str]:
-    """The names that a key may use; none before the first table."""
+    """Return the names that a key may use; none before the first table."""
     return [] if table is None else [name for name in table.names() if key is None or key.may_use(name)]
 
 
 def _entry(name: str, model: Model, card: Card) -> dict[str, Any]:
-    """OpenAI's four fields; beside them whether a request would be answered now, and what replicas say."""
+    """Return OpenAI's four fields, the readiness of the model, and the data that replicas report."""
     ready = len(model.ready_for(name))
     told = {"task": card.task, "endpoints": card.endpoints, "abilities": card.abilities, "about": card.about}
     return {

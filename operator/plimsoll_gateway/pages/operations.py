@@ -1,4 +1,4 @@
-"""/metrics and /demand, on a port of their own that clients of the API do not reach."""
+"""/metrics and /demand, on a separate port that clients of the API cannot reach."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 async def demand_page(demand: DemandCounters, query: bytes) -> bytes:
-    """The report as JSON, once its sequence is another than `after`, or `wait` seconds have passed.
+    """Return the demand as JSON, after its sequence differs from `after` or `wait` seconds have passed.
 
     Raises Refusal 400.
     """
@@ -35,10 +35,12 @@ async def demand_page(demand: DemandCounters, query: bytes) -> bytes:
 
 
 def read_query(query: bytes) -> tuple[int, float]:
-    """`after` (-1 where it is not given: nobody has seen anything) and `wait` (0). Raises Refusal 400."""
+    """Parse `after` (default -1, before any sequence) and `wait` (default 0). Raises Refusal 400."""
     given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
     if unknown := sorted(set(given) - {"after", "wait"}):
-        raise bad_request(f"/demand takes 'after' and 'wait', and not '{unknown[0][:64]}'.", param=unknown[0][:64])
+        raise bad_request(
+            f"/demand has no parameter '{unknown[0][:64]}'; it has 'after' and 'wait'.", param=unknown[0][:64]
+        )
     return _number(given, "after", int, -1, FARTHEST), _number(given, "wait", float, 0.0, MOST_SECONDS)
 
 
@@ -57,7 +59,7 @@ def _number(given: dict[str, str], name: str, kind: Callable[[str], NumberT], le
 
 METRICS, DEMAND = "/metrics", "/demand"
 MOST_QUESTIONS = 64
-"""Requests for /demand that may wait for news at once: each operator asks one."""
+"""The most requests for /demand that wait for changes; each operator sends one."""
 
 
 class Operations:
@@ -79,7 +81,7 @@ class Operations:
             return
 
     def end(self) -> None:
-        """Answer whoever waits for news: the process stops."""
+        """Answer all waiting requests: the process stops."""
         self._demand.end()
 
     async def _answer(self, scope: Message, receive: Receive, stream: ResponseStream) -> None:

@@ -24,7 +24,7 @@ JSON, HTML = b"application/json", b"text/html; charset=utf-8"
 
 
 class OwnPaths:
-    """Answers these paths. With `metrics_apart`, /metrics is not one of them."""
+    """Answers these paths. With `metrics_apart`, /metrics is not among them."""
 
     def __init__(
         self, store: TableStore, keyring: Keyring, metrics: Metrics, cards: ModelCards, *, metrics_apart: bool
@@ -40,11 +40,11 @@ class OwnPaths:
         return path in self._paths or path.startswith(MODEL_PREFIX)
 
     def drain(self) -> None:
-        """Answer 503 to /health from now on."""
+        """Answer 503 to /health from this call on."""
         self._draining = True
 
     async def answer(self, exchange: Exchange) -> None:
-        """Answer one request for a path of these. Raises Refusal."""
+        """Answer one request for one of these paths. Raises Refusal."""
         exchange.allow("GET", "HEAD")
         if exchange.path not in OPEN:
             exchange.key = self._keyring.authenticate(exchange.headers)
@@ -68,7 +68,9 @@ class OwnPaths:
                 await stream.whole(200, JSON, told)
 
     async def _welcome(self, exchange: Exchange, table: RoutingTable | None) -> None:
-        """If keys are needed, name models only for a valid key. Raises Refusal for a wrong key."""
+        """Send the welcome page. If keys are required, it lists models for a valid key only. Raises Refusal for a
+        wrong key.
+        """
         headers, keyed = exchange.headers, self._keyring.keys is not None
         if keyed and given_key(headers):
             exchange.key = self._keyring.authenticate(headers)

@@ -1,6 +1,6 @@
-"""What `/` answers: a small page for people with a browser, and the same as JSON for programs.
+"""The response to `/`: a small page for browsers, or the same data as JSON for programs.
 
-The runtime shows the same page, from the same template; tests/contract holds both renderings together.
+The runtime shows the same page from the same template; tests/contract compares both.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from string import Template
 TITLE = "Plimsoll gateway"
 MOST_NAMES = 50
 HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-"""Hosts that may stand in a command that people copy into a shell."""
+"""Hosts that may appear in a command that people copy into a shell."""
 UNKNOWN_HOST = "HOST"
 _WEIGHT = re.compile(r"q=(1(?:\.0{0,3})?|0(?:\.[0-9]{0,3})?)")
 
 
 def welcome_page(names: Sequence[str] | None, base: str, *, key: bool) -> bytes:
-    """The page. `names` None: they are not shown, because a key is needed; with `key` the command sends one."""
+    """Return the page. `names` None: models are hidden, since a key is required; with `key` the command sends one."""
     command = escape(_command(base, names[0] if names else "MODEL", key=key))
     return _template().substitute(models=_listed(names), command=command).encode()
 
 
 def welcome_json(names: Sequence[str] | None) -> bytes:
-    """The same for programs."""
+    """Return the data of the page as JSON."""
     shown = {} if names is None else {"models": list(names)}
     return json.dumps({"name": TITLE, **shown, "api": "/v1", "docs": "/docs", "openapi": "/openapi.json"}).encode()
 
 
 def base_url(host: str | None, scheme: str, forwarded: str | None) -> str:
-    """Where the client has reached this gateway. `forwarded` is X-Forwarded-Proto, of a proxy that ends TLS."""
+    """Return the URL at which the client reached this gateway. `forwarded`: X-Forwarded-Proto of a proxy that
+    terminates TLS.
+    """
     secure = scheme == "https" or forwarded == "https"
     known = host if host is not None and HOST.fullmatch(host) else UNKNOWN_HOST
     return f"{'https' if secure else 'http'}://{known}"
 
 
 def wants_page(accept: str) -> bool:
-    """Whether a client asks for HTML by name, as browsers do, and does not prefer JSON."""
+    """Return whether a client accepts HTML explicitly, as browsers do, and does not prefer JSON."""
     weights: dict[str, float] = {}
     for part in accept[:1000].lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -66,7 +68,7 @@ def _command(base: str, name: str, *, key: bool) -> str:
 
 def _listed(names: Sequence[str] | None) -> str:
     if names is None:
-        return "<p>An API key is needed, here too to list the models.</p>"
+        return "<p>An API key is required, also to list the models here.</p>"
     if not names:
         return "<p>There is no model yet.</p>"
     items = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MOST_NAMES])

@@ -1,1 +1,1 @@
-"""A request on its way to a replica, and the response on its way back."""
+"""Forwards a request to a replica, and the response to the client."""

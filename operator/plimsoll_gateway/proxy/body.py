@@ -1,4 +1,4 @@
-"""The body of a request: read within its limits, kept for a second attempt, dropped when the answer begins."""
+"""Request body: read within limits, kept for a second attempt, and dropped when the response begins."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ Receive = Callable[[], Awaitable[Message]]
 
 MOST_OPTION = "--max-body-bytes"
 IDLE_SECONDS = 60.0
-# After the first minute a body must have come at this rate: who sends a byte now and then holds its memory for ever.
+# After the first minute a body must have arrived at this average rate: a client that sends a byte at times would hold
+# its memory indefinitely.
 SLOWEST_BYTES_PER_SECOND = 64 << 10
-# How much more than the limit is read and thrown away, so that a client which sends all before it listens sees the
-# 413 rather than a broken pipe.
+# Bytes beyond the limit that are read and discarded, so that a client that sends everything before it reads gets the
+# 413 instead of a broken pipe.
 DISCARD_BYTES = 64 << 20
 DISCARD_SECONDS = 5.0
 
 
 class ClientGone(Exception):
-    """The client hung up before its request was complete: nobody is left to answer."""
+    """The client disconnected before its request was complete."""
 
 
 class Body:
-    """The bytes of one request. They count in `BodyMemory` until they are dropped, by the end of `with`."""
+    """The bytes of one request body. They count in `BodyMemory` until they are dropped, at the end of `with` at the
+    latest.
+    """
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
@@ -40,16 +43,16 @@ class Body:
 
     @property
     def view(self) -> memoryview:
-        """The bytes in place. Whoever still holds the view when they are dropped keeps them alive."""
+        """The bytes without a copy. A view that outlives `drop` keeps them in memory."""
         return memoryview(self._data)
 
     def add(self, piece: bytes) -> None:
-        """Append. Raises Refusal 503 where `BodyMemory` has no room for it."""
+        """Append bytes. Raises Refusal 503 if they do not fit into `BodyMemory`."""
         self._memory.take(len(piece), len(self._data) + len(piece))
         self._data += piece
 
     def drop(self) -> None:
-        """Nobody needs it any more. The second time it changes nothing."""
+        """Free the bytes. Further calls have no effect."""
         size, self._data = len(self._data), bytearray()
         self._memory.give(size)
 
@@ -70,7 +73,7 @@ async def read_body(
     clock: Callable[[], float] = time.monotonic,
     option: str = MOST_OPTION,
 ) -> Body:
-    """The whole body, at most `limit` bytes, as `option` says; more than that is never held.
+    """Read a complete body of at most `limit` bytes, which `option` sets; never holds more.
 
     Raises Refusal (413, 408, 415, 503) or ClientGone. `headers` have lower-case names.
     """
@@ -90,19 +93,19 @@ async def read_body(
 
 
 def check_encoding(headers: Mapping[bytes, bytes]) -> None:
-    """Raise Refusal 415 for a body that is compressed."""
+    """Raise Refusal 415 for a compressed body."""
     if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
         raise Refusal(415, "Compressed request bodies are not supported.", code="unsupported_encoding")
 
 
 def check_pace(size: int, seconds: float) -> None:
-    """Raise Refusal 408 where so many bytes have taken too long."""
+    """Raise Refusal 408 if `size` bytes have taken too long."""
     if seconds > IDLE_SECONDS + size / SLOWEST_BYTES_PER_SECOND:
         raise body_too_slow(SLOWEST_BYTES_PER_SECOND)
 
 
 def _check_declared(length: bytes, limit: int, memory: BodyMemory, option: str) -> None:
-    """Raise Refusal where what the client means to send is too much already."""
+    """Raise Refusal if the declared length is too large."""
     if not length.isdigit():
         return
     if int(length) > limit:
@@ -129,7 +132,9 @@ async def _fill(body: Body, receive: Receive, limit: int, clock: Callable[[], fl
 
 
 async def next_piece(receive: Receive) -> tuple[bytes, bool]:
-    """The next piece of a body, and whether there are more. Raises Refusal 408 where none comes, or ClientGone."""
+    """Return the next chunk of a body, and whether there are more. Raises Refusal 408 if none arrives, or
+    ClientGone.
+    """
     try:
         async with asyncio.timeout(IDLE_SECONDS):
             message = await receive()
@@ -141,13 +146,13 @@ async def next_piece(receive: Receive) -> tuple[bytes, bool]:
 
 
 async def discard_unread(receive: Receive, headers: Mapping[bytes, bytes]) -> None:
-    """Let a client send what nobody will read, within bounds, so that it sees the refusal that follows."""
-    if b"expect" not in headers:  # who waits for 100-continue has sent nothing yet
+    """Read and discard the rest of a body, within limits, so that the client gets the refusal that follows."""
+    if b"expect" not in headers:  # a client that waits for 100-continue has sent nothing yet
         await _discard(receive)
 
 
 async def _discard(receive: Receive) -> None:
-    """Read on, within bounds, and keep nothing."""
+    """Read and discard, within limits."""
     left = DISCARD_BYTES
     more = True
     try:

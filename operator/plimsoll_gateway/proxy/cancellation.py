@@ -1,4 +1,4 @@
-"""What ends the work on a request early: its client hangs up, or the gateway's grace period is over."""
+"""Cancels the work on a request if its client disconnects or the gateway's grace period ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from types import TracebackType
 from plimsoll_gateway.proxy.body import ClientGone, Receive
 
 Cause = Callable[[], Exception]
-"""Makes the exception where it is raised. One kept anywhere would keep, by its traceback, all that its frames hold."""
+"""Creates the exception where it is raised. The traceback of a stored one would keep all objects of its frames
+alive.
+"""
 
 
 class Cancellations:
-    """All requests being answered, so that they can be cut together."""
+    """All requests being answered, so that they can be cancelled together."""
 
     def __init__(self) -> None:
         self._active: set[Cancellation] = set()
@@ -22,20 +24,21 @@ class Cancellations:
         return len(self._active)
 
     def hold(self, receive: Receive) -> Cancellation:
-        """A context for the work on one request; `receive` has nothing more of its body. See `Cancellation`."""
+        """Return a context for the work on one request, whose body has been read from `receive`. See `Cancellation`."""
         return Cancellation(receive, self._active)
 
     def cut_all(self, cause: Cause) -> None:
-        """End all work now; each context raises what `cause` makes."""
+        """Cancel all work; each context raises the exception that `cause` creates."""
         for line in tuple(self._active):
             line.cut(cause)
 
 
 class Cancellation:
-    """Runs its block in the current task and raises there what ended it: ClientGone, or the cause given to `cut`.
+    """Runs its block in the current task, and raises the reason for its cancellation: ClientGone, or the cause given
+    to `cut`.
 
-    The block is cancelled at its next await, so that everything it holds upstream is released at once. A task waits for
-    the client's end.
+    The block is cancelled at its next await, so that it releases its upstream resources immediately. A separate task
+    waits for the client to disconnect.
     """
 
     def __init__(self, receive: Receive, active: set[Cancellation]) -> None:
@@ -46,7 +49,7 @@ class Cancellation:
         self._watcher: asyncio.Task[None] | None = None
 
     def cut(self, cause: Cause) -> None:
-        """End the block; the first cause counts."""
+        """Cancel the block; the first cause counts."""
         if self._cause is None and self._task is not None:
             self._cause = cause
             self._task.cancel()

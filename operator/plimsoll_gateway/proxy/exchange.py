@@ -16,12 +16,12 @@ from plimsoll_gateway.proxy.response_stream import ResponseStream
 
 
 class Exchange:
-    """One request and its response, while it is handled."""
+    """A request and its response while it is handled."""
 
     def __init__(
         self, scope: Message, path: str, headers: dict[bytes, bytes], receive: Receive, stream: ResponseStream
     ) -> None:
-        """`path` is plain (request_head), and `headers` have lower-case names."""
+        """`path` is normalised (request_head), and `headers` have lower-case names."""
         self.scope: Any = scope
         self.headers = headers
         self.receive = receive
@@ -30,11 +30,11 @@ class Exchange:
         self.model: Model | None = None
         self.key: ApiKey | None = None
         self.came = time.monotonic()
-        self.body_taken = False  # its body is read elsewhere, where the rest is discarded after a refusal
-        self.code: int | None = None  # what to count instead of the status that was sent
+        self.body_taken = False  # the body is read elsewhere, which discards the rest after a refusal
+        self.code: int | None = None  # status to count instead of the one that was sent
 
     async def read_body(self, limits: Mapping[str, int], memory: BodyMemory) -> Body:
-        """The body, as `read_body` reads it. `limits` are by path."""
+        """Read the body with `read_body`. `limits` are by path."""
         self.body_taken = True
         limit = limits.get(self.path, OTHER_BYTES)
         option = MOST_OPTION if self.path in limits else ""

@@ -1,7 +1,7 @@
-"""Files and batches: the paths that are about them, and who may make a batch.
+"""Files and batches: their paths, the choice of a replica, and the right to create batches.
 
-They name no model, and any replica that has the folder in which they are kept can answer: one that has mounted the
-claim (`spec.files.claim`, or that of a pool).
+These requests name no model. Any replica that has the folder of files can answer: it mounts the claim of its model
+(`spec.files.claim`) or pool.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ _PATHS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
 
 
 def filed_at(path: str) -> tuple[str, ...] | None:
-    """The methods that a path takes; None for one that is about neither files nor batches."""
+    """Return the methods of a path; None if it is not about files or batches."""
     return next((methods for pattern, methods in _PATHS if pattern.fullmatch(path)), None)
 
 
 class FileReplicas:
     """Finds a replica that keeps the files of a key.
 
-    They are on one claim: the one that the key's file names, else the gateway's `claim`, else that of a model which the
-    key may use. Of several, a model in the namespace that has the name of the key's tenant comes first, then one whose
-    claim a ready replica has mounted, then the oldest.
+    They are on one claim: the one in the key's file, else the gateway's `claim`, else that of a model that the key may
+    use. Of several models, one in the namespace named like the key's tenant comes first, then one whose claim a ready
+    replica has mounted, then the oldest.
     """
 
     def __init__(self, picker: Picker, model: str | None = None, claim: str | None = None) -> None:
-        """`model`: whose replicas alone are asked for keys that name no claim."""
+        """`model`: the only model whose replicas serve keys without a claim."""
         self._picker = picker
         self._model = model
         self._claim = claim
         self._mounted: frozenset[str] = frozenset()
 
     def note(self, table: RoutingTable) -> None:
-        """Remember which claims ready replicas have mounted, for as long as models name them.
+        """Remember the claims that ready replicas have mounted, as long as models name them.
 
-        So a model whose replicas are away does not lose its keys' files to another one.
+        A model without replicas therefore does not lose its keys' files to another one.
         """
         named = {model.files: model for model in table.models if model.files}
         if named or self._mounted:
@@ -62,8 +62,8 @@ class FileReplicas:
             self._mounted = (self._mounted | ready) & named.keys()
 
     def find(self, table: RoutingTable | None, key: ApiKey | None) -> tuple[Model, Replica]:
-        """A replica to ask, and its model. Raises Refusal: 501 if no model keeps files for the key, 503 if none of
-        those that do is ready.
+        """Return a replica and its model. Raises Refusal: 501 if no model keeps files for the key, 503 if no replica
+        is ready.
         """
         if table is None:
             raise no_table()
@@ -86,26 +86,28 @@ class FileReplicas:
         return keepers[replica], replica
 
     def _chosen(self, table: RoutingTable, key: ApiKey | None) -> Model:
-        """The model whose claim a key uses that names none. Raises Refusal 501."""
+        """Return the model whose claim applies to a key without one. Raises Refusal 501."""
         usable = [model for model in table.models if model.files and _may_use(table, model, key)]
         if not usable:
             raise files_not_shared()
         tenant = None if key is None else key.tenant
-        # Models are in order of age, of which `min` takes the first.
+        # Models are in order of age; `min` returns the first of equals.
         return min(usable, key=lambda model: (model.key.namespace != tenant, model.files not in self._mounted))
 
 
 def _keepers(model: Model) -> Iterator[Replica]:
-    """The ready replicas that have mounted the claim which their model names; others do while a new one rolls out."""
+    """Return the ready replicas that mount their model's claim. While a changed claim rolls out, some mount the old
+    one.
+    """
     return (replica for replica in model.ready_replicas if replica.files == model.files)
 
 
 def _may_use(table: RoutingTable, model: Model, key: ApiKey | None) -> bool:
-    """Whether the key may ask for the model, by a name that it has."""
+    """Return whether the key may use the model under one of its names."""
     return any(table.owners[name] is model and (key is None or key.may_use(name)) for name in model.served_names)
 
 
 def check_batch(key: ApiKey | None) -> None:
-    """Raises Refusal 403 for a key that makes no batches: what their lines ask is not seen here."""
+    """Raise Refusal 403 if the key may not create batches; their lines are not checked here."""
     if key is not None and key.batch is None:
         raise batch_not_allowed(key.name)

@@ -1,4 +1,4 @@
-"""Which headers cross the gateway: all but those that belong to one connection."""
+"""Headers that pass through the gateway: all except those of one connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
-# RFC 9110 section 7.6.1, with the older names that are still seen.
+# RFC 9110 section 7.6.1, with older names that are still in use.
 HOP_BY_HOP = frozenset(
     [
         b"connection",
@@ -24,11 +24,11 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     ]
 )
-# Made anew for the upstream connection, or already acted upon.
+# Set again for the upstream connection, or already handled.
 REQUEST_ONLY = frozenset([b"host", b"content-length", b"expect", b"x-request-id"])
-# Between gateway and runtime (tests/contract): whose a request is, the proof that the gateway may say so, and in
-# answers whether it was believed and how busy the replica is; what place the replica is at (places), and what a batch
-# is held to (keys/batches). Clients can neither send these nor see them.
+# Between gateway and runtime (tests/contract): the tenant of a request and the gateway's credential; in responses,
+# whether the credential was accepted and the replica's load; also the replica's place (response affinity) and the
+# limits of a batch (keys/batch_limits). Clients can neither send nor see them.
 TENANT = b"x-plimsoll-tenant"
 CREDENTIAL = b"x-plimsoll-gateway"
 LOAD = b"x-plimsoll-load"
@@ -36,10 +36,10 @@ PLACE = b"x-plimsoll-place"
 BELIEVED = b"believed"
 BATCH = b"x-plimsoll-batch"
 PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD, PLACE, BATCH])
-# The gateway's keys are for the gateway alone.
+# The gateway's keys are not forwarded.
 KEY = frozenset([b"authorization", b"x-api-key"])
-# The gateway is the server that the client sees, and the one that says which web pages may read answers (cors). The
-# length stays: the body is passed on as it is.
+# To the client, the gateway is the server, and decides which web pages may read responses (cors). The length stays,
+# since the body is not changed.
 RESPONSE_ONLY = frozenset(
     [
         b"date",
@@ -51,26 +51,30 @@ RESPONSE_ONLY = frozenset(
 )
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""What no value may have. A server that finds it has begun its answer, and cannot tell of it any more."""
+"""Bytes that no header value may contain. A server that finds one has begun its response, and cannot report an
+error.
+"""
 _REQUEST = HOP_BY_HOP | REQUEST_ONLY | PRIVATE
 _KEYED_REQUEST = _REQUEST | KEY
 _RESPONSE = HOP_BY_HOP | RESPONSE_ONLY | PRIVATE
 
 
 class Voucher(msgspec.Struct, frozen=True):
-    """Whose a request is, and the credential by which the runtime believes it; None where there is none."""
+    """The tenant of a request, and the credential that proves it to the runtime; None without one."""
 
     tenant: str
     credential: str | None
 
 
-# What the runtime takes over too (tests/contract): both logs then hold the same id.
+# The format that the runtime accepts too (tests/contract), so that both logs have the same id.
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_NEW_IDS = random.Random()  # they are to be different, and no secret
+_NEW_IDS = random.Random()  # ids must differ, but are not secret
 
 
 def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[bytes, bytes]]:
-    """What to send upstream; names are lower case already (ASGI). With a voucher, without the client's key."""
+    """Return the headers to send upstream (names are lower case in ASGI). With a voucher, the client's key is
+    removed.
+    """
     sent, _ = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
     sent.append((b"x-request-id", request_id.encode("ascii")))
     if voucher is not None and voucher.credential is not None:
@@ -80,7 +84,9 @@ def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | Non
 
 
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
-    """What to send to the client, with the request's id where the upstream has not set one; names are lower case."""
+    """Return the headers to send to the client, with the request's id if the upstream set none; names are lower
+    case.
+    """
     kept, names = _without([field for field in headers if not _CONTROL.search(field[1])], _RESPONSE)
     if b"x-request-id" not in names:
         kept.append((b"x-request-id", request_id.encode("ascii")))
@@ -88,7 +94,7 @@ def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, 
 
 
 def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """Leave out `dropped` and whatever the Connection header names; what stays, and the names of that."""
+    """Remove `dropped` and the headers named in Connection. Returns the rest, and its names."""
     kept, names, named = [], [], None
     for field in headers:
         name = field[0]
@@ -104,7 +110,7 @@ def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> tuple[list[tuple
 
 
 def request_id(given: bytes | None) -> str:
-    """The client's own id where it is short and plain (letters, digits, `.`, `_`, `-`), else a new one."""
+    """Return the client's id if it is short and plain (letters, digits, `.`, `_`, `-`), else a new one."""
     if given is not None and REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{_NEW_IDS.getrandbits(128):032x}"

@@ -1,9 +1,9 @@
-"""The model that a request names, read from its JSON without building the rest of it.
+"""Reads top-level members of a JSON request, such as the model's name, without building the rest.
 
-Whole trees of Python objects are many times as large as the text they come from. Values are therefore passed over in
-place (msgspec's Raw): the text is checked and nothing is made of it. Only keys are: a single huge one takes four times
-its size at worst, for a moment. Passing over takes up to 4 ms for each MiB, during which nothing else runs: the parser
-holds Python's lock, so that a thread would not help. See `CpuTimeSlices`.
+Trees of Python objects are many times as large as their text. Values are therefore skipped in place (msgspec's Raw):
+the text is validated, but no objects are created, except for keys: a single huge one briefly takes up to four times its
+size. Skipping takes up to 4 ms a MiB, during which nothing else runs: the parser holds the GIL, so that a thread would
+not help. See `CpuTimeSlices`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import msgspec
 
 from plimsoll_gateway.errors.refusals import Refusal, bad_request
 
-# OpenAI knows some forty keys. A client may send others, but not build a dictionary of millions here.
+# OpenAI's API has about forty keys. A client may send others, but not make the gateway build a dictionary of millions.
 MOST_KEYS = 256
 LONGEST_NAME = 4096  # bytes of JSON
 PIECE = 64 << 10
 
 
 def model_name(text: memoryview) -> str:
-    """The `model` of a JSON request. Raises Refusal 400 that says what is wrong with the body.
+    """Return the `model` of a JSON request. Raises Refusal 400 with the error in the body.
 
-    Stricter than JSON where two readers could disagree on which model is meant: each key of the request appears
-    once, the text is UTF-8, and NaN is not a number.
+    Stricter than JSON if two parsers could disagree on the model: each key appears once, the text is UTF-8, and NaN is
+    not a number.
     """
     return name_in(read_members(text))
 
 
 def read_members(text: memoryview) -> dict[str, memoryview]:
-    """The JSON text of each top-level value, in place. Raises Refusal 400 that says what is wrong with the body."""
+    """Return the JSON text of each top-level value, without copies. Raises Refusal 400 with the error in the body."""
     _check_utf8(text)
     try:
         return _READER.read(text)
@@ -46,20 +46,20 @@ def read_members(text: memoryview) -> dict[str, memoryview]:
 
 
 class _Reader:
-    """A decoder, made once: to make one takes longer than to read a small request."""
+    """A shared decoder: creating one takes longer than reading a small request."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._decoder = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, key: _Key(key, self._seen))
 
     def read(self, text: memoryview) -> dict[str, memoryview]:
-        """The members. Raises what msgspec raises, and Refusal."""
+        """Return the members. Raises msgspec's errors, and Refusal."""
         self._seen = set()
         return {key.text: memoryview(raw) for key, raw in self._decoder.decode(text).items()}
 
 
 class _Key:
-    """One key of the request, refused as soon as it is read where it must not be there."""
+    """A key of the request, rejected as soon as it is read if it is not allowed."""
 
     def __init__(self, text: str, seen: set[str]) -> None:
         if text in seen:
@@ -76,7 +76,7 @@ _NAME = msgspec.json.Decoder(str)
 
 
 def name_in(members: Mapping[str, memoryview]) -> str:
-    """The model that a request names. Raises Refusal 400 where it names none."""
+    """Return the model's name. Raises Refusal 400 without a valid one."""
     text = members.get("model")
     if text is None:
         raise bad_request("The request names no model: 'model' is required.", param="model", code="missing_model")
@@ -93,7 +93,7 @@ def _invalid(message: str) -> Refusal:
 
 
 def _check_utf8(text: memoryview) -> None:
-    """Piece by piece: decoded as a whole, a text can be four times as large."""
+    """Check in chunks: decoded as a whole, a text can be four times as large."""
     at = 0
     try:
         if len(text) <= PIECE:

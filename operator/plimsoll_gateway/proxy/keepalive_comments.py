@@ -1,7 +1,7 @@
-"""What a streaming client gets while its request waits: after a while the head of a stream, and comments.
+"""Keep-alive comments: after some time, a waiting streaming request gets the headers of a stream, and then comments.
 
-Proxies on the way end connections on which nothing happens, and clients take long silence for a failure. Clients skip
-comments. From then on the status is out, so whatever fails is an event of the stream.
+Proxies close idle connections, and clients treat long silence as a failure. Clients skip comments. The status has then
+been sent, so that later errors are events of the stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMENT = b": waiting for the model to be ready\n\n"
 
 
 class KeepaliveComments:
-    """Comments on one stream, from `after` seconds on once they are armed, until `end` or the end of the context."""
+    """Comments on one stream, from `after` seconds after `arm`, until `end` or the end of the context."""
 
     def __init__(self, stream: ResponseStream, after: float) -> None:
         self._stream = stream
@@ -34,12 +34,12 @@ class KeepaliveComments:
         self._ended = False
 
     def arm(self) -> None:
-        """The request waits from now on, if it has not before."""
+        """Start the timer, unless it has been started before."""
         if self._timer is None and self._task is None and not self._ended:
             self._timer = asyncio.get_running_loop().call_later(self._after, self._begin)
 
     async def end(self) -> None:
-        """Whatever is sent next follows the last comment, and there will be no other."""
+        """Stop the comments, and wait until the last one has been sent."""
         self._stop()
         if self._task is not None:
             task, self._task = self._task, None

@@ -1,4 +1,4 @@
-"""One request on its way: pick a replica, send, stream the answer through; try once more where that is safe."""
+"""Forwards one request: picks a replica, sends, and streams the response; retries once if that is safe."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ ATTEMPTS = 2
 MOVED = "moved"
 NO_SUCH_MODEL = "model_not_found"  # the `code` of a runtime's error
 ELSEWHERE = frozenset([UNAVAILABLE, ANTHROPIC_OVERLOADED])
-"""Statuses of a replica that cannot answer now: another one may."""
+"""Statuses of a replica that cannot answer at the moment; another one may."""
 
 
 def find_model(table: RoutingTable | None, name: str, key: ApiKey | None = None) -> Model:
-    """The model of that name. Raises Refusal 404 with the names that the key may use, or 503 before the first table."""
+    """Return the model of a name. Raises Refusal 404 with the names that the key may use, or 503 before the first
+    table.
+    """
     if table is None:
         raise no_table()
     model = table.find(name)
@@ -59,7 +61,7 @@ def find_model(table: RoutingTable | None, name: str, key: ApiKey | None = None)
 
 
 def allowed_model(table: RoutingTable | None, name: str, key: ApiKey | None) -> Model:
-    """The model of that name. Raises Refusal: 403 where the key may not use it, and whatever `find_model` raises."""
+    """Return the model of a name. Raises Refusal: 403 if the key may not use it, and those of `find_model`."""
     if key is not None and not key.may_use(name):
         raise model_not_allowed(key.name, name)
     return find_model(table, name, key)
@@ -67,9 +69,9 @@ def allowed_model(table: RoutingTable | None, name: str, key: ApiKey | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An attempt that ended before anything was sent to the client.
+    """A failed attempt before anything was sent to the client.
 
-    `same_again`: where there is no other replica, the same one may be asked.
+    `same_again`: if there is no other replica, this one may be tried again.
     """
 
     replica: Replica
@@ -79,7 +81,7 @@ class Failure:
 
 
 class ReplicaProxy:
-    """Sends calls to replicas; one for the whole gateway."""
+    """Sends calls to replicas; one object for the whole gateway."""
 
     def __init__(
         self,
@@ -105,11 +107,12 @@ class ReplicaProxy:
     async def forward(
         self, call: Call, stream: ResponseStream, place: QueueTicket, comments: KeepaliveComments | None = None
     ) -> None:
-        """Answer one call through `stream`; its place is free and its body dropped once the answer begins.
+        """Answer one call through `stream`. When the response begins, its queue ticket is released and its body
+        dropped.
 
-        `comments`, which the stream may need where it waits, end with that; once they have begun there is no second
-        attempt. Raises Refusal where no replica's answer can be had.
-        The table is read again for the second attempt: the first may have failed because the world has changed.
+        `comments` end at that time, too; once they have begun, there is no second attempt. Raises Refusal if no replica
+        answers. The routing table is read again for the second attempt: the first may have failed because it has
+        changed.
         """
         began = self._clock()
         failures: list[Failure] = []
@@ -135,7 +138,7 @@ class ReplicaProxy:
                 place.leave()
                 call.body.drop()  # there will be no further attempt
                 seconds, whole = self._clock() - began, response.is_whole
-                if not whole:  # else the client need not wait until it is written down
+                if not whole:  # a complete response is sent first and recorded afterwards
                     self._observer.answered(call, model, replica, totals, response, seconds)
                 try:
                     if comments is not None:
@@ -150,8 +153,8 @@ class ReplicaProxy:
         raise upstream_failed(call.model_name, failures[-1].reason)
 
     async def fetch(self, call: Call, model: Model, replica: Replica, stream: ResponseStream) -> None:
-        """Answer a call about what a replica keeps: that one is asked, once. It is no request for the model, and counts
-        as none. Raises Refusal.
+        """Answer a call about data that one replica stores: only that one is asked, once. Does not count as a
+        request for the model. Raises Refusal.
         """
         if not replica.may_answer:
             raise not_ready(call.model_name, model)
@@ -169,7 +172,7 @@ class ReplicaProxy:
     async def _replicas(
         self, call: Call, failures: Sequence[Failure], comments: KeepaliveComments | None
     ) -> tuple[Model, Sequence[Replica]]:
-        """Those that may be asked now, or once there are any. Raises Refusal."""
+        """Return the model and the replicas that may be asked, after waiting for them if necessary. Raises Refusal."""
         model = find_model(self._store.current, call.model_name, call.key)
         if call.place:
             return model, self._keepers(call, model)
@@ -184,16 +187,16 @@ class ReplicaProxy:
         return model, ready
 
     def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
-        """The one that has what the call goes on from. Raises Refusal."""
+        """Return the replica that stores the response that the call continues. Raises Refusal."""
         found = [replica for replica in self._affinity.holders(model, call.place) if replica.may_answer]
         if not found:
             raise not_ready(call.model_name, model)
         return found
 
     async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
-        """The model once it has a replica, another than the one it left; as it is when time is up.
+        """Return the model once it has a replica other than `moved`, or when the time is up.
 
-        Requests for a model that has none wait in its queue. Here those wait that have left it.
+        Requests for a model without replicas wait in its queue; this wait is for those whose model left its replica.
         """
         name, key = call.model_name, model.key
         self._observer.held(key, 1)
@@ -210,7 +213,7 @@ class ReplicaProxy:
         return model
 
     def _pick(self, ready: Sequence[Replica], failures: Sequence[Failure], hints: RoutingHints) -> Replica | None:
-        """Another replica than those that failed; where there is none, one whose connection merely broke."""
+        """Return a replica that has not failed; if there is none, one whose connection merely broke."""
         failed = {failure.replica.id for failure in failures} if failures else ()
         other = self._picker.pick(ready, failed, hints)
         if other is None and failures:
@@ -221,8 +224,8 @@ class ReplicaProxy:
     async def _ask(
         self, call: Call, model: Model, replica: Replica, totals: RevisionTotals, stream: ResponseStream | None
     ) -> Response | Failure:
-        """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
-        there where `stream` is given, and it may be asked while that has not begun.
+        """Send the call and wait for the response's headers. With `stream`, which has not begun, another replica can
+        be asked, and a 503 is a failure; otherwise it is a response.
         """
         meter = call.meter
         if meter is not None:
@@ -259,14 +262,14 @@ class ReplicaProxy:
         if response.status == 404 and model.pooled and await _has_left(response):
             self._observer.heard(call, model, replica, response)
             response.close()
-            return Failure(replica, MOVED, "the model is not there any more", same_again=True)
+            return Failure(replica, MOVED, "the model has left it", same_again=True)
         return response
 
 
 async def _has_left(response: Response) -> bool:
-    """Whether a 404 says that the model, which was there when the table was made, is not any more.
+    """Return whether a 404 says that the model has left the replica since the table was made.
 
-    It may as well say that the replica does not offer the path, or whatever else; then it is the answer.
+    Another 404, such as for an unknown path, is the response.
     """
     try:
         return code_of(await response.peek(MOST_ERROR_BYTES)) == NO_SUCH_MODEL
@@ -276,12 +279,12 @@ async def _has_left(response: Response) -> bool:
 
 
 def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
-    """Log what happened with its details; the client is told no addresses."""
+    """Log a failure with its details, and return it without addresses for the client."""
     log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, text_of(error))
     reasons = {
         "connect": "it could not be reached",
-        "silent": "it took the request and did not answer, nor does it answer whether it lives",
-        "reset": "it closed the connection without an answer",
-        "invalid": "its answer was not valid HTTP",
+        "silent": "it accepted the request but did not respond, and its health check fails",
+        "reset": "it closed the connection without a response",
+        "invalid": "its response was not valid HTTP",
     }
     return Failure(replica, kind, reasons[kind], same_again)

@@ -1,4 +1,4 @@
-"""The head of a request: its path, as the API's paths are compared with it, and what no head may have."""
+"""Request head: the normalised path, and the check of Host headers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from plimsoll_gateway.proxy.body import Message
 
 _SLASHES = re.compile("/{2,}")
 _MODEL = re.compile("/+v1/+models/+(?=[^/])")
-"""What precedes the name of a model."""
+"""Prefix of a model's name."""
 
 
 def path_of(scope: Message) -> str:
-    """That of a request's scope, plain and decoded."""
+    """Return the normalised, decoded path of a request."""
     path = plain_path(scope["raw_path"].decode("ascii"))
     return unquote(path) if "%" in path else path
 
 
 def plain_path(path: str) -> str:
-    """The path with single slashes and none at its end: base URLs that end in one make clients send others.
+    """Return the path with single slashes and none at its end: base URLs with a final slash make clients send
+    others.
 
-    `path` is not yet decoded, so that slashes that are encoded stay. So do those in a model's name, which may have two.
+    `path` is not yet decoded, so that encoded slashes stay. So do the slashes in a model's name, which may have two in
+    a row.
     """
     path = path.rstrip("/") or "/"
     if "//" not in path:
@@ -33,7 +35,7 @@ def plain_path(path: str) -> str:
 
 
 def check_host(scope: Message) -> None:
-    """Raise Refusal 400 unless the head has one Host field, or none in HTTP/1.0 (RFC 9112 section 3.2)."""
+    """Raise Refusal 400 unless the request has one Host header, or none in HTTP/1.0 (RFC 9112 section 3.2)."""
     hosts = sum(name == b"host" for name, _ in scope["headers"])
     if hosts > 1 or (hosts == 0 and scope["http_version"] != "1.0"):
         raise wrong_host(hosts)

@@ -1,6 +1,6 @@
-"""What the gateway reads of a request's body: model, estimated tokens, the prompt's beginning.
+"""The fields of a request's body that the gateway reads: model, estimated tokens, start of the prompt.
 
-`CpuTimeSlices` bounds the time that reading large bodies takes from other requests.
+`CpuTimeSlices` limits the time that reading large bodies takes from other requests.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from plimsoll_gateway.proxy.json_members import name_in, read_members
 from plimsoll_gateway.routing.prefix import PREFIX_BYTES
 from plimsoll_gateway.routing.response_affinity import place_in
 
-BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
-USUAL_ANSWER = 256  # tokens, where the request does not bound them
-MOST_ANSWERS = 4096  # of one request, as the runtime takes them
+BYTES_PER_TOKEN = 4  # of English text and of code; other scripts have up to three tokens in as many bytes
+USUAL_ANSWER = 256  # tokens, if the request does not limit them
+MOST_ANSWERS = 4096  # the most outputs of one request, as in the runtime
 _PROMPTS = ("messages", "prompt", "input", "documents", "text_2", "tokens", "text")
 _BEFORE = ("tools", "system")
-"""What chat templates show before the messages."""
+"""Chat templates put these before the messages."""
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _ANSWERS = ("best_of", "n")
 _COUNT = msgspec.json.Decoder(int)
@@ -45,10 +45,13 @@ _NO_HINT = (b"", b"null", b'""')
 
 
 class RequestFields(msgspec.Struct, frozen=True):
-    """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
-    `salt`: the JSON of the client's cache_salt, `hint` that of its prompt_cache_key, each empty where there is none.
-    `streams`: the answer is to be a stream. `place`: of the replica that has what the request goes on from, empty where
-    any can take it. `runs_on`: in the background, behind an answer that tells no usage.
+    """`prompt_tokens` and `answer_tokens` are estimates from sizes and limits.
+
+    `prefix`: the start of the prompt's JSON.
+    `salt`, `hint`: the JSON of the client's cache_salt and prompt_cache_key; empty without them.
+    `streams`: the response is to be a stream.
+    `place`: the replica that stores the response that the request continues; empty if any replica can serve it.
+    `runs_on`: the request runs in the background, and its response reports no usage.
     """
 
     model: str
@@ -63,12 +66,12 @@ class RequestFields(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """What the request may take in all."""
+        """The estimated tokens of prompt and output."""
         return self.prompt_tokens + self.answer_tokens
 
 
 def read_fields(path: str, text: memoryview) -> RequestFields:
-    """What the body of a request for `path` asks. Raises Refusal 400 that says what is wrong with it."""
+    """Read the fields from the body of a request for `path`. Raises Refusal 400 with the error in the body."""
     members = read_members(text)
     name = name_in(members)
     prompt = [members[key] for key in _BEFORE if key in members]
@@ -91,7 +94,7 @@ def read_fields(path: str, text: memoryview) -> RequestFields:
 
 
 def _beginning(parts: list[memoryview]) -> bytes:
-    """The first PREFIX_BYTES of all of them, one after the other."""
+    """Return the first PREFIX_BYTES of all parts joined."""
     return b"".join(part[:PREFIX_BYTES] for part in parts)[:PREFIX_BYTES]
 
 
@@ -112,7 +115,7 @@ def _is_true(members: Mapping[str, memoryview], key: str) -> bool:
 
 
 def _count(text: memoryview) -> int | None:
-    """A whole number of the request; None where it is no such thing, which the replica will say."""
+    """Return a whole number of the request; None if it is invalid, which the replica reports."""
     if len(text) > 12:
         return None
     try:
@@ -121,14 +124,15 @@ def _count(text: memoryview) -> int | None:
         return None
 
 
-# So many times as long as the work was: a small request needs several rounds of the loop, and not each shall meet work.
+# The pause is this many times as long as the work: a small request needs several iterations of the event loop, which
+# should not all be delayed.
 REST = 3
 
 ResultT = TypeVar("ResultT")
 
 
 class CpuTimeSlices:
-    """Lets callers in one by one, in the order in which they came."""
+    """Runs functions one at a time, in order of arrival, with pauses."""
 
     def __init__(
         self,
@@ -138,10 +142,10 @@ class CpuTimeSlices:
         self._clock = clock
         self._sleep = sleep
         self._lock = asyncio.Lock()
-        self._rested = 0.0  # when the rest is over
+        self._rested = 0.0  # when the pause ends
 
     async def take(self, work: Callable[[], ResultT]) -> ResultT:
-        """The result of `work`, which is called in its turn."""
+        """Call `work` in its turn, and return its result."""
         async with self._lock:
             while (left := self._rested - self._clock()) > 0:
                 await self._sleep(left)

@@ -1,4 +1,4 @@
-"""What the gateway learns from replicas' answers, and whom it tells: the picker, metrics, and who asks of demand."""
+"""Records the data of replicas' responses in the picker, the metrics and the demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ResponseObserver:
-    """Learns from responses; one for the whole gateway."""
+    """Records responses; one object for the whole gateway."""
 
     def __init__(
         self, metrics: Metrics, demand: DemandCounters, picker: Picker, capacity: Capacity, cold: ColdStarts
@@ -33,11 +33,11 @@ class ResponseObserver:
         self._unbelieving: set[str] = set()
 
     def keep(self, replica_ids: Collection[str]) -> None:
-        """All other replicas are gone, and what was told of them with them."""
+        """Remove the data of all other replicas."""
         self._unbelieving.intersection_update(replica_ids)
 
     def held(self, key: ObjectKey, change: int) -> None:
-        """So many more requests for a model wait for a replica, or so many fewer."""
+        """Add `change` to the number of requests that wait for a replica of the model."""
         self._demand.held(key, change)
         held = self._demand.held_now(key)
         self.metrics.of(key, self.metrics.held).set(held)
@@ -47,20 +47,20 @@ class ResponseObserver:
             self._cold.released(key)
 
     def totals(self, model: Model, replica: Replica) -> RevisionTotals:
-        """Where to count what the replica does with a request."""
+        """Return the totals for requests to this replica."""
         return self._demand.totals(model.key, replica.revision)
 
     def answered(
         self, call: Call, model: Model, replica: Replica, totals: RevisionTotals, response: Response, seconds: float
     ) -> None:
-        """An answer began so many seconds after the replica's model was first asked."""
+        """Record a response that began `seconds` after the first attempt."""
         self.heard(call, model, replica, response)
         totals.answered(response.status)
         self._cold.answered(model.key)
         self.metrics.of(model.key, self.metrics.first_byte).observe(seconds)
 
     def heard(self, call: Call, model: Model, replica: Replica, response: Response) -> None:
-        """Remember what a replica says beside its answer."""
+        """Record the load in a response's headers, and whether the credential was accepted."""
         load = response.header(LOAD)
         if load is not None:
             self._picker.heard(replica, load)
@@ -71,7 +71,7 @@ class ResponseObserver:
             if replica.id not in self._unbelieving:
                 self._unbelieving.add(replica.id)
                 log.warning(
-                    "replica %s of %s takes all API keys for one tenant: it does not know the gateway's credential "
+                    "replica %s of %s treats all API keys as one tenant: it does not accept the gateway's credential "
                     "(docs/keys.md)",
                     replica.id,
                     model.key,

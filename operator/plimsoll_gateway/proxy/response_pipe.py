@@ -1,4 +1,4 @@
-"""An answer that has begun, on its way through: what the client does not take is not read either."""
+"""Forwards a response that has begun, no faster than the client reads it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ MOST_ERROR_BYTES = 64 << 10
 async def pipe(
     response: Response, model: Model, call: Call, stream: ResponseStream, totals: RevisionTotals, metrics: Metrics
 ) -> None:
-    """Send a replica's answer through `stream`, one piece at a time. Raises Refusal where it is none that fits.
-
-    Where the head of a stream is out already, only events follow.
+    """Send a replica's response through `stream`, chunk by chunk. Raises Refusal if it cannot continue a stream that
+    has begun.
     """
     events, meter = response.is_event_stream, call.meter
     pulse = Pulse(totals, call.came) if events else None
@@ -43,10 +42,10 @@ async def pipe(
             chunk = await response.read()
         except UpstreamError as error:
             reason = text_of(error)
-            log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
+            log.warning("%s: the response of %s ended early: %s", call.request_id, model.key, reason)
             metrics.of(model.key, metrics.broken_streams).inc()
             totals.broke()
-            await stream.fail(stream_broken(call.model_name, "its replica went away"))
+            await stream.fail(stream_broken(call.model_name, "its replica disconnected"))
             return
         if not chunk:
             break
@@ -59,7 +58,7 @@ async def pipe(
 
 
 async def _send_whole(response: Response, call: Call, stream: ResponseStream) -> None:
-    """In one piece."""
+    """Send a complete response at once."""
     body = b""
     while piece := await response.read():
         body += piece
@@ -71,11 +70,11 @@ async def _send_whole(response: Response, call: Call, stream: ResponseStream) ->
 
 
 async def _error_of(response: Response, name: str) -> Refusal:
-    """What to say within the stream instead of an answer that is none."""
+    """Return the error for a stream that has begun, from a response that is not a stream."""
     text = b""
     try:
         while len(text) < MOST_ERROR_BYTES and (chunk := await response.read()):
             text += chunk
     except UpstreamError as error:
-        return upstream_failed(name, f"its answer broke off: {text_of(error)}")
+        return upstream_failed(name, f"its response ended early: {text_of(error)}")
     return told_by_replica(name, response.status, text)

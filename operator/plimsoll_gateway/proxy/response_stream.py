@@ -1,4 +1,4 @@
-"""One answer on its way to the client, and how it ends when something breaks."""
+"""One response on its way to the client, and its end after an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class ResponseStream:
-    """Sends through ASGI and remembers what it sent, so that an error can still be told in a form that fits."""
+    """Sends a response through ASGI and remembers its state, so that an error can still be sent in a fitting form."""
 
     def __init__(self, send: Send, request_id: str, dialect: Dialect = OPENAI) -> None:
         self._send = send
@@ -22,13 +22,13 @@ class ResponseStream:
         self.dialect = dialect
         self._aligner: EventAligner | None = None
         self._complete = False
-        self.status: int | None = None  # of what was sent; None while nothing was
-        self.extra: Headers = ()  # headers of ours for whatever answer begins
+        self.status: int | None = None  # the status that was sent, or None
+        self.extra: Headers = ()  # the gateway's own headers, added to each response
         self.said_all = False  # the last event has been sent, and only the end of the body is missing
 
     @property
     def id_headers(self) -> Headers:
-        """The request's id, in each answer of the gateway's own."""
+        """The request's id, for the gateway's own responses."""
         value = self.request_id.encode("ascii")
         return [(name, value) for name in self.dialect.id_names]
 
@@ -39,20 +39,20 @@ class ResponseStream:
         self.status = status
 
     async def push(self, chunk: bytes) -> None:
-        """Pass on a piece of the body; returns when the client's buffers have room for more."""
+        """Send a chunk of the body; returns when the client's buffers accept more."""
         ready = chunk if self._aligner is None else self._aligner.push(chunk)
         if ready:
             self.said_all = self._aligner is not None and self.dialect.ends(ready)
             await self._send({"type": "http.response.body", "body": ready, "more_body": True})
 
     async def finish(self, last: bytes = b"") -> None:
-        """Send the last piece: the body is complete."""
+        """Send the last chunk of the body."""
         ready = last if self._aligner is None else self._aligner.push(last) + self._aligner.rest()
         self._complete = True
         await self._send({"type": "http.response.body", "body": ready, "more_body": False})
 
     async def whole(self, status: int, content_type: bytes, body: bytes, headers: Headers = ()) -> None:
-        """Send a complete answer of the gateway's own."""
+        """Send a complete response of the gateway's own."""
         own = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(body)),
@@ -62,16 +62,15 @@ class ResponseStream:
         await self.finish(body)
 
     async def nothing(self, headers: Headers) -> None:
-        """Send 204: the answer is in its headers."""
+        """Send 204, whose content is in its headers."""
         await self.start(204, [*self.id_headers, *headers])
         await self.finish()
 
     async def fail(self, refusal: Refusal) -> None:
-        """End the answer with an error that the client cannot miss.
+        """End the response with an error that the client cannot miss.
 
-        Nothing sent yet: an error response. Within a stream of events: a last event that holds the error.
-        Otherwise the response stays incomplete, whereupon the server closes the connection and the client's
-        reading fails.
+        If nothing has been sent: an error response. In a stream of events: a last event with the error. Otherwise the
+        response stays incomplete, so that the server closes the connection and the client's read fails.
         """
         if self.status is None:
             headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers]

@@ -1,27 +1,27 @@
-"""Server-sent events in transit: where one ends, so that a broken stream can still end with a whole one."""
+"""Server-sent events in transit: finds their ends, so that a broken stream can still end with a complete event."""
 
 from __future__ import annotations
 
-# An event longer than this is passed on in pieces; a stream that breaks inside it cannot be ended properly.
+# A longer event is forwarded in chunks; a stream that breaks inside it cannot be ended properly.
 LONGEST_HELD = 1 << 20
-BLANK_BEGUN = 3  # bytes of the longest blank line but one
+BLANK_BEGUN = 3  # length of the longest blank line, minus one byte
 
 
 class EventAligner:
-    """Passes on whole events and holds back the beginning of the next one.
+    """Forwards complete events and holds back the start of the next one.
 
-    Nothing is delayed that a client could have used: an event counts only once its blank line has arrived.
+    This delays nothing that a client could use: an event counts only after its blank line.
     """
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []  # pieces of the event that has not ended
+        self._held: list[bytes] = []  # chunks of the unfinished event
         self._size = 0
-        self._last = b""  # what is held ends with this, as much as may begin a blank line
-        self.inside_event = False  # a piece of an event has been passed on that was too long to hold
+        self._last = b""  # the last bytes held, which may start a blank line
+        self.inside_event = False  # part of an event too long to hold has been forwarded
 
     def push(self, chunk: bytes) -> bytes:
-        """Add what arrived; returns what may be passed on now (perhaps nothing)."""
-        if not self._held and chunk.endswith(b"\n\n"):  # as nearly all do
+        """Add a chunk, and return the bytes to forward (possibly none)."""
+        if not self._held and chunk.endswith(b"\n\n"):  # the usual case
             self.inside_event = False
             return chunk
         fresh = self._last + chunk
@@ -39,7 +39,7 @@ class EventAligner:
         return b""
 
     def rest(self) -> bytes:
-        """What is still held at a regular end of the stream."""
+        """Return the held bytes at a regular end of the stream."""
         return self._take(b"")
 
     def _hold(self, piece: bytes) -> None:
@@ -49,7 +49,7 @@ class EventAligner:
             self._last = (self._last + piece)[-BLANK_BEGUN:]
 
     def _take(self, piece: bytes) -> bytes:
-        """What is held, with that behind it."""
+        """Return the held bytes followed by `piece`."""
         if not self._held:
             return piece
         taken = b"".join((*self._held, piece))
@@ -59,6 +59,6 @@ class EventAligner:
 
 
 def _end(data: bytes, blank: bytes) -> int:
-    """Index behind the last `blank` in `data`, 0 if there is none."""
+    """Return the index after the last `blank` in `data`, or 0."""
     at = data.rfind(blank)
     return 0 if at < 0 else at + len(blank)

@@ -1,4 +1,4 @@
-"""A body that goes to its replica as it comes, so that a file of any size is never held here."""
+"""A body that is streamed to its replica, so that the gateway never holds a whole file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll_gateway.proxy.body import (
 
 
 class Upload:
-    """One of them, of at most `limit` bytes. `headers` have lower-case names."""
+    """One upload of at most `limit` bytes. `headers` have lower-case names."""
 
     def __init__(
         self,
@@ -34,31 +34,31 @@ class Upload:
         self._clock = clock
         declared = headers.get(b"content-length", b"")
         self.declared = int(declared) if declared.isdigit() else None
-        """Its length in bytes, where its client says it."""
+        """Its length in bytes, if the client declares it."""
         self._came = 0
         self._whole = False
-        self._ended = asyncio.Event()  # nothing more of it is read, whole or not
+        self._ended = asyncio.Event()  # reading has ended, complete or not
 
     async def check(self) -> None:
-        """Raises Refusal (413, 415) for what certainly cannot be passed on, before anybody is asked."""
+        """Raise Refusal (413, 415) for a body that cannot be forwarded, before a replica is asked."""
         check_encoding(self._headers)
         if self.declared is not None and self.declared > self._limit:
             await self.discard()
             raise body_too_large(self._limit, MOST_OPTION)
 
     async def discard(self) -> None:
-        """Let its client send what is left, within bounds, so that it sees the answer."""
+        """Read and discard the rest, within limits, so that the client gets the response."""
         if not self._whole:
             self._whole = True
             await discard_unread(self._receive, self._headers)
 
     async def behind(self) -> Message:
-        """The client's next message once the file has come whole; a disconnect if it ended early."""
+        """Return the client's next message after the complete upload; a disconnect if it ended early."""
         await self._ended.wait()
         return await self._receive() if self._whole else {"type": "http.disconnect"}
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """It, piece by piece. Raises Refusal (408, 413) or ClientGone."""
+        """Yield the chunks of the body. Raises Refusal (408, 413) or ClientGone."""
         began = self._clock()
         try:
             while not self._whole:

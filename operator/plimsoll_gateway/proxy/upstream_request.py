@@ -1,4 +1,4 @@
-"""One request as it will be sent to a replica, and how it is sent."""
+"""One request for a replica, and how it is sent."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from plimsoll_gateway.routing.scorers import ANYTHING, RoutingHints
 
 HEALTH_SECONDS = 5.0
 _PLAIN = re.compile(r"[A-Za-z0-9/_.-]*")
-"""What quoting leaves as it is."""
+"""Characters that need no quoting."""
 MAKES_BATCH = ("POST", BATCHES)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """The same for every attempt, of which the body outlives none.
+    """A request for a replica, the same for each attempt.
 
-    `came`: when it arrived, by time.monotonic. `hints`: what it would like to find there. With keys, `key` is
-    the one that it came with, `voucher` says whose it is, and `meter` counts its tokens. `place`: of
-    the replica that alone can answer it, empty where any can. `upload`: its body in place of `body`, as it comes.
+    `came`: its arrival, by time.monotonic. `hints`: preferences for a replica. With keys, `key` is its API key,
+    `voucher` proves its tenant, and `meter` counts its tokens. `place`: the only replica that can answer; empty if any
+    can. `upload`: its streamed body in place of `body`.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 async def is_alive(pool: Pool, replica: Replica) -> bool:
-    """Whether the replica answers its /health in time, with whatever status: one that loads or drains is alive."""
+    """Return whether the replica answers /health in time, with any status: one that loads or drains is alive."""
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
             response = await pool.ask(replica.url, "GET", "/health")
@@ -64,11 +64,11 @@ async def is_alive(pool: Pool, replica: Replica) -> bool:
 
 
 async def send(pool: Pool, replica: Replica, call: Call) -> Response:
-    """Send the call to one replica and wait for the head of its answer.
+    """Send the call to one replica and wait for the response's headers.
 
-    Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.
+    Raises UpstreamError, and the errors of an upload. Closing the response cancels the request upstream.
     """
-    path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path)  # decoded it may hold the end of a line too
+    path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path)  # decoded, it may contain a line end
     target = f"{path}?{call.query}" if call.query else path
     fields = request_headers(call.headers, call.request_id, call.voucher)
     if call.path == RESPONSES:

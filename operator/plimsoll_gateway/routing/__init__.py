@@ -1,1 +1,1 @@
-"""Which replica gets a request: scorers, loads, prefix and response affinity, health probes."""
+"""Choice of the replica for a request: scorers, loads, prefix and response affinity, health probes."""

@@ -1,9 +1,10 @@
-"""Finds replicas that accept requests and answer none.
+"""Finds replicas that accept requests and do not respond.
 
-How long an answer may take cannot be bounded: one that is not streamed begins with its end. So silence alone proves
-nothing. While requests wait for a replica from which nothing has come for a while, its /health is asked; the runtime
-answers that whatever its model does, and any answer is a sign of life. A replica that misses several in a row is
-ejected: it is the last choice until it answers again, and what waits for it is asked of another.
+The time of a response cannot be limited: one that is not streamed begins when it is complete. Silence alone therefore
+proves nothing. If requests wait for a replica that has been silent for a while, the gateway requests its /health; the
+runtime answers it whatever its model does, and any status is a sign of life. A replica that fails several probes in a
+row is ejected: it gets requests only if there is no other, until it responds again, and the requests that wait for it
+are sent to another replica.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from plimsoll_gateway.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-QUIET_SECONDS = 10.0  # of silence, after which a replica is asked, and between two questions that it answers
-AGAIN_SECONDS = 5.0  # between two questions to a replica that is ejected
-MISSES = 3  # in a row: one may be lost to a pause that ends
+QUIET_SECONDS = 10.0  # of silence before a probe, and between two probes that succeed
+AGAIN_SECONDS = 5.0  # between two probes of an ejected replica
+MISSES = 3  # in a row: a single one may be lost in a short pause
 TICK_SECONDS = 1.0
 
 Ask = Callable[[Replica], Awaitable[bool]]
 
 
 class SilentError(Exception):
-    """The replica was ejected while the request waited for its answer."""
+    """The replica was ejected while the request waited for its response."""
 
 
 class Prober:
-    """Watches the replicas for which requests wait. `ask` says whether a replica answers its /health at all."""
+    """Probes the replicas that requests wait for. `ask` returns whether a replica answers /health at all."""
 
     def __init__(
         self,
@@ -53,17 +54,17 @@ class Prober:
         self._vigils: dict[str, Vigil] = {}
 
     def listen(self, replica: Replica, model: Model) -> Listening:
-        """For a block that waits for the first byte of an answer. SilentError is raised in it when the replica is
+        """Return a context for a wait for the first byte of a response. It raises SilentError if the replica is
         ejected.
         """
         return Listening(self, self._vigil(replica, model))
 
     def eject(self, replica: Replica, model: Model) -> None:
-        """It does not even take connections: the last choice from now on, until it answers."""
+        """Eject a replica that does not accept connections, until it responds."""
         self._eject(self._vigil(replica, model))
 
     async def run(self) -> None:
-        """Ask those that are due, for ever."""
+        """Send due probes until cancelled."""
         async with asyncio.TaskGroup() as questions:
             while True:
                 await self._sleep(TICK_SECONDS)
@@ -71,16 +72,16 @@ class Prober:
                     questions.create_task(self.question(vigil))
 
     def due(self) -> list[Vigil]:
-        """Whom to ask now."""
+        """Return the replicas to probe. Also forgets ejected replicas that are gone."""
         now, table = self._clock(), self._store.current
         known = {replica.id for model in (table.models if table else ()) for replica in model.replicas}
         for vigil in list(self._vigils.values()):
-            if vigil.ejected and vigil.replica.id not in known:  # it will not come back under this name
+            if vigil.ejected and vigil.replica.id not in known:  # a deleted replica does not return under its id
                 self._readmit(vigil)
         return [vigil for vigil in self._vigils.values() if vigil.is_due(now)]
 
     async def question(self, vigil: Vigil) -> None:
-        """Ask one replica, and draw the conclusion."""
+        """Probe one replica, and eject it after too many failures."""
         vigil.asking = True
         before = vigil.heard
         try:
@@ -104,17 +105,17 @@ class Prober:
         return vigil
 
     def answered(self, vigil: Vigil) -> None:
-        """A sign of life."""
+        """Record a sign of life."""
         vigil.heard = self._clock()
         vigil.misses = 0
         if vigil.ejected:
-            log.info("replica %s of %s answers again", vigil.replica.id, vigil.model.key)
+            log.info("replica %s of %s responds again", vigil.replica.id, vigil.model.key)
             self._readmit(vigil)
 
     def _eject(self, vigil: Vigil) -> None:
         if vigil.ejected:
             return
-        log.warning("replica %s of %s is ejected: it does not answer", vigil.replica.id, vigil.model.key)
+        log.warning("replica %s of %s is ejected: it does not respond", vigil.replica.id, vigil.model.key)
         vigil.ejected = True
         self._picker.eject(vigil.replica)
         self._metrics.of(vigil.model.key, self._metrics.ejections).inc()
@@ -125,18 +126,18 @@ class Prober:
         self.forget_idle(vigil)
 
     def forget_idle(self, vigil: Vigil) -> None:
-        """Keep nothing of a replica for which nobody waits."""
+        """Forget a replica that no request waits for, unless it is ejected."""
         if not vigil.waiting and not vigil.ejected:
             self._vigils.pop(vigil.replica.id, None)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where somebody is watched for nothing."""
+        """Raise AssertionError if a replica is watched without reason."""
         for vigil in self._vigils.values():
-            assert vigil.waiting or vigil.ejected, f"nobody waits for {vigil.replica.id}"
+            assert vigil.waiting or vigil.ejected, f"no request waits for {vigil.replica.id}"
 
 
 class Vigil:
-    """What is known of one replica since the first of the requests that now wait for it."""
+    """The state of one replica since the first of the requests that wait for it."""
 
     def __init__(self, replica: Replica, model: Model, now: float) -> None:
         self.replica = replica
@@ -149,7 +150,7 @@ class Vigil:
         self.ejected = False
 
     def is_due(self, now: float) -> bool:
-        """Whether it should be asked now."""
+        """Return whether a probe is due."""
         if self.asking:
             return False
         if self.ejected:
@@ -157,13 +158,13 @@ class Vigil:
         return self.misses > 0 or now - self.heard >= QUIET_SECONDS
 
     def expire(self) -> None:
-        """End the waiting of all requests."""
+        """End the waits of all requests."""
         for listening in tuple(self.waiting):
             listening.expire()
 
 
 class Listening:
-    """One request that waits: as `asyncio.timeout` does, and it is the prober that says when time is up."""
+    """The wait of one request: like `asyncio.timeout`, but ended by the prober."""
 
     __slots__ = ("_cancelling", "_expired", "_prober", "_task", "_vigil")
 
@@ -173,7 +174,7 @@ class Listening:
         self._expired = False
 
     def expire(self) -> None:
-        """It has waited for long enough."""
+        """End the wait."""
         if not self._expired:
             self._expired = True
             self._task.cancel()
@@ -192,6 +193,6 @@ class Listening:
         if kind is None:
             self._prober.answered(self._vigil)
         self._prober.forget_idle(self._vigil)
-        # Where somebody else has cancelled the task too, that is what ends it.
+        # If the task was also cancelled from elsewhere, that cancellation takes precedence.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise SilentError from None

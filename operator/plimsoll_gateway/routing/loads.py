@@ -1,4 +1,4 @@
-"""How busy each replica says it is, in a header of its answers (the runtime's `api/load/header.py`)."""
+"""The load that each replica reports in a header of its responses (the runtime's `api/load/header.py`)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import msgspec
 from plimsoll_gateway.discovery.routing_table import Replica
 
 FRESH_SECONDS = 5.0
-"""What was said longer ago tells nothing of the queue; how many places a batch has does not change."""
+"""An older report says nothing about the queue. The number of slots does not change."""
 
 UNKNOWN_SLOTS = 64
-"""Sequences of a batch, of a replica that has not answered yet or does not tell."""
+"""Slots of a replica that has not reported them."""
 
 _REPORT = re.compile(rb"running=(\d{1,6}), waiting=(\d{1,6})(?:, slots=([1-9]\d{0,5}))?, kv=([01]\.\d\d)")
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Sequences that run and wait at a replica, `others` of them not ours; `slots` of a batch (None: untold), and the
-    share `kv` of its cache in use.
+    """A replica's report: running and waiting sequences, `others` of them from other clients, its `slots` (None: not
+    reported), and the part `kv` of its cache in use.
     """
 
     others: int
@@ -34,9 +34,9 @@ class Report(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a replica stands: what it said of itself within the last seconds, else what is known here.
+    """The state of a replica: from its report if it is recent, else from this gateway's own requests.
 
-    `slots` 0: it has never told.
+    `slots` is 0 if it has never been reported.
     """
 
     running: int
@@ -46,7 +46,7 @@ class Standing:
 
 
 def read_report(text: bytes, own: int) -> Report | None:
-    """What a replica says that has `own` requests of ours; None where it is nothing of this kind."""
+    """Parse the report of a replica that has `own` requests of ours; None if it is not valid."""
     found = _REPORT.fullmatch(text)
     if found is None:
         return None
@@ -61,32 +61,32 @@ class Loads:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.changes = 0  # of how many sequences a replica batches
+        self.changes = 0  # number of changes of replicas' slots
         self._reports: dict[str, tuple[float, Report]] = {}
 
     def heard(self, replica_id: str, text: bytes, own: int) -> None:
-        """A replica that has `own` requests of ours says this of itself. What cannot be read changes nothing."""
+        """Record the report of a replica that has `own` requests of ours. An invalid one is ignored."""
         report = read_report(text, own)
         if report is not None:
             self.changes += report.slots != self.slots(replica_id)
             self._reports[replica_id] = (self._clock(), report)
 
     def report(self, replica_id: str) -> Report | None:
-        """What it said within the last seconds."""
+        """Return the report of a replica if it is recent."""
         heard = self._reports.get(replica_id)
         return heard[1] if heard is not None and self._clock() - heard[0] <= FRESH_SECONDS else None
 
     def reports(self, replicas: Iterable[Replica]) -> list[Report | None]:
-        """What each of them said within the last seconds."""
+        """Return the recent report of each replica, or None."""
         since, known = self._clock() - FRESH_SECONDS, self._reports
         return [
             one[1] if (one := known.get(replica.id)) is not None and one[0] >= since else None for replica in replicas
         ]
 
     def standing(self, replica_id: str, own: int) -> Standing:
-        """How it stands, which has `own` requests of ours now.
+        """Return the state of a replica that has `own` requests of ours.
 
-        A report is made while a request is there, so the last one before a rest says nothing of the rest.
+        Reports are sent while requests run, so that the last one before an idle period says nothing about it.
         """
         fresh, slots = self.report(replica_id), self.slots(replica_id) or 0
         if fresh is not None:
@@ -96,12 +96,12 @@ class Loads:
         return Standing(running, own - running, slots, last[1].kv if last is not None and own else 0.0)
 
     def slots(self, replica_id: str) -> int | None:
-        """How many sequences its batch may have; None where it has never told."""
+        """Return the slots of a replica; None if it has never reported them."""
         heard = self._reports.get(replica_id)
         return None if heard is None else heard[1].slots
 
     def keep(self, replica_ids: Collection[str]) -> None:
-        """Forget all others."""
+        """Remove all other replicas."""
         for gone in [known for known in self._reports if known not in replica_ids]:
             del self._reports[gone]
             self.changes += 1

@@ -1,4 +1,4 @@
-"""What replicas say of the models that they have: how long their context is, and what may be asked of them."""
+"""Model cards of replicas: context length, task and endpoints of a model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.discovery.routing_table import Model, Replica
 
 ANSWER_SECONDS = 2.0
-"""For all that one list asks; what has not been told by then is left out."""
+"""Time limit for all cards of one list; cards that arrive later are left out."""
 AGAIN_SECONDS = 10.0
-"""After this time a replica is asked again that could not tell: it did not answer, or never had the model awake."""
+"""Time until a replica without a card is asked again: it did not answer, or never had the model awake."""
 MOST_BYTES = 16 << 10
 AT_ONCE = 16
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What a replica says of a model, as the runtime's `GET /v1/models/NAME` has it; None for what it does not say."""
+    """The fields of the runtime's `GET /v1/models/NAME`; None for a field that it leaves out."""
 
     max_model_len: int | None = None
     task: str | None = None
@@ -38,7 +38,7 @@ UNTOLD = Card()
 
 
 class ModelCards:
-    """Asked for when somebody lists models, once of each replica and name."""
+    """Fetches cards when a client lists models, once for each replica and name."""
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
@@ -47,7 +47,7 @@ class ModelCards:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def of(self, models: Sequence[tuple[str, Model]]) -> dict[str, Card]:
-        """What is told of each of these names; `UNTOLD` where nothing is."""
+        """Return the card of each name; `UNTOLD` if there is none."""
         silent = [(name, model.ready_for(name)[:1]) for name, model in models if self._known(name, model) is None]
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -55,7 +55,7 @@ class ModelCards:
         return {name: self._known(name, model) or UNTOLD for name, model in models}
 
     def keep(self, replica_ids: Collection[str]) -> None:
-        """Forget all others."""
+        """Remove all other replicas."""
         for gone in [key for key in self._told if key[0] not in replica_ids]:
             del self._told[gone]
 
@@ -69,7 +69,7 @@ class ModelCards:
         try:
             async with self._turns:
                 card = await self._response(name, replica)
-        finally:  # one that took too long is not asked again at once either
+        finally:  # a replica that timed out is not asked again immediately either
             until = math.inf if card.max_model_len is not None else self._clock() + AGAIN_SECONDS
             self._told[replica.id, name] = until, card
 

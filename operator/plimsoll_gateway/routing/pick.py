@@ -1,4 +1,4 @@
-"""Which replica takes the next request: the one that suits it best of those with room, else the least busy."""
+"""Picks the replica of a request: the highest score among those below the load bound, else the least busy."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from plimsoll_gateway.routing.prefix import place
 from plimsoll_gateway.routing.prefix_index import PrefixIndex
 from plimsoll_gateway.routing.scorers import ANYTHING, PrefixScorer, RoutingHints, Scorer
 
-# How long a replica that could not be reached is only a last resort. A node that vanishes keeps its pods "Ready"
-# for about 40 s, and with nothing in flight they would otherwise look like the best choice for each request.
+# Time for which an unreachable replica is avoided. The pods of a vanished node stay "Ready" for about 40 s, and without
+# requests in flight they would be the best choice for each request.
 SUSPECT_SECONDS = 2.0
-# Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): nobody has more than this times the mean.
+# Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): no replica gets more than this times the mean.
 BOUND = 1.25
-# Below this share of its places a replica is not busy, whatever the mean: a batch takes more at hardly any cost, and
-# computing a prefix again costs all of it.
+# Below this part of its slots a replica is not busy, whatever the mean: a larger batch costs little, while computing a
+# prefix again costs all of it.
 LEISURE = 0.25
-FULL_KV = 0.95  # a cache that full preempts somebody for whoever comes next
+FULL_KV = 0.95  # with a cache this full, the next request preempts another
 
 
 class Hold:
-    """One request that counts at a replica, within a `with` block."""
+    """Counts one request at a replica within a `with` block."""
 
     __slots__ = ("_counts", "_id")
 
@@ -48,11 +48,11 @@ class Hold:
 
 
 class Picker:
-    """Counts the requests in flight at each replica and chooses by that count, by what it says, and by `scorers`.
+    """Counts the requests in flight at each replica, and picks by this count, by reported loads, and by `scorers`.
 
-    Where nothing speaks for a replica, the one whose turn it is (beginning at `first_turn`) and one that is drawn are
-    compared, and the less busy one is taken. Several gateways, whose figures of each other's requests are old, so do
-    not all crowd to one that they think idle.
+    Without a preference, the next replica in turn (starting at `first_turn`) is compared with a random one, and the
+    less busy one is picked. Several gateways, whose data of each other's requests is old, therefore do not all pick the
+    same idle replica.
     """
 
     def __init__(
@@ -71,41 +71,41 @@ class Picker:
         self._in_flight: dict[str, int] = {}
         self._suspect_until: dict[str, float] = {}
         self._ejected: set[str] = set()
-        # What was found of the replicas that were last chosen from, while each says the same of its batch.
+        # Cached minimum of the replicas of the last pick, valid until the number of slots changes.
         self._row: Sequence[Replica] = ()
         self._row_changes, self._row_leisure = 0, 0.0
 
     def in_flight(self, replica_id: str) -> int:
-        """Requests that hold this replica now."""
+        """Return our requests at this replica."""
         return self._in_flight.get(replica_id, 0)
 
     def load(self, replica_id: str) -> int:
-        """Requests that it has, as far as is known: ours, and those of others when it last told."""
+        """Return the known requests at a replica: ours, and those of other clients in its last report."""
         report = self.loads.report(replica_id)
         return self._in_flight.get(replica_id, 0) + (0 if report is None else report.others)
 
     def places(self, replicas: Sequence[Replica]) -> int | None:
-        """The same of those that are ready; None where one of them has never told."""
+        """Return the slots of all ready replicas; None if one has never reported them."""
         slots = [self.loads.slots(replica.id) for replica in replicas if replica.ready]
         known = [slot for slot in slots if slot is not None]
         return sum(known) if slots and len(known) == len(slots) else None
 
     def capacity(self, replicas: Sequence[Replica]) -> int:
-        """The sequences that the batches of these replicas have places for."""
+        """Return the slots of these replicas, with a default for those that have not reported them."""
         return sum(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in replicas)
 
     def standing(self, replica: Replica) -> Standing:
-        """How busy it is now, as far as is known."""
+        """Return the replica's current state, as far as it is known."""
         return self.loads.standing(replica.id, self.in_flight(replica.id))
 
     def heard(self, replica: Replica, text: bytes) -> None:
-        """An answer of `replica` told its load, while we still count the request that it answers."""
+        """Record the load in a response of `replica`, while its request is still counted."""
         self.loads.heard(replica.id, text, self.in_flight(replica.id))
 
     def pick(
         self, replicas: Sequence[Replica], avoid: Collection[str] = (), hints: RoutingHints = ANYTHING
     ) -> Replica | None:
-        """A replica with an id not in `avoid`, or None; suspects only where nothing else is."""
+        """Return a replica whose id is not in `avoid`, or None; suspect replicas only if there is no other."""
         choices: Sequence[Replica] = [r for r in replicas if r.id not in avoid] if avoid else replicas
         if self._suspect_until or self._ejected:
             choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
@@ -121,10 +121,11 @@ class Picker:
         return picked
 
     def _of_its_revision(self, choices: Sequence[Replica], hints: RoutingHints) -> Sequence[Replica]:
-        """Those of the revision that gets the request, where two share a model's requests and both have replicas.
+        """If two revisions share the model's requests and both have replicas, return those of the revision for this
+        request.
 
-        By the hash of the first block of its prefix, so that a conversation stays with one revision, and with a canary
-        that it has once come to as the share grows; by lot where there is no prefix.
+        The hash of the prefix's first block decides, so that a conversation stays with one revision, and keeps the
+        canary as its share grows. Requests without a prefix are assigned at random.
         """
         canary = [replica for replica in choices if replica.share is not None]
         if not canary or len(canary) == len(choices):
@@ -137,7 +138,7 @@ class Picker:
         return [replica for replica in choices if replica.share is None]
 
     def _best(self, choices: Sequence[Replica], hints: RoutingHints) -> Replica:
-        """Of those below the bound, the one for which most speaks; where none is, the least busy."""
+        """Return the replica below the load bound with the highest score; if none is below it, the least busy."""
         reports, ours = self.loads.reports(choices), self._in_flight
         counts, full = [], False
         for replica, report in zip(choices, reports, strict=True):
@@ -161,7 +162,7 @@ class Picker:
         return open_ones[sums.index(max(sums))] if scores else open_ones[0]
 
     def _leisure(self, choices: Sequence[Replica]) -> float:
-        """Each of them that has fewer requests is at leisure."""
+        """Return the number of requests below which each of the replicas is not busy."""
         changes = self.loads.changes
         if self._row is not choices or self._row_changes != changes:
             least = min(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in choices)
@@ -172,7 +173,7 @@ class Picker:
         return count < LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
     def _less_busy(self, choices: Sequence[Replica]) -> Replica:
-        """The less busy of two (Mitzenmacher, 2001), in proportion to what their batches have places for."""
+        """Return the less busy of two (Mitzenmacher, 2001), relative to their slots."""
         self._turn += 1
         at = self._turn % len(choices)
         one, other = choices[at], choices[at - self._draw.randrange(1, len(choices))]
@@ -182,25 +183,25 @@ class Picker:
         return self.load(replica.id) / (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
     def hold(self, replica: Replica) -> Hold:
-        """Count one request at `replica` for as long as the block runs."""
+        """Count one request at `replica` while the block runs."""
         return Hold(self._in_flight, replica.id)
 
     def failed(self, replica: Replica) -> None:
-        """Remember that `replica` could not be reached."""
+        """Record that `replica` could not be reached."""
         now = self._clock()
         self._suspect_until = {key: until for key, until in self._suspect_until.items() if until > now}
         self._suspect_until[replica.id] = now + SUSPECT_SECONDS
 
     def answered(self, replica: Replica) -> None:
-        """Forget an earlier failure of `replica`."""
+        """Clear an earlier failure of `replica`."""
         self._suspect_until.pop(replica.id, None)
 
     def eject(self, replica: Replica) -> None:
-        """Make `replica` a last resort until it is readmitted."""
+        """Avoid `replica` until it is readmitted."""
         self._ejected.add(replica.id)
 
     def readmit(self, replica: Replica) -> None:
-        """Choose `replica` like any other again."""
+        """Pick `replica` like any other again."""
         self._ejected.discard(replica.id)
 
     def _is_suspect(self, replica_id: str) -> bool:
@@ -210,5 +211,5 @@ class Picker:
         return until is not None and until > self._clock()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible."""
-        assert all(count > 0 for count in self._in_flight.values()), f"idle replicas are kept: {self._in_flight}"
+        """Raise AssertionError if a count is impossible."""
+        assert all(count > 0 for count in self._in_flight.values()), f"idle replicas have entries: {self._in_flight}"

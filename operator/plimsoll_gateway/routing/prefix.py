@@ -1,8 +1,8 @@
-"""The beginning of a request, in blocks whose names stand for all that comes before them.
+"""Hashes of a request's prefix in blocks; each hash covers all blocks before it.
 
-Taken from the JSON text of the prompt as it came. Two requests whose texts begin alike will have prompts that do, and
-no template or tokenizer is needed to see it. The names are rooted in who may share: model, tenant and the client's
-salt.
+They are computed from the JSON text of the prompt. Requests whose texts have a common prefix have prompts with one, so
+that neither template nor tokenizer is needed. The root of the hashes contains the model, the tenant and the client's
+salt, which limit sharing.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-BLOCK_BYTES = 512  # some 128 tokens: eight blocks of the runtime's cache
+BLOCK_BYTES = 512  # about 128 tokens: eight blocks of the runtime's cache
 MOST_BLOCKS = 16
 
 PREFIX_BYTES = BLOCK_BYTES * MOST_BLOCKS
 
 MOST_KNOWN = 2048
-"""Blocks whose names are remembered with their texts, some 2 MiB: most requests begin as others did, and to hash a
-block takes seven times as long as to look it up."""
+"""Size of the cache of hashed blocks, about 2 MiB: most requests share prefixes, and hashing a block takes seven
+times as long as a lookup.
+"""
 MOST_ROOTS = 512
 
 
 def prefix_blocks(root: bytes, text: bytes, hint: bytes = b"") -> tuple[int, ...]:
-    """The names of the whole blocks of a text, at most MOST_BLOCKS; each depends on all before it and on the root.
+    """Return the hashes of the full blocks of a text, at most MOST_BLOCKS; each depends on the root and all blocks
+    before it.
 
-    A `hint` is a block of its own before them: requests with the same one go to one place, however short they are.
+    A `hint` is a separate first block: requests with the same hint get the same replica, however short they are.
     """
     begin = _begun(root) if len(root) <= BLOCK_BYTES else _Begin(blake2b(root, digest_size=8))
     names = []
@@ -40,8 +42,8 @@ def prefix_blocks(root: bytes, text: bytes, hint: bytes = b"") -> tuple[int, ...
 
 
 class _Begin:
-    """Some blocks, hashed: `name` stands for all of them. It is itself part of what is looked up behind it, so that a
-    block is found behind the same ones only.
+    """A hashed sequence of blocks with its hash `name`. It is part of the cache key of the next block, so that a
+    block is found after the same sequence only.
     """
 
     __slots__ = ("_digest", "name")
@@ -51,7 +53,7 @@ class _Begin:
         self.name: Final = int.from_bytes(digest.digest(), "little")
 
     def longer(self, block: bytes) -> _Begin:
-        """These and one more."""
+        """Return this sequence with one more block."""
         digest = self._digest.copy()
         digest.update(block)
         return _Begin(digest)
@@ -71,16 +73,16 @@ _MASK = (1 << 64) - 1
 
 
 def rank(block: int, replica_seed: int) -> int:
-    """How much a replica is the right place for a block (rendezvous hashing: Thaler and Ravishankar, 1998).
+    """Return the weight of a replica for a block (rendezvous hashing: Thaler and Ravishankar, 1998).
 
-    The replica of the highest rank has it. One that goes leaves its blocks to those that come next, for each block
-    another one, and moves no other; one that comes takes its share from all. The mixing is splitmix64's.
+    The replica with the highest weight gets the block. A replica that leaves distributes its blocks over the others and
+    moves no other block; a new one takes its part from all. The mixing function is splitmix64's.
     """
     return ranks(block, (replica_seed,))[0]
 
 
 def ranks(block: int, replica_seeds: Iterable[int]) -> list[int]:
-    """The same of several replicas."""
+    """Return the weights of several replicas for a block."""
     found = []
     for own in replica_seeds:
         mixed = (block ^ own) * 0xBF58476D1CE4E5B9 & _MASK
@@ -90,10 +92,10 @@ def ranks(block: int, replica_seeds: Iterable[int]) -> list[int]:
 
 
 def seed(replica_id: str) -> int:
-    """A replica's number for `rank`: every gateway has the same."""
+    """Return a replica's seed for `rank`, the same at every gateway."""
     return int.from_bytes(blake2b(replica_id.encode(), digest_size=8).digest(), "little")
 
 
 def place(block: int, what: str) -> float:
-    """Where a block lies between 0 and 1 for this question: evenly, and the same at every gateway."""
+    """Return a uniform number from 0 to 1 for a block and a purpose, the same at every gateway."""
     return rank(block, seed(what)) / 2**64

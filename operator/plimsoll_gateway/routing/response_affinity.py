@@ -1,8 +1,8 @@
-"""Where responses are kept: each id begins with the place of the replica that has it, by which every gateway finds it.
+"""Response affinity: each response id begins with the place of the replica that stores it, by which any gateway
+finds it.
 
-A replica's place is a hash of its id, or of its keeper's name where what it keeps outlives it. Gateways say it with
-each request for a response, and the replica writes it into the ids that it makes; so no gateway has to remember
-anything.
+A place is a hash of the replica's id, or of its keeper's name if its data outlives it. Gateways send it with each
+request for a response, and the replica writes it into the ids that it creates. Gateways therefore store nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from plimsoll_gateway.errors.dialects import RESPONSES
 from plimsoll_gateway.errors.refusals import Refusal, response_away, response_gone, response_not_found
 
 TAKE_OVER_SECONDS = 600.0
-"""How long a replica that takes another's place is waited for: as long as a roll may be without any progress."""
+"""Time to wait for a replica that takes another's place: the longest time that a rollout may make no progress."""
 NOWHERE = "0" * 12
-"""The place in ids of a runtime that was asked without a gateway."""
+"""The place in ids of a runtime that was called without a gateway."""
 _RESPONSE = re.compile(r"resp_([0-9a-f]{12})[0-9a-f]{32}")
 _ITEM = rb'"(?:msg|fc|fco|rs)_([0-9a-f]{12})[0-9a-f]{33,38}"'
 _ID, _TYPE = rb'"id"\s*:\s*' + _ITEM, rb'"type"\s*:\s*"item_reference"'
@@ -35,25 +35,27 @@ _TEXT = msgspec.json.Decoder(str)
 
 @lru_cache(1 << 16)
 def place_of(keeper: str) -> str:
-    """The place of whoever keeps things under that name."""
+    """Return the place of a replica id or a keeper's name."""
     return blake2b(keeper.encode(), digest_size=6).hexdigest()
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a path names of a response, and the methods that it takes."""
+    """A response id in a path, and the methods of the path."""
 
     response: str
     methods: tuple[str, ...]
 
 
 def kept_at(path: str) -> Kept | None:
-    """None for a path that names no response."""
+    """Parse a path; None if it has no response id."""
     found = _KEPT.fullmatch(path)
     return None if found is None else Kept(found[1], _METHODS[found[2]])
 
 
 def place_in(members: Mapping[str, memoryview]) -> str:
-    """The place that has what a request for a response goes on from; empty where it goes on from nothing."""
+    """Return the place of the replica that stores the response or items that a request continues; empty if it
+    continues none.
+    """
     place = _place_of_previous(members.get("previous_response_id")) or _place_of_items(members.get("input"))
     return "" if place == NOWHERE else place
 
@@ -63,20 +65,20 @@ def _place_of_previous(text: memoryview | None) -> str:
         return ""
     try:
         found = _RESPONSE.fullmatch(_TEXT.decode(text))
-    except msgspec.MsgspecError:  # null, or something of which the replica says what is wrong
+    except msgspec.MsgspecError:  # null, or an invalid value that the replica reports
         return ""
     return "" if found is None else found[1]
 
 
 def _place_of_items(text: memoryview | None) -> str:
-    if text is None or _MENTION.search(text) is None:  # as in most; a word alone is found faster
+    if text is None or _MENTION.search(text) is None:  # the usual case; searching a plain word is faster
         return ""
     found = _REFERENCE.search(text)
     return "" if found is None else (found[1] or found[2]).decode()
 
 
 class ResponseAffinity:
-    """Who is at which place, by the newest table, and who was until lately and has a successor coming."""
+    """The replica of each place in the current table, and places whose replica has left and may be replaced."""
 
     def __init__(self, store: TableStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -88,8 +90,8 @@ class ResponseAffinity:
         store.listen(self._note)
 
     def find(self, response: str) -> tuple[Model, Replica]:
-        """Who keeps the response of that id, and one of the models that are there. Raises Refusal 404, or 503 while
-        whoever keeps it is replaced.
+        """Return one of the present models and the replica that stores a response. Raises Refusal 404, or 503 while
+        the replica is being replaced.
         """
         found = _RESPONSE.fullmatch(response)
         if found is None or found[1] == NOWHERE:
@@ -102,7 +104,7 @@ class ResponseAffinity:
         return holder
 
     def holders(self, model: Model, place: str) -> tuple[Replica, ...]:
-        """The replica of the model at that place. Raises the same where there is none."""
+        """Return the replica of the model at a place. Raises Refusal 404, or 503 while it is being replaced."""
         found = tuple(replica for replica in model.replicas if place_of(replica.keeps_as) == place)
         if not found:
             raise self._absent(place)
@@ -118,7 +120,7 @@ class ResponseAffinity:
         self._known = {place_of(replica.keeps_as): (model, replica) for model in models for replica in model.replicas}
 
     def _note(self, table: RoutingTable) -> None:
-        """Names that outlive replicas: which are there, and since when others are not."""
+        """Record the keepers' names in the table, and when others have left it."""
         keepers = frozenset(replica.keeper for model in table.models for replica in model.replicas if replica.keeper)
         if keepers == self._keepers:
             return

@@ -1,7 +1,7 @@
-"""What speaks for a replica: a scorer each, and their sum decides among those that have room.
+"""Scorers rate replicas for a request; the sum of their scores decides among the replicas below the load bound.
 
-A scorer sees one request and one replica and says between 0 and 1 how well they fit. Another one (which replica has a
-request's adapter, say) is one more class here and one more entry in the list of the picker.
+A score is a number from 0 to 1 for one request and one replica. A further scorer (say, for a request's adapter) is one
+more class here and one more entry in the picker's list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plimsoll_gateway.routing.prefix_index import PrefixIndex
 
 
 class RoutingHints(msgspec.Struct, frozen=True):
-    """What a request would like to find: `blocks` are the names of its prefix, the first one first."""
+    """Preferences of a request. `blocks`: hashes of its prefix, in order."""
 
     blocks: tuple[int, ...] = ()
 
@@ -26,20 +26,21 @@ ANYTHING = RoutingHints()
 
 
 class Scorer(Protocol):
-    """One reason to prefer a replica."""
+    """Rates replicas by one criterion."""
 
     def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
-        """For each replica, from 0 (nothing speaks for it) to 1."""
+        """Return a score for each replica, from 0 (no preference) to 1."""
 
     def sent(self, hints: RoutingHints, replica: Replica) -> None:
-        """The replica gets the request."""
+        """Record that the replica gets the request."""
 
 
 class PrefixScorer:
-    """How much of the prefix a replica has computed; where that is the same, consistent hashing of the first block.
+    """Scores by the part of the prefix that a replica has computed; ties are broken by consistent hashing of the
+    first block.
 
-    All gateways hash alike, so that they send a prefix to one place without a word between them; what each remembers
-    is only where deeper blocks went when that place had no room.
+    All gateways use the same hash, and therefore send a prefix to the same replica without communication. Each stores
+    only where blocks went when that replica was above the load bound.
     """
 
     def __init__(self, memory: PrefixIndex) -> None:
@@ -47,7 +48,7 @@ class PrefixScorer:
         self._seeds: dict[str, int] = {}
 
     def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
-        """A share for each block that it has had, and less than one block's for the hash."""
+        """Return a unit for each computed block, plus less than one unit for the hash."""
         blocks = hints.blocks
         if not blocks:
             return [0.0] * len(replicas)
@@ -58,11 +59,11 @@ class PrefixScorer:
         return [unit * (depths.get(replica.id, 0) + order / 2**64) for replica, order in orders]
 
     def sent(self, hints: RoutingHints, replica: Replica) -> None:
-        """Remember where the blocks are now."""
+        """Record the replica of the request's blocks."""
         self._memory.sent(hints.blocks, replica.id)
 
     def _new_seed(self, replica_id: str) -> int:
-        if len(self._seeds) >= 4096:  # replicas come and go; theirs are made again in a microsecond
+        if len(self._seeds) >= 4096:  # replicas come and go; a seed is computed again in a microsecond
             self._seeds.clear()
         made = self._seeds[replica_id] = seed(replica_id)
         return made

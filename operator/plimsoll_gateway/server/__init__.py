@@ -1,1 +1,1 @@
-"""The process: options, servers, the bound on connections, CORS."""
+"""The gateway's process: options, servers, connection limit, CORS."""

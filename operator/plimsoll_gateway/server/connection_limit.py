@@ -1,8 +1,8 @@
-"""The connections of one server, bounded in number: each costs memory, and clients make as many as they like.
+"""The limit on the connections of one server: each uses memory, and clients can open any number.
 
-Where there are as many as may be, the one that has been idle for longest gives way to a new one. Where none is idle,
-the new one may ask whether the gateway lives, and hears nothing else but that there are too many: a kubelet whose probe
-is refused would restart a gateway that is merely busy.
+At the limit, the connection that has been idle for longest is closed for a new one. If none is idle, the new one may
+only request health probes, and gets an error for everything else: a kubelet whose probe is refused would restart a
+gateway that is merely busy.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Protocol
 from plimsoll_gateway.telemetry.metrics import Metrics
 
 MOST_EXTRA = 64
-"""Connections beyond the bound that are heard, the newest ones."""
+"""The most connections beyond the limit; the newest stay."""
 YOUNG_SECONDS = 1.0
-"""A connection does not give way before it had time to send its request."""
+"""A connection is not closed for another before it had this time to send its request."""
 
 
 class Connection(Protocol):
-    """One of them."""
+    """A connection that can be closed."""
 
     def give_way(self) -> None:
-        """Close it."""
+        """Close the connection for another one."""
 
 
 class ConnectionLimit:
-    """Changed on the event loop only. A connection is idle from its beginning, or the end of an answer, to the end of
-    its next request's head.
+    """The open connections. Use on the event loop only. A connection is idle from its start, or the end of a
+    response, to the end of its next request's headers.
     """
 
     def __init__(self, most: int, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,14 +36,14 @@ class ConnectionLimit:
         self._metrics = metrics
         self._clock = clock
         self._open: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # since when, the longest first
-        self._extra: dict[Connection, None] = {}  # beyond the bound, the oldest first
+        self._idle: dict[Connection, float] = {}  # start of the idle time, longest first
+        self._extra: dict[Connection, None] = {}  # beyond the limit, oldest first
 
     def __len__(self) -> int:
         return len(self._open) + len(self._extra)
 
     def opened(self, connection: Connection) -> bool:
-        """A new one. Whether it is within the bound; else it is good for probes alone."""
+        """Add a connection. Returns whether it is within the limit; otherwise it may only request probes."""
         if len(self._open) >= self.most:
             self._evict()
         if len(self._open) >= self.most:
@@ -55,21 +55,21 @@ class ConnectionLimit:
         return True
 
     def busy(self, connection: Connection) -> None:
-        """The head of a request has come."""
+        """Record that the headers of a request have arrived."""
         self._idle.pop(connection, None)
 
     def idle(self, connection: Connection) -> None:
-        """An answer has ended."""
+        """Record the end of a response."""
         if connection in self._open:
             self._idle.pop(connection, None)
             self._idle[connection] = self._clock()
 
     def refused(self) -> None:
-        """One beyond the bound asked for something that it cannot have."""
+        """Count a refused request of a connection beyond the limit."""
         self._metrics.connections_closed.labels("refused").inc()
 
     def closed(self, connection: Connection) -> None:
-        """It is gone, or as good as gone. The second time it changes nothing."""
+        """Remove a connection. Further calls have no effect."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
         self._extra.pop(connection, None)
@@ -95,9 +95,9 @@ class ConnectionLimit:
         self._metrics.connections.set(len(self))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the records contradict each other."""
+        """Raise AssertionError if the records contradict each other."""
         assert len(self._open) <= self.most, f"{len(self._open)} of {self.most} are open"
-        assert len(self._extra) <= MOST_EXTRA, f"{len(self._extra)} are open beyond the bound"
-        assert self._idle.keys() <= self._open, "one is idle that is not open"
-        assert not self._open & self._extra.keys(), "one is within the bound and beyond it"
-        assert list(self._idle.values()) == sorted(self._idle.values()), "the idle ones are not in their order"
+        assert len(self._extra) <= MOST_EXTRA, f"{len(self._extra)} are open beyond the limit"
+        assert self._idle.keys() <= self._open, "a connection is idle that is not open"
+        assert not self._open & self._extra.keys(), "a connection is both within and beyond the limit"
+        assert list(self._idle.values()) == sorted(self._idle.values()), "idle connections are not in order"

@@ -1,4 +1,4 @@
-"""Which web pages may use the API from a browser: the headers of CORS in answers, and preflights."""
+"""CORS: response headers and preflights for web pages that may use the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plimsoll_gateway.errors.refusals import origin_not_allowed
 Fields = Sequence[tuple[bytes, bytes]]
 
 ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s,A-Z]+")
-"""As browsers write it: no path, and lower case. `*` is every origin."""
+"""An origin as browsers send it: lower case, without a path. `*` is every origin."""
 _ALLOW = b"access-control-allow-origin"
 _VARY = (b"vary", b"origin")
 _READABLE = (
@@ -22,7 +22,7 @@ _EXPOSE = (b"access-control-expose-headers", b", ".join(_READABLE))
 
 
 class Cors:
-    """The origins that are allowed, and what answers tell browsers of it."""
+    """The allowed origins, and the response headers for them."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._all = "*" in origins
@@ -32,11 +32,11 @@ class Cors:
             self._known[origin] = [(_ALLOW, origin), _EXPOSE, _VARY]
 
     def fields(self, origin: bytes | None) -> Fields:
-        """The headers of an answer to a page of that origin; None is a client that is no page."""
+        """Return the response headers for a page of this origin; None is a client other than a page."""
         return self._known.get(origin, self._others)
 
     def preflight(self, headers: Mapping[bytes, bytes]) -> Fields:
-        """The headers that allow the request that a page is about to send. Raises Refusal 403."""
+        """Return the headers that allow the request of a preflight. Raises Refusal 403."""
         origin = headers[b"origin"]
         if not (self._all or origin in self._known):
             raise origin_not_allowed(origin.decode("latin-1"))
@@ -44,11 +44,11 @@ class Cors:
             (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
             (b"access-control-max-age", b"600"),
         ]
-        # Named one by one: `*` does not mean Authorization.
+        # Listed one by one: `*` does not include Authorization.
         asked = headers.get(b"access-control-request-headers")
         return allowed if asked is None else [*allowed, (b"access-control-allow-headers", asked)]
 
 
 def is_preflight(method: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser asks if it may send a request, which has no key yet."""
+    """Return whether a request is a CORS preflight, which carries no key."""
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers

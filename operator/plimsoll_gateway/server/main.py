@@ -1,4 +1,4 @@
-"""The gateway's process: options, the table's source and the server, until one of them ends."""
+"""The gateway's process: starts the source of the routing table and the server, and runs until one of them ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal; the exit code is 0 after an orderly stop, 1 where it cannot start or go on."""
+    """Run until a signal. Exit code 0: orderly stop; 1: the gateway cannot start or continue."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_open_files()
@@ -48,7 +48,7 @@ def _sharing(peers: Peers, keys: KeyFolder) -> QuotaSync:
 
 
 class CannotListenError(Exception):
-    """An address cannot be had; the message says which, and why."""
+    """Listening on an address failed; the message has the address and the reason."""
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -85,21 +85,21 @@ async def _run(
         tasks: dict[asyncio.Task[None], str] = {}
         if quota_sync is not None:
             gateway.publish(quota_sync.collector)
-            tasks[asyncio.create_task(quota_sync.run())] = "the limits of keys cannot be shared"
+            tasks[asyncio.create_task(quota_sync.run())] = "sharing the limits of keys failed"
             await quota_sync.join()
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
-        followed = {"the table cannot be followed": _follow(options, store)}
-        followed["replicas cannot be watched"] = gateway.watch_replicas()
+        followed = {"following the routing table failed": _follow(options, store)}
+        followed["probing replicas failed"] = gateway.watch_replicas()
         if keys is not None:
-            followed["the API keys cannot be followed"] = keys.follow()
+            followed["following the API keys failed"] = keys.follow()
         if credential is not None:
-            followed["the gateway's credential cannot be followed"] = credential.follow()
+            followed["following the gateway's credential failed"] = credential.follow()
         tasks |= {asyncio.create_task(work): what for what, work in followed.items()}
         page = MetricsServer(gateway)
         scraped = asyncio.create_task(page.serve(sockets=[metrics])) if metrics is not None else None
         log.info("listening on %s", sock.getsockname())
         await asyncio.wait({server, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
+        # A gateway with a stale routing table would send requests to deleted pods: better to restart.
         for task, what in tasks.items():
             if task.done():
                 log.error("%s: %s", what, task.exception(), exc_info=task.exception())

@@ -24,7 +24,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other gateways: by which names they are found, where they find us, and the secret that all have."""
+    """The other gateways: their names, our own address, and the shared secret."""
 
     addresses: tuple[PeerAddress, ...]
     own: PeerAddress
@@ -33,12 +33,12 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a gateway is started with. `namespaces` None means all; unused where `table` names a file.
+    """The gateway's options. `namespaces` None means all; unused if `table` is a file.
 
-    `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
-    this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches,
-    `files_claim`: on which claim they are, each None for what ModelDeployments say. `origins`: whose web pages may use
-    the API. `name_rules` and `name_record` say which namespace may have which served name.
+    `keys`: the folder of API keys; None for a gateway without them. Requires `gateway_token_file`. `peers`: None if no
+    other gateway shares the limits of keys. `files_model`: the model whose replicas keep files and batches;
+    `files_claim`: the claim that holds them; None for what ModelDeployments declare. `origins`: origins of web pages
+    that may use the API. `name_rules`, `name_record`: which namespaces may use which served names.
     """
 
     table: Path | None
@@ -61,21 +61,21 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read the command line; ends the process with 2 and the reason where it makes no sense."""
+    """Parse the command line. Invalid options end the process with exit code 2 and a message."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.table is not None and (given.namespace or given.all_namespaces):
-        parser.error("--table replaces the cluster: it does not go with --namespace or --all-namespaces")
+        parser.error("--table replaces the cluster; do not combine it with --namespace or --all-namespaces")
     if given.table is not None and (given.name_rules or given.name_record is not None):
-        parser.error("--table names one owner of each name: it does not go with --name-rule or --name-record")
+        parser.error("--table has one owner for each name; do not combine it with --name-rule or --name-record")
     if given.namespace and given.all_namespaces:
-        parser.error("--namespace and --all-namespaces contradict each other")
+        parser.error("--namespace and --all-namespaces are mutually exclusive")
     if given.files_model is not None and given.files_claim is not None:
-        parser.error("--files-model and --files-claim both say where files are: give one of them")
+        parser.error("--files-model and --files-claim are mutually exclusive")
     if given.keys is not None and given.gateway_token_file is None:
         parser.error(
-            "--keys needs --gateway-token-file: without the credential in it the runtimes take all keys for one "
-            "tenant, and a key could learn from response times what another has asked"
+            "--keys requires --gateway-token-file: without its credential the runtimes treat all keys as one tenant, "
+            "and a key could infer another's prompts from response times"
         )
     namespaces = None if given.all_namespaces else tuple(given.namespace)
     if given.table is None and namespaces == ():
@@ -105,23 +105,24 @@ def _peers(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Peers 
     if not given.peers and given.peer_address is None and given.peer_secret_file is None:
         return None
     if given.keys is None:
-        parser.error("--peers needs --keys: what gateways share are the limits of API keys")
+        parser.error("--peers requires --keys: gateways share the limits of API keys")
     if not given.peers or given.peer_address is None or given.peer_secret_file is None:
-        parser.error("--peers, --peer-address and --peer-secret-file need each other")
+        parser.error("--peers, --peer-address and --peer-secret-file require each other")
     return Peers(tuple(given.peers), given.peer_address, given.peer_secret_file)
 
 
 def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limits:
-    """A limit for all that ask a model replaces their defaults, one for a single path replaces either, in any order."""
+    """`--max-body-bytes N` replaces the defaults of all paths that name a model; `PATH=N` replaces either, in any
+    order.
+    """
     body_bytes = dict(BODY_BYTES)
     for path, size in sorted(given.max_body_bytes, key=lambda pair: pair[0] is not None):
         body_bytes.update(dict.fromkeys(MODEL_PATHS if path is None else [path], size))
     largest = max(body_bytes[path] for path in MODEL_PATHS)
     if largest > most_of_one(given.max_held_bytes):
         parser.error(
-            f"a request of --max-body-bytes {largest} does not fit in three quarters of --max-held-bytes "
-            f"{given.max_held_bytes} (the last quarter is kept for small requests): "
-            f"give {-(-largest * 4 // 3)} or more for the second, or less for the first"
+            f"--max-body-bytes {largest} exceeds three quarters of --max-held-bytes {given.max_held_bytes} (a quarter "
+            f"is reserved for small requests); lower the former, or raise the latter to {-(-largest * 4 // 3)} or more"
         )
     return Limits(
         body_bytes,
@@ -135,7 +136,7 @@ def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limit
 
 def _own_namespace(parser: argparse.ArgumentParser) -> tuple[str, ...]:
     if not NAMESPACE_FILE.is_file():
-        parser.error("say which models: --namespace NS, --all-namespaces or --table FILE")
+        parser.error("no models: give --namespace NS, --all-namespaces or --table FILE")
     return (NAMESPACE_FILE.read_text(encoding="utf-8").strip(),)
 
 
@@ -147,120 +148,119 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--namespace", action="append", default=[], metavar="NS", help="watch NS (repeatable)")
     parser.add_argument("--all-namespaces", action="store_true", help="watch the whole cluster")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="take the models from a file, without a cluster")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="read the models from a file, without a cluster")
     add_name_options(parser)
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
     parser.add_argument("--fd", type=_descriptor, metavar="N", help="listen on this inherited socket instead")
     parser.add_argument(
         "--metrics-port", type=_port, metavar="N",
-        help="serve /metrics on this port alone (without it: on that of the API)",
+        help="serve /metrics on this port only (default: on the API's port)",
     )  # fmt: skip
     parser.add_argument(
         "--files-model", metavar="NAME",
-        help="whose replicas answer /v1/files and /v1/batches: they share a folder (plimsoll serve --files-dir "
-        "--files-shared). Without it, those of models with spec.files; else 501",
+        help="the model whose replicas answer /v1/files and /v1/batches; they share a folder (plimsoll serve "
+        "--files-dir --files-shared). Default: models with spec.files, else 501",
     )  # fmt: skip
     parser.add_argument(
         "--files-claim", type=_claim, metavar="NAMESPACE/CLAIM",
-        help="the claim of the files and batches of keys whose file names none, whatever other models say",
+        help="the claim for files and batches of keys without one in their file, whatever models declare",
     )  # fmt: skip
     parser.add_argument(
         "--cors-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
-        help="an origin (https://chat.example.com) whose web pages may use the API (repeatable; * is all)",
+        help="an origin (https://chat.example.com) whose web pages may use the API (repeatable; * allows all)",
     )  # fmt: skip
     _add_keys_and_peers(parser)
     _add_limits(parser)
     parser.add_argument(
         "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",
-        help="serve on after SIGTERM with /health failing (%(default)s)",
+        help="seconds to keep serving after SIGTERM, with /health failing (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--drain-seconds", type=_seconds, default=30.0, metavar="S",
-        help="then let running answers finish (%(default)s)",
+        help="seconds after that for running requests to finish (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     return parser
 
 
 def _add_keys_and_peers(parser: argparse.ArgumentParser) -> None:
-    """Options of who may ask, and of the gateways that share the limits of keys."""
+    """Add the options of API keys, and of gateways that share their limits."""
     parser.add_argument(
         "--keys", type=Path, metavar="FOLDER",
-        help="API keys, one JSON file each (plimsoll-gateway-key makes them); read again when they change. Without it "
-        "no key is needed",
+        help="API keys, one JSON file each (plimsoll-gateway-key creates them); reloaded when they change. Default: "
+        "requests need no key",
     )  # fmt: skip
     parser.add_argument(
         "--gateway-token-file", type=Path, metavar="FILE",
-        help="the credential by which runtimes believe whose a request is; they must have the same",
+        help="the credential that proves to runtimes which tenant a request belongs to; they must have the same",
     )  # fmt: skip
     parser.add_argument(
         "--peers", type=_place, action="append", default=[], metavar="HOST:PORT",
-        help="the other gateways, with which the limits of keys are shared: each address of the name is one "
-        "(repeatable; our own may be among them)",
+        help="the gateways that share the limits of keys: each address of the name is one gateway (repeatable; may "
+        "include this one)",
     )  # fmt: skip
     parser.add_argument(
         "--peer-address", type=_place, metavar="ADDRESS:PORT",
-        help="where this gateway listens for the others, as they find it by --peers",
+        help="the address at which this gateway listens for the others; their --peers must resolve to it",
     )  # fmt: skip
     parser.add_argument(
         "--peer-secret-file", type=Path, metavar="FILE",
-        help="the secret by which gateways know each other; further lines are those that are taken beside the first",
+        help="the secret that authenticates gateways to each other, one a line: the first is sent, all are accepted",
     )  # fmt: skip
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    """Options of how much is held, and for how long."""
+    """Add the options of sizes and times."""
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
-        help="largest request of all paths that ask a model, or of one path (repeatable; 8388608, 4194304 where no "
-        "text is generated and of /tokenize, 536870912 of a file)",
+        help="largest request body, of all paths that name a model or of one path (repeatable; 8388608, 4194304 if no "
+        "text is generated and for /tokenize, 536870912 for a file)",
     )  # fmt: skip
     parser.add_argument(
         "--max-held-bytes", type=_positive, default=MOST_HELD, metavar="N",
-        help="most bytes of requests held at once until their answers begin; more are refused with 503 and "
+        help="most bytes of request bodies held until their responses begin; more are refused with 503 and "
         "Retry-After (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--max-waiting", type=_positive, default=0, metavar="N",
-        help="most requests of one model that may wait for an answer, whatever its replicas take; more are refused "
-        "with 503 and Retry-After (half of --max-connections)",
+        help="most requests of one model that may wait for a response, whatever its replicas accept; more are "
+        "refused with 503 and Retry-After (half of --max-connections)",
     )  # fmt: skip
     parser.add_argument(
         "--max-connections", type=_positive, default=0, metavar="N",
-        help="most connections of clients; beyond it idle ones are closed, and where none is, new ones are refused "
-        "with 503 (as many as half of the memory limit is for, at 64 KiB each)",
+        help="most connections of clients; beyond it idle ones are closed, or if none is idle, new ones are refused "
+        "with 503 (half of the memory limit, at 64 KiB each)",
     )  # fmt: skip
     parser.add_argument(
         "--hold-seconds", type=_seconds, default=HOLD_SECONDS, metavar="S",
-        help="how long a streaming client may wait for the head of its answer while its model wakes; then it is sent, "
-        "with comments until the answer begins (%(default)s)",
+        help="seconds a streaming client waits for response headers while its model wakes; then they are sent, "
+        "followed by comments until the response begins (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--wake-seconds", type=_seconds, default=WAKE_SECONDS, metavar="S",
-        help="how long a request may wait for a replica of a model that scales from zero, or is moved; 503 with "
-        "Retry-After beyond (%(default)s)",
+        help="seconds a request may wait for a replica of a model that scales from zero or is moved; then 503 with "
+        "Retry-After (%(default)s)",
     )  # fmt: skip
 
 
 def _body_bytes(text: str) -> tuple[str | None, int]:
     path, equals, size = text.rpartition("=")
     if equals and path not in BODY_BYTES:
-        raise argparse.ArgumentTypeError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
+        raise argparse.ArgumentTypeError(f"{path[:64]!r} is not one of {', '.join(BODY_BYTES)}")
     return path or None, _positive(size)
 
 
 def _claim(text: str) -> str:
     if CLAIM.fullmatch(text) is None:
-        raise argparse.ArgumentTypeError(f"{text[:64]!r} is no claim: give NAMESPACE/NAME")
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a claim; give NAMESPACE/NAME")
     return text
 
 
 def _origin(text: str) -> str:
     if ORIGIN.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(
-            f"{text[:64]!r} is no origin as browsers send it: give SCHEME://HOST[:PORT] in lower case without a path, "
-            "or * for all"
+            f"{text[:64]!r} is not an origin; give SCHEME://HOST[:PORT] in lower case without a path, or * for all"
         )
     return text
 

@@ -1,4 +1,4 @@
-"""The HTTP server around the gateway: it stops in three steps, so that nobody notices."""
+"""The HTTP server of the gateway, which drains before it stops."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from plimsoll_gateway.server.connection_guard import ConnectionGuard, guarded
 
 log = logging.getLogger(__name__)
 
-LAST_WORDS_SECONDS = 2  # for the errors that end what outlived the grace period
+LAST_WORDS_SECONDS = 2  # for sending errors to the requests that outlived the grace period
 
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """How a stop goes.
+    """The times of a stop, in seconds.
 
-    For `lame_duck` seconds `/health` fails while everything is still served: load balancers take that long to look
-    elsewhere. Then no more connections are accepted, and for `grace` seconds running answers may finish.
+    For `lame_duck`, `/health` fails while requests are still served, so that load balancers choose other gateways. Then
+    no connections are accepted, and running requests have `grace` to finish.
     """
 
     lame_duck: float
@@ -34,7 +34,7 @@ class StopTimes:
 
 
 class GatewayServer(uvicorn.Server):
-    """Runs a gateway on an open socket until SIGTERM or SIGINT; a second signal stops at once."""
+    """Runs a gateway on an open socket until SIGTERM or SIGINT; a second signal stops it immediately."""
 
     def __init__(self, gateway: Gateway, times: StopTimes) -> None:
         super().__init__(
@@ -57,19 +57,19 @@ class GatewayServer(uvicorn.Server):
         self._stopping = False
 
     async def run_on(self, sock: socket.socket) -> None:
-        """Serve; returns once stopped. Closes the socket."""
+        """Serve until stopped, then close the socket."""
         self._loop = asyncio.get_running_loop()
         await self.serve(sockets=[sock])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal (replaces uvicorn's own handler, which would stop accepting at once)."""
+        """Handle a signal (replaces uvicorn's handler, which would stop accepting connections immediately)."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop, signal.Signals(sig).name)
 
     def _stop(self, name: str) -> None:
         assert self._loop is not None
         if self._stopping:
-            log.warning("%s again: stopping at once", name)
+            log.warning("%s again: stopping immediately", name)
             self.should_exit = self.force_exit = True
             self._gateway.cut()
             return
@@ -81,7 +81,7 @@ class GatewayServer(uvicorn.Server):
 
 
 class MetricsServer(uvicorn.Server):
-    """Serves what operators are told on an open socket until `should_exit` is set; signals are the other's."""
+    """Serves /metrics and /demand on an open socket until `should_exit` is set. `GatewayServer` handles the signals."""
 
     def __init__(self, gateway: Gateway) -> None:
         super().__init__(
@@ -101,14 +101,14 @@ class MetricsServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None."""
+        """Capture no signals."""
         yield
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """An open socket. Raises OSError where the address cannot be had."""
+    """Return an open socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=2048) as made:
-        # Opened again by its descriptor, it knows that it is TCP. Only then does asyncio switch Nagle's algorithm
-        # off for what it accepts; otherwise many an answer waits 40 ms for an acknowledgement.
+        # Reopened by its descriptor, the socket knows that it is TCP. Only then does asyncio disable Nagle's algorithm
+        # for accepted connections; otherwise many responses wait 40 ms for an acknowledgement.
         return socket.socket(fileno=made.detach())

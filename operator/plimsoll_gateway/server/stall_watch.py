@@ -1,4 +1,4 @@
-"""Connections whose client takes nothing of what waits for it: they end, and what answers them is free."""
+"""Closes connections whose client reads nothing of a pending response, which frees the resources of the request."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ STALL_SECONDS = 60.0
 
 
 class StallWatch:
-    """Ends a connection whose client takes nothing of what waits for it within a time; one that reads slowly stays."""
+    """Aborts a connection whose client has read none of the pending bytes for STALL_SECONDS; a slow reader stays."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._waiting = 0  # bytes, when it was looked last
+        self._waiting = 0  # pending bytes at the last check
 
     def begin(self) -> None:
-        """Watch while bytes wait, if any do."""
+        """Start the checks if bytes are pending."""
         if self._timer is None:
             self._look_again()
 
     def end(self) -> None:
-        """The client has taken what there was, or is gone."""
+        """Stop the checks: the client has read everything, or has disconnected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

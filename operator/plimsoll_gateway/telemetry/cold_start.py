@@ -1,4 +1,4 @@
-"""Cold starts: how long after the first request a replica was there, and how long until an answer began."""
+"""Cold starts: the time from the first request until a replica was ready, and until a response began."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from plimsoll_gateway.discovery.routing_table import ObjectKey, RoutingTable, Ta
 from plimsoll_gateway.telemetry.metrics import Metrics
 
 STALE_SECONDS = 300.0
-"""An answer that begins so long after a replica was ready is to none of those that waited for it."""
+"""A response that begins later than this after a replica was ready is not one for which a request waited."""
 
 
 class ColdStarts:
-    """Measures from the first request that is held for a model. One that everybody gives up counts for nothing."""
+    """Measures from the first request that is held for a model. If all held requests give up, nothing is measured."""
 
     def __init__(self, store: TableStore, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -23,15 +23,15 @@ class ColdStarts:
         store.listen(self._table_changed)
 
     def held(self, key: ObjectKey) -> None:
-        """A request waits for a replica of the model."""
+        """Record that a request waits for a replica of the model."""
         self._waiting.setdefault(key, self._clock())
 
     def released(self, key: ObjectKey) -> None:
-        """None does any longer."""
+        """Record that no request waits for it."""
         self._waiting.pop(key, None)
 
     def answered(self, key: ObjectKey) -> None:
-        """An answer of the model has begun."""
+        """Record that a response of the model has begun."""
         found = self._ready.pop(key, None) if self._ready else None
         if found is not None and self._clock() - found[1] <= STALE_SECONDS:
             self._observe(key, "first_byte", found[0])
@@ -48,7 +48,7 @@ class ColdStarts:
                 self._observe(model.key, "ready", began)
 
     def _forget(self, table: RoutingTable) -> None:
-        """Who answers so late, or is gone, answers none of those that waited."""
+        """Remove models that are gone, or whose first response is too late."""
         there, stale = {model.key for model in table.models}, self._clock() - STALE_SECONDS
         self._ready = {key: found for key, found in self._ready.items() if key in there and found[1] >= stale}
 

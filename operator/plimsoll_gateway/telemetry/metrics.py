@@ -1,6 +1,6 @@
-"""What the gateway counts. Labels are bounded by the models and keys that exist, never by what clients send.
+"""Metrics of the gateway. Labels are limited to existing models and keys, never taken from requests.
 
-What is gone keeps its series until a scrape has seen its last figures.
+Series of deleted models and keys stay until their last values have been scraped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.telemetry.label_sets import MOST_GONE, FamilyT, Owners, Series
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-CLIENT_GONE = 499  # the code under which a request is counted whose client hung up first
+CLIENT_GONE = 499  # status code for requests whose client disconnected before the response
 LABELS = ("namespace", "model")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Families:
-    """All series of one gateway by their names, on a registry of their own."""
+    """All metrics of one gateway, on a separate registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -31,46 +31,42 @@ class Families:
         histogram = partial(Histogram, buckets=SECONDS, registry=registry)
         self.requests = counter(
             "plimsoll_gateway_requests",
-            "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
+            "Requests answered, by status code (499: the client disconnected). Unknown models share an empty label.",
             (*LABELS, "code"),
         )
         self.in_flight = gauge("plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS)
         self.retries = counter(
-            "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason")
+            "plimsoll_gateway_retries", "Second attempts, by the failure of the first.", (*LABELS, "reason")
         )
-        self.held = gauge(
-            "plimsoll_gateway_held", "Requests that wait for a replica of their model to be there.", LABELS
-        )
-        text = "From the first request that found no replica until one was ready, and until an answer began."
+        self.held = gauge("plimsoll_gateway_held", "Requests that wait for a ready replica of their model.", LABELS)
+        text = "Seconds from the first request without a replica until one was ready, and until a response began."
         self.cold_start = histogram("plimsoll_gateway_cold_start_seconds", text, (*LABELS, "until"))
-        text = "Requests refused because too many of the model waited already."
+        text = "Requests refused because too many of the model were waiting."
         self.refused = counter("plimsoll_gateway_refused", text, LABELS)
-        text = "Requests refused because the bodies held left no room for theirs."
+        text = "Requests refused because held request bodies filled their limit."
         self.refused_bodies = counter("plimsoll_gateway_refused_bodies", text)
-        self.body_bytes = gauge("plimsoll_gateway_body_bytes", "Bytes of request bodies held until an answer begins.")
-        self.connections = gauge("plimsoll_gateway_connections", "Connections of clients, and of probes.")
-        text = "Connections closed because there were too many: idle ones gave way, or new ones were refused."
+        self.body_bytes = gauge("plimsoll_gateway_body_bytes", "Bytes of request bodies held until a response begins.")
+        self.connections = gauge("plimsoll_gateway_connections", "Connections of clients and probes.")
+        text = "Connections closed at the limit: idle ones evicted, or new ones refused."
         self.connections_closed = counter("plimsoll_gateway_connections_closed", text, ("why",))
-        self.ejections = counter(
-            "plimsoll_gateway_ejections", "Times that a replica was found to answer nothing.", LABELS
-        )
-        self.broken_streams = counter("plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS)
-        text = "From the arrival of a request to the headers of the replica's answer."
+        self.ejections = counter("plimsoll_gateway_ejections", "Ejections of replicas that did not respond.", LABELS)
+        self.broken_streams = counter("plimsoll_gateway_broken_streams", "Responses that ended early.", LABELS)
+        text = "Seconds from the arrival of a request to the replica's response headers."
         self.first_byte = histogram("plimsoll_gateway_upstream_first_byte_seconds", text, LABELS)
-        text = "From the arrival of a request to the end of the replica's answer."
+        text = "Seconds from the arrival of a request to the end of the replica's response."
         self.duration = histogram("plimsoll_gateway_upstream_seconds", text, LABELS)
-        text = "Answers of replicas that took all API keys for one tenant."
+        text = "Responses of replicas that treated all API keys as one tenant."
         self.unbelieved = counter("plimsoll_gateway_unbelieved", text, LABELS)
-        text = "How long requests with an API key waited for their turn."
+        text = "Seconds that requests with an API key waited in the fair queue."
         self.turn = histogram("plimsoll_gateway_turn_seconds", text, LABELS)
         text = "Requests answered, by API key and status code."
         self.key_requests = counter("plimsoll_gateway_key_requests", text, ("key", "code"))
-        text = "Tokens used by each API key, as far as answers told."
+        text = "Tokens used by each API key, as far as responses reported them."
         self.key_tokens = counter("plimsoll_gateway_key_tokens", text, ("key",))
 
 
 class Metrics(Families):
-    """Those of models and keys are found by whose they are, and end with them."""
+    """Metrics with the series of models and keys, which are removed with them."""
 
     def __init__(self, store: TableStore, keyring: Keyring | None = None) -> None:
         super().__init__()
@@ -79,39 +75,39 @@ class Metrics(Families):
         self._keyring = keyring
         self._models: Owners[ObjectKey] = Owners()
         self._keys: Owners[str] = Owners()
-        self._nobody = Series(("", ""))  # of requests for none of our models
+        self._nobody = Series(("", ""))  # for requests that belong to no model
         self.registry.register(_ReplicaCollector(store))
         self.registry.register(_KeyCollector(keyring))
         store.listen(lambda table: self._keep_models(table, MOST_GONE))
 
     def of(self, model: ObjectKey, family: FamilyT, *more: str) -> FamilyT:
-        """The series of a family that is a model's; `more`: values of the labels behind its own two."""
+        """Return a model's series of a metric; `more`: values of the labels after its own two."""
         return self._models.of(model, model).of(family, *more)
 
     def _of_key(self, key: str, family: FamilyT, *more: str) -> FamilyT:
-        """The same of a key."""
+        """Return a key's series of a metric."""
         return self._keys.of(key, (key,)).of(family, *more)
 
     def _keep_models(self, table: RoutingTable | None, most_gone: int = 0) -> None:
         self._models.keep(_keys_of(table), most_gone)
 
     def answered(self, model: Model | None, code: int) -> None:
-        """A request has been answered so."""
+        """Count a request with this status code."""
         if model is None:
             self._nobody.of(self.requests, str(code)).inc()
         else:
             self.of(model.key, self.requests, str(code)).inc()
 
     def key_answered(self, key: str, code: int) -> None:
-        """A request with an API key has been answered so."""
+        """Count a request of an API key with this status code."""
         self._of_key(key, self.key_requests, str(code)).inc()
 
     def key_used(self, key: str, tokens: int) -> None:
-        """An answer to a request with an API key took so many."""
+        """Add the tokens that a request of an API key used."""
         self._of_key(key, self.key_tokens).inc(tokens)
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes."""
+        """Return the text format of Prometheus."""
         text = generate_latest(self.registry)
         keys = self._keyring.keys
         self._keys.keep(frozenset() if keys is None else keys.names)
@@ -124,7 +120,7 @@ def _keys_of(table: RoutingTable | None) -> frozenset[ObjectKey]:
 
 
 class _KeyCollector(Collector):
-    """Tells at the time of the scrape which keys are usable, and which files are not."""
+    """Collects the number of valid keys, and the invalid files, at the time of the scrape."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
@@ -133,25 +129,23 @@ class _KeyCollector(Collector):
         keys = self._keyring.keys
         if keys is None:
             return
-        yield GaugeMetricFamily("plimsoll_gateway_keys", "API keys that are usable.", value=len(keys.names))
-        damaged = GaugeMetricFamily(
-            "plimsoll_gateway_damaged_keys", "1 for each file whose API key is left out.", labels=["file"]
-        )
+        yield GaugeMetricFamily("plimsoll_gateway_keys", "Valid API keys.", value=len(keys.names))
+        damaged = GaugeMetricFamily("plimsoll_gateway_damaged_keys", "1 for each invalid key file.", labels=["file"])
         for file in keys.damaged:
             damaged.add_metric([file], 1)
         yield damaged
 
 
 class _ReplicaCollector(Collector):
-    """Counts replicas at the time of the scrape, so that deleted models leave no series behind."""
+    """Counts replicas at the time of the scrape, so that deleted models leave no series."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         table = self._store.current
-        known = GaugeMetricFamily("plimsoll_gateway_replicas", "Replicas known.", labels=LABELS)
-        ready = GaugeMetricFamily("plimsoll_gateway_ready_replicas", "Replicas that can answer.", labels=LABELS)
+        known = GaugeMetricFamily("plimsoll_gateway_replicas", "Known replicas.", labels=LABELS)
+        ready = GaugeMetricFamily("plimsoll_gateway_ready_replicas", "Ready replicas.", labels=LABELS)
         for model in table.models if table is not None else ():
             labels = (model.key.namespace, model.key.name)
             known.add_metric(labels, len(model.replicas))

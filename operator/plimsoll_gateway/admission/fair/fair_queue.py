@@ -1,12 +1,11 @@
-"""Start-time fair queueing (Goyal, Vin and Cheng, 1996): flows that wait get service in proportion to their weights.
+"""Start-time fair queueing (Goyal, Vin and Cheng, 1996): waiting flows get service in proportion to their weights.
 
-A flow's head has a start tag, the flow's finish tag; the smallest start tag is served next, and the flow's finish tag
-rises by cost over weight. It needs no knowledge of how fast the server is, which batching changes all the time. A cost
-is an estimate: what it turns out to be is corrected in the flow's tag, and so moves the flow's next requests.
+The start tag of a flow's head is the flow's finish tag. The head with the smallest start tag is served next, and its
+flow's finish tag rises by cost / weight. The algorithm does not need the speed of the server, which varies with
+batching. Costs are estimates: the actual cost corrects the flow's tag and so shifts the flow's next requests.
 
-Requests stand in lanes, for a server may be able to take those of one lane and not those of another. A flow has one tag
-for all of its lanes; one that could not be served, because all of its requests stood in lanes that were closed, has
-saved nothing up.
+Requests wait in lanes, since a server may be able to serve one lane and not another. A flow has one tag for all of its
+lanes. If only closed lanes kept a flow from being served, its tag rises with the others, so that it gains no credit.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Whose request it is: a higher `priority` goes first, equals share by `weight`."""
+    """The flow of a request, its priority (higher first), and its weight among flows of equal priority."""
 
     flow: str
     priority: int = 0
@@ -29,7 +28,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Entry(Generic[ItemT]):
-    """A request that waits, or has been served."""
+    """A request in the queue or in service."""
 
     def __init__(self, flow: Flow[ItemT], lane: str, number: int, cost: int, item: ItemT) -> None:
         self.flow = flow
@@ -41,41 +40,41 @@ class Entry(Generic[ItemT]):
 
 
 class Flow(Generic[ItemT]):
-    """The requests of one key that wait, by lane in their order."""
+    """The waiting requests of one key, by lane, in order of arrival."""
 
     def __init__(self, share: Share) -> None:
         self.share = share
         self.finish = 0.0
         self.lanes: dict[str, deque[Entry[ItemT]]] = {}
-        self.costs: dict[str, int] = {}  # of the entries, by lane
-        self.served = 0  # entries that have left for service, and may still be corrected
+        self.costs: dict[str, int] = {}  # sum of the costs of waiting entries, by lane
+        self.served = 0  # entries in service, whose cost may still be corrected
 
     def entries(self, lanes: Collection[str]) -> list[deque[Entry[ItemT]]]:
-        """Those that wait in some lanes, of which none is empty."""
+        """Return the non-empty lanes among `lanes`."""
         return [entries for lane, entries in self.lanes.items() if lane in lanes]
 
     def head(self, lanes: Collection[str]) -> Entry[ItemT] | None:
-        """The one that came first of those in some lanes."""
+        """Return the oldest entry in `lanes`, or None."""
         heads = (entries[0] for entries in self.entries(lanes))
         return min(heads, key=lambda entry: entry.number, default=None)
 
     def last(self, lanes: Collection[str]) -> Entry[ItemT]:
-        """The one that came last of those in some lanes, of which one has some."""
+        """Return the newest entry in `lanes`, of which at least one has an entry."""
         return max((entries[-1] for entries in self.entries(lanes)), key=lambda entry: entry.number)
 
     def cost(self, lanes: Collection[str]) -> int:
-        """Of all that wait in some lanes."""
+        """Return the total cost of the entries in `lanes`."""
         return sum(self.costs.get(lane, 0) for lane in lanes)
 
     def add(self, entry: Entry[ItemT]) -> None:
-        """One waits from now on, behind all others."""
+        """Append an entry to its lane."""
         self.lanes.setdefault(entry.lane, deque()).append(entry)
         self.costs[entry.lane] = self.costs.get(entry.lane, 0) + entry.cost
 
     def take(self, entry: Entry[ItemT]) -> None:
-        """One no longer waits."""
+        """Remove an entry, which stops waiting."""
         entries = self.lanes[entry.lane]
-        entries.remove(entry)  # from the left: at once for a head
+        entries.remove(entry)  # searches from the left: O(1) for the head
         self.costs[entry.lane] -= entry.cost
         if not entries:
             del self.lanes[entry.lane], self.costs[entry.lane]
@@ -83,12 +82,14 @@ class Flow(Generic[ItemT]):
 
 
 class FairQueue(Generic[ItemT]):
-    """Pushed, popped and corrected in time that grows with the flows that wait, not with their requests."""
+    """A fair queue of requests. Push, pop and settle take time proportional to the waiting flows, not to their
+    requests.
+    """
 
     def __init__(self) -> None:
         self._flows: dict[str, Flow[ItemT]] = {}
-        self._virtual: dict[int, float] = {}  # by priority, the start tag that was served last
-        self._waiting: dict[str, int] = {}  # by lane
+        self._virtual: dict[int, float] = {}  # start tag served last, by priority
+        self._waiting: dict[str, int] = {}  # number of waiting requests, by lane
         self._came = 0
 
     def __len__(self) -> int:
@@ -98,26 +99,26 @@ class FairQueue(Generic[ItemT]):
         return bool(self._waiting)
 
     def waiting(self, lanes: Collection[str]) -> int:
-        """Requests that wait in some lanes."""
+        """Return the number of requests that wait in `lanes`."""
         return sum(self._waiting.get(lane, 0) for lane in lanes)
 
     def push(self, share: Share, cost: int, item: ItemT, lane: str = "") -> Entry[ItemT]:
-        """Add a request at the end of its flow and lane."""
+        """Add a request to the end of its flow's lane."""
         entry = self._entry(share, cost, item, lane)
         entry.flow.add(entry)
         self._waiting[lane] = self._waiting.get(lane, 0) + 1
         return entry
 
     def serve(self, share: Share, cost: int, item: ItemT, lane: str = "") -> Entry[ItemT]:
-        """The same as `push` and `pop` of the lane, where nobody waits in any."""
-        assert not self._waiting, "whoever waits goes first"
+        """Put a request straight into service, like `push` followed by `pop`. Requires an empty queue."""
+        assert not self._waiting, "serve() requires an empty queue"
         entry = self._entry(share, cost, item, lane)
         entry.waiting = False
         self._charge(entry)
         return entry
 
     def pop(self, lanes: Collection[str] = ("",)) -> Entry[ItemT] | None:
-        """The request in some lanes whose turn it is, charged to its flow until `settle`; None where nobody waits."""
+        """Return the next request in `lanes`, or None. Its flow is charged the estimated cost until `settle`."""
         if not self.waiting(lanes):
             return None
         able = [flow for flow in self._flows.values() if not flow.lanes.keys().isdisjoint(lanes)]
@@ -132,20 +133,22 @@ class FairQueue(Generic[ItemT]):
         return entry
 
     def remove(self, entry: Entry[ItemT]) -> None:
-        """A request no longer waits. It has cost its flow nothing."""
+        """Remove a waiting request at no cost to its flow."""
         self._take(entry)
         self._forget(entry.flow)
 
     def settle(self, entry: Entry[ItemT], cost: int) -> None:
-        """A popped request has ended, and this is what it cost; 0 for one that was not served after all."""
+        """End the service of a popped request with its actual cost; 0 if it was not served after all."""
         flow = entry.flow
         flow.finish += (cost - entry.cost) / flow.share.weight
         flow.served -= 1
         self._forget(flow)
 
     def crowd(self, share: Share, cost: int, lanes: Collection[str] = ("",)) -> Entry[ItemT] | None:
-        """Who must give way where a request of that share and cost comes and there is no room in some lanes: the last
-        of those there that wait longest for their weight, in the lowest priority. None: that would be the newcomer.
+        """Return the entry to evict so that a request of this share and cost can wait in `lanes`; None to reject the
+        newcomer.
+
+        The evicted entry is the newest of the flow with the highest cost per weight in the lowest priority.
         """
         loads = {flow: flow.cost(lanes) for flow in self._flows.values() if flow.entries(lanes)}
         lowest = min([share.priority, *(flow.share.priority for flow in loads)])
@@ -162,20 +165,20 @@ class FairQueue(Generic[ItemT]):
         return heaviest.last(lanes)
 
     def _entry(self, share: Share, cost: int, item: ItemT, lane: str) -> Entry[ItemT]:
-        """A request of a flow that is there from now on."""
+        """Return a new entry, and create its flow if needed."""
         flow = self._flows.get(share.flow)
         if flow is None:
             flow = self._flows[share.flow] = Flow(share)
         elif flow.share.priority != share.priority:
             flow.finish = 0.0  # tags of different priorities cannot be compared
         flow.share = share
-        if not flow.lanes:  # whoever asked for nothing has saved nothing up
+        if not flow.lanes:  # a flow without requests gains no credit
             self._catch_up(flow)
         self._came += 1
         return Entry(flow, lane, self._came, cost, item)
 
     def _charge(self, entry: Entry[ItemT]) -> None:
-        """It is served now."""
+        """Count the entry as in service and advance the tags."""
         flow = entry.flow
         flow.served += 1
         self._virtual[flow.share.priority] = max(flow.finish, self._virtual.get(flow.share.priority, 0.0))
@@ -191,24 +194,24 @@ class FairQueue(Generic[ItemT]):
         flow.finish = max(flow.finish, self._virtual.get(flow.share.priority, 0.0))
 
     def _forget(self, flow: Flow[ItemT]) -> None:
-        """Nothing is known of a flow that has neither requests nor a debt."""
+        """Remove a flow that has no requests, none in service, and no debt."""
         owes = flow.finish > self._virtual.get(flow.share.priority, 0.0)
         if not flow.lanes and not flow.served and not owes:
             del self._flows[flow.share.flow]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the records contradict each other."""
+        """Raise AssertionError if the records contradict each other."""
         waiting: Counter[str] = Counter()
         for name, flow in self._flows.items():
             assert flow.share.flow == name, f"{name} is kept as {flow.share.flow}"
             assert flow.served >= 0, f"{name}: {flow.served} are in service"
-            assert flow.costs.keys() == flow.lanes.keys(), f"{name}: a lane costs something in which nobody waits"
+            assert flow.costs.keys() == flow.lanes.keys(), f"{name}: costs and lanes differ"
             for lane, entries in flow.lanes.items():
                 waiting[lane] += len(entries)
                 assert flow.costs[lane] == sum(entry.cost for entry in entries), f"{name}: the cost is miscounted"
                 numbers = [entry.number for entry in entries]
-                assert numbers, f"{name} keeps a lane in which nobody waits"
-                assert numbers == sorted(numbers), f"{name}: those in one lane are not as they came"
+                assert numbers, f"{name} has an empty lane"
+                assert numbers == sorted(numbers), f"{name}: a lane is not in order of arrival"
                 assert all(entry.flow is flow and entry.lane == lane and entry.waiting for entry in entries), (
                     f"{name} holds another flow's or lane's request, or one that has left"
                 )

@@ -1,14 +1,15 @@
-"""The way into a model: as many requests as its ready replicas take at once, the others in fair turns.
+"""Admission of one model's requests: as many as its ready replicas accept; the others wait in a fair queue.
 
-Without keys there is nobody to be fair to, and every request passes. With keys, whoever asks most would fill the
-replicas' own queues, which go by arrival; so those are kept short, and the turn is decided here.
+Without API keys there are no flows to share between, and each request passes. With keys, the key with the most requests
+would fill the replicas' own queues, which are first come, first served. Those are therefore kept short, and the order
+is decided here.
 
-While a model that will have a replica has none, its queue is closed: requests are held, with and without keys. When it
-opens they are let in as their turns come, and whoever comes meanwhile lines up behind them.
+If a model has no ready replica but one is expected, its queue is closed: requests with and without keys are held. When
+it opens, they are admitted in fair order, and later requests queue behind them.
 
-A model has one queue, whatever names it is asked by. Its replicas need not all answer to each of its names, as while a
-changed list of names rolls out: so each name is a lane, which lets in what those replicas take that answer to it, and
-all lanes together what those take that answer to any.
+A model has one queue for all of its served names. While a changed list of names rolls out, some replicas do not serve
+all of them. Each name is therefore a lane, limited by the replicas that serve the name; all lanes together are limited
+by the replicas that serve any of the names.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from plimsoll_gateway.errors.refusals import crowded_out
 
 @dataclass(slots=True)
 class Lane:
-    """`users` are here, of whom `running` are under way. `closed_since`: when no replica answered to the name any more,
-    in the loop's time, though one will; None while one answers, or none will.
+    """The requests for one served name: `users` in all, of which `running` are admitted.
+
+    `closed_since`: loop time since when no ready replica serves the name although one is expected; else None.
     """
 
     name: str
@@ -34,50 +36,54 @@ class Lane:
     closed_since: float | None = None
 
     def note(self, *, closed: bool) -> None:
-        """Whether it is closed now."""
+        """Record whether the lane is closed."""
         if not closed:
             self.closed_since = None
         elif self.closed_since is None:
             self.closed_since = asyncio.get_running_loop().time()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible."""
-        assert 0 <= self.running <= self.users, f"{self.running} of {self.users} are under way"
-        assert self.users, "a lane in which nobody is is kept"
+        """Raise AssertionError if a count is impossible."""
+        assert 0 <= self.running <= self.users, f"{self.running} of {self.users} requests are running"
+        assert self.users, "a lane without requests exists"
 
 
 WAITING_PER_PLACE = 16
-"""Requests that may wait for each that a model's replicas take at once: the last of them waits 16 answers long."""
+"""The most waiting requests for each request that the model's replicas accept: the last one waits for 16 full
+outputs.
+"""
 
 NOBODY = Share("")
-"""Whose requests are where there are no keys."""
+"""The share of requests without an API key."""
 
-LOOK_SECONDS = 1.0  # the least between two looks at whether an open queue has closed
+LOOK_SECONDS = 1.0  # shortest time between two checks whether an open queue has closed
 
 Waiter = asyncio.Future[bool]
-"""True: it is let in in its turn. False: it has waited for long enough, and goes on."""
+"""True if the request was admitted in its turn, False if it has waited for the longest time allowed and proceeds
+anyway.
+"""
 
 
 class Capacity(Protocol):
-    """How many requests a model takes at once, by served name."""
+    """The number of requests that a model accepts, by served name."""
 
     def now(self, name: str) -> int | None:
-        """Those of its ready replicas; 0 while one has yet to come, None where none will."""
+        """Return the requests its ready replicas accept; 0 if a replica is expected, None if none is."""
 
     def together(self, names: Collection[str]) -> int:
-        """Those of the ready replicas that answer to any of these names of a model."""
+        """Return the requests accepted by the ready replicas that serve any of these names of one model."""
 
     def closed(self, name: str) -> bool:
-        """Whether `now` is 0."""
+        """Return whether `now` is 0."""
 
     def later(self, name: str) -> int:
-        """Those of the replicas that it may have."""
+        """Return the requests accepted after the model has scaled up to its maximum."""
 
 
 class ModelQueue:
-    """The requests for a model, under way or waiting for their turn. Changed on the event loop only.
+    """The running and waiting requests of one model. Use on the event loop only.
 
-    `lanes` are the names by which somebody asks now.
+    `lanes`: by served name, those with requests.
     """
 
     def __init__(self, capacity: Capacity, most: int, patience: float, held: Callable[[int], None]) -> None:
@@ -91,23 +97,25 @@ class ModelQueue:
 
     @property
     def running(self) -> int:
-        """Requests that are under way, by whatever name."""
+        """Number of running requests under any name."""
         return sum(lane.running for lane in self.lanes.values())
 
     def join(self, name: str) -> Lane:
-        """Somebody comes who asks by that name."""
+        """Add a request to the lane of this name."""
         lane = self.lanes.setdefault(name, Lane(name))
         lane.users += 1
         return lane
 
     def part(self, lane: Lane) -> None:
-        """Somebody has gone, who had joined."""
+        """Remove a request that had joined the lane."""
         lane.users -= 1
         if not lane.users:
             del self.lanes[lane.name]
 
     def push(self, lane: Lane, share: Share, cost: int) -> Entry[Waiter]:
-        """Line up. Raises Refusal 503 where there is no room, unless somebody with more requests gives way."""
+        """Queue a request, or start it if nothing waits. Raises Refusal 503 if the queue is full and no other
+        request is evicted.
+        """
         waiter: Waiter = asyncio.get_running_loop().create_future()
         if not self.queue:
             if self._is_open(lane):
@@ -121,15 +129,17 @@ class ModelQueue:
         return entry
 
     def passes(self, lane: Lane) -> bool:
-        """Whether a request that shares with nobody need not line up."""
+        """Return whether a request without a key can skip the queue."""
         return not self.queue.waiting((lane.name,)) and not self._capacity.closed(lane.name)
 
     def dispatch(self) -> None:
-        """Let in whoever's turn it is, while there is room. Where no replica will be there, all go on and hear why."""
+        """Admit waiting requests while the model accepts more. If no replica is expected, admit all: each gets an
+        error later.
+        """
         bounds = self._look()
         together = self._together(bounds)
         while self.queue and (entry := self.queue.pop(self._open(bounds, together))) is not None:
-            if entry.item.cancelled():  # its client has gone, and its task has not noticed yet
+            if entry.item.cancelled():  # its client has disconnected, but its task has not run yet
                 self.queue.settle(entry, 0)
                 continue
             self.lanes[entry.lane].running += 1
@@ -137,42 +147,46 @@ class ModelQueue:
         self._count()
 
     def leave(self, entry: Entry[Waiter], cost: int) -> None:
-        """A request that was let in has ended."""
+        """End an admitted request at its actual cost."""
         self.queue.settle(entry, cost)
         self.ended(self.lanes[entry.lane])
 
     def ended(self, lane: Lane) -> None:
-        """One that was under way is no longer."""
+        """Record that a running request has ended."""
         lane.running -= 1
         if self.queue:
             self.dispatch()
 
     def patience(self, lane: Lane, since: float) -> float:
-        """Seconds for which a request that came at `since` is held if no replica comes; looked at again by then."""
+        """Return the seconds until the request that arrived at `since` stops being held, or should be checked again."""
         if lane.closed_since is None:
             return max(self._patience, LOOK_SECONDS)
         return max(since, lane.closed_since) + self._patience - asyncio.get_running_loop().time()
 
     def tire(self, entry: Entry[Waiter]) -> None:
-        """A request has been held for long enough: it goes on, to be told why there is no replica."""
+        """Stop holding a request: it proceeds, and gets the error that no replica is ready."""
         self.queue.remove(entry)
         self.lanes[entry.lane].running += 1
         entry.item.set_result(False)
         self._count()
 
     def abandon(self, entry: Entry[Waiter]) -> None:
-        """A request that will not go on: its client has gone, or it has given way."""
+        """Remove a request that will not proceed: its client disconnected, or it was evicted."""
         if entry.waiting:
             self.queue.remove(entry)
             self._count()
-        elif not entry.item.cancelled() and entry.item.exception() is None:  # let in, and gone before it noticed
+        elif (
+            not entry.item.cancelled() and entry.item.exception() is None
+        ):  # admitted, but cancelled before its task ran
             if entry.item.result():
                 self.leave(entry, 0)
             else:
                 self.ended(self.lanes[entry.lane])
 
     def _make_room(self, lane: Lane, share: Share, cost: int) -> None:
-        """Lanes that are open bound together what waits in them, and so do those that are closed. Raises Refusal."""
+        """Evict a waiting request if the limit is reached. Open lanes share one limit, closed lanes another. Raises
+        Refusal.
+        """
         closed = self._capacity.closed(lane.name)
         rivals = [name for name in self.lanes if self._capacity.closed(name) is closed]
         waiting = self.queue.waiting(rivals)
@@ -192,11 +206,11 @@ class ModelQueue:
         return max(1, min(self._most, WAITING_PER_PLACE * places))
 
     def _lets_in(self, lane: Lane) -> bool:
-        """Whether who comes now has its turn at once."""
+        """Return whether a request that arrives now in this lane starts immediately."""
         return self._is_open(lane) and not self.queue.waiting((lane.name,))
 
     def _is_open(self, lane: Lane) -> bool:
-        """Whether it lets somebody in now; nearly always it is the only one."""
+        """Return whether the lane admits a request now. In most cases it is the only lane."""
         if len(self.lanes) > 1:
             bounds = self._look()
             return lane.name in self._open(bounds, self._together(bounds))
@@ -205,20 +219,20 @@ class ModelQueue:
         return most is None or lane.running < most
 
     def _look(self) -> Mapping[str, int | None]:
-        """How many each lane takes, and since when there have been none."""
+        """Return how many requests each lane accepts, and update which lanes are closed."""
         bounds = {name: self._capacity.now(name) for name in self.lanes}
         for name, most in bounds.items():
             self.lanes[name].note(closed=most == 0)
         return bounds
 
     def _together(self, bounds: Mapping[str, int | None]) -> int:
-        """How many they take in all; nearly always they are one, which has been asked already."""
+        """Return how many requests all lanes accept together. If there is one lane, its own number is used."""
         if len(bounds) == 1:
             return next(iter(bounds.values())) or 0
         return self._capacity.together(bounds)
 
     def _open(self, bounds: Mapping[str, int | None], together: int) -> list[str]:
-        """The lanes that let somebody in now."""
+        """Return the lanes that admit a request now."""
         full = self.running >= together
         return [name for name, most in bounds.items() if most is None or (not full and self.lanes[name].running < most)]
 
@@ -229,7 +243,7 @@ class ModelQueue:
             self._tell_held(change)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible, or a request waits in an open queue."""
+        """Raise AssertionError if a count is impossible, or if a request waits in an open queue."""
         self.queue.check_integrity()
         assert self.queue.waiting(self.lanes) == len(self.queue), "a request waits in a lane that does not exist"
         bounds, together = {name: self._capacity.now(name) for name in self.lanes}, self._capacity.together(self.lanes)
@@ -237,4 +251,4 @@ class ModelQueue:
             lane.check_integrity()
         assert not self.queue.waiting(self._open(bounds, together)), "a request waits in an open queue"
         held = self.queue.waiting([name for name, most in bounds.items() if most == 0])
-        assert self._told == held, f"{held} are held, and {self._told} were told of"
+        assert self._told == held, f"{held} requests are held, but {self._told} were reported"

@@ -1,4 +1,4 @@
-"""The queues of all models, and a request's way through one."""
+"""The queues of all models, and the context of one request in its queue."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from plimsoll_gateway.admission.fair.model_queue import NOBODY, Capacity, Lane, 
 from plimsoll_gateway.discovery.routing_table import ObjectKey
 
 Held = Callable[[ObjectKey, int], None]
-"""Told that so many more requests for a model wait for a replica, or so many fewer."""
+"""Called with a model's key and by how much its number of requests waiting for a replica has changed."""
 
-TICK = 0.001  # seconds that are none: what a timer may be early by
+TICK = 0.001  # seconds: tolerance for timers that fire early
 
 
 class ModelQueues:
-    """One queue for each model that requests ask for now.
+    """One queue for each model with requests.
 
-    `most`: requests with keys that may wait in any of them.
-    `patience`: seconds that a request is held; then it goes on, and hears why.
+    `most`: the most requests with keys that may wait in one queue.
+    `patience`: the longest time in seconds that a request is held; after that it proceeds and gets an error.
     """
 
     def __init__(self, capacity: Capacity, most: int, patience: float, held: Held = lambda *_: None) -> None:
@@ -33,8 +33,10 @@ class ModelQueues:
         self._queues: dict[ObjectKey, ModelQueue] = {}
 
     def enter(self, key: ObjectKey, name: str, share: Share | None, cost: int) -> Turn:
-        """For a request for `key` by that name: a context that waits for its turn. `share` None passes at once, unless
-        the queue is closed to that name, or others were held there and still wait.
+        """Return a context that waits until the request is admitted.
+
+        With `share` None the request passes immediately, unless the queue is closed for the name or held requests still
+        wait.
         """
         model_queue = self._queues.get(key)
         if model_queue is None:
@@ -43,28 +45,28 @@ class ModelQueues:
         return Turn(self, key, model_queue, name, share, cost)
 
     def wake(self) -> None:
-        """Replicas have come or gone."""
+        """Admit waiting requests after replicas have changed."""
         for model_queue in tuple(self._queues.values()):
             model_queue.dispatch()
 
     def leave(self, key: ObjectKey) -> None:
-        """A request has left; an empty queue is removed."""
+        """Remove the queue of a model if it has no requests."""
         if not self._queues[key].lanes:
             del self._queues[key]
 
     def waiting(self, key: ObjectKey) -> int:
-        """Requests for a model, by whatever name, that wait for their turn."""
+        """Return the number of requests for a model that wait, under any name."""
         model_queue = self._queues.get(key)
         return 0 if model_queue is None else len(model_queue.queue)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible, or a request waits in an open queue."""
+        """Raise AssertionError if a count is impossible, or if a request waits in an open queue."""
         for model_queue in self._queues.values():
             model_queue.check_integrity()
 
 
 class Turn:
-    """One request's turn: the block runs once it has come, and the next one's comes at its end."""
+    """Context of one request: the block runs after admission, and its end admits the next request."""
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
 
     def cost(self, tokens: int) -> None:
-        """What the request has cost, now that it is known."""
+        """Record the actual cost of the request in tokens."""
         self._cost = tokens
 
     async def __aenter__(self) -> Self:

@@ -1,1 +1,1 @@
-"""Usage and limits of one key: requests and tokens a minute, and streams at once."""
+"""Usage and limits of one API key: requests and tokens a minute, and concurrent streams."""

@@ -1,7 +1,7 @@
-"""A key's request from its arrival to its end, and what it counts for.
+"""The quota usage of one request of a key, from its arrival to its end.
 
-Refused requests count for nothing, nor does one whose client hangs up while it waits for its turn. Tokens are reserved
-as the body lets expect, and corrected once the answer tells what they were.
+Refused requests use nothing, nor does a request whose client disconnects while it is queued. Tokens are reserved by an
+estimate from the body, and corrected by the usage that the response reports.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ _OF_REQUESTS, _OF_TOKENS = (
 
 
 class ShareSource(Protocol):
-    """Who knows how much of a key's limits may be used here."""
+    """Provides the shares of a key's limits that this gateway may use."""
 
     def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
-        """Our shares of them; None where all that the key has is ours to give."""
+        """Return the shares of the key's limits; None if this gateway may use the whole limits."""
 
 
 class Quotas:
-    """The usage of all keys, by name: a key that is renewed keeps its usage."""
+    """The usage of all keys by name: a renewed key keeps its usage."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, share_source: ShareSource | None = None) -> None:
-        """`share_source`: where several gateways share the limits of keys."""
+        """`share_source`: set if several gateways share the limits of keys."""
         self._clock = clock
         self._share_source = share_source
         self._usages: dict[str, Usage] = {}
 
     def admit(self, key: ApiKey | None) -> Reservation | Unlimited:
-        """Let a request begin, to be used with `with`. Raises Refusal 429. None is nobody, who has no limits."""
+        """Return the reservation of a new request, to be used with `with`. Raises Refusal 429. A key of None has no
+        limits.
+        """
         if key is None:
             return UNLIMITED
         usage, now = self.usage(key.name), self._clock()
@@ -51,36 +53,32 @@ class Quotas:
         return Reservation(key, usage, self._clock, now, quota_share)
 
     def usage(self, name: str) -> Usage:
-        """What the key of that name has used."""
+        """Return the usage of the key with this name."""
         usage = self._usages.get(name)
         if usage is None:
             usage = self._usages[name] = Usage()
         return usage
 
     def used(self, now: float) -> list[str]:
-        """The names of keys that have used anything."""
+        """Return the names of keys with usage."""
         return [name for name, usage in self._usages.items() if not usage.idle(now)]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible."""
+        """Raise AssertionError if a count is impossible."""
         for usage in self._usages.values():
             usage.check_integrity()
 
 
 class Unlimited:
-    """A request that counts nowhere."""
+    """The reservation of a request without a key: all methods do nothing."""
 
-    def reserve(self, tokens: int) -> None:
-        """Nothing is set aside."""
+    def reserve(self, tokens: int) -> None: ...
 
-    def begin(self) -> None:
-        """It counts for nothing."""
+    def begin(self) -> None: ...
 
-    def used(self, tokens: int) -> None:
-        """That is nobody's."""
+    def used(self, tokens: int) -> None: ...
 
     def headers(self) -> list[RawHeader]:
-        """None."""
         return []
 
     def __enter__(self) -> Self:
@@ -96,7 +94,7 @@ UNLIMITED = Unlimited()
 
 
 class Reservation:
-    """One request that counts. What it has reserved and not used is given back at the end of the `with` block."""
+    """The reservation of one request. The `with` block's end returns the unused part."""
 
     def __init__(
         self, key: ApiKey, usage: Usage, clock: Callable[[], float], now: float, quota_share: QuotaShare | None
@@ -120,10 +118,10 @@ class Reservation:
         usage.streams += 1
 
     def reserve(self, tokens: int) -> None:
-        """Set so many tokens aside. Raises Refusal 429."""
+        """Reserve tokens. Raises Refusal 429."""
         most, now = self.key.limits.tokens_per_minute, self._clock()
         if self._quota_share is not None and Kind.TOKENS not in self._quota_share.parts:
-            most = None  # the limit was removed from the key's file since the request was admitted
+            most = None  # the limit was removed from the key's file after the request was admitted
         if most is not None and tokens > most:
             raise self._told(request_beyond_limit(self.key.name, tokens, most))
         self._take(Kind.TOKENS, tokens, most, self._usage.tokens, now)
@@ -131,7 +129,7 @@ class Reservation:
         self._reserved_in = self._usage.tokens.take(tokens, now)
 
     def _take(self, kind: Kind, amount: int, most: int | None, window: Window, now: float) -> None:
-        """Raise Refusal 429 where there is no room for so much."""
+        """Raise Refusal 429 if `amount` exceeds the limit or this gateway's share of it."""
         if most is None:
             return
         quota_share, share = self._quota_share, most
@@ -145,15 +143,15 @@ class Reservation:
             raise self._told(rate_limited(self.key.name, kind.name.lower(), most, wait))
 
     def begin(self) -> None:
-        """A replica has been sent the request: it counts as one."""
+        """Count the request: it has been sent to a replica."""
         self._begun = True
 
     def used(self, tokens: int) -> None:
-        """The answer was begun, and has taken so many tokens, as far as is known."""
+        """Record the tokens used by a response, as far as they are known."""
         self._used = tokens
 
     def headers(self) -> list[RawHeader]:
-        """OpenAI's headers for the limits that the key has."""
+        """Return OpenAI's rate-limit headers for the limits of the key."""
         limits, quota_share, now = self.key.limits, self._quota_share, self._clock()
         found: list[RawHeader] = []
         for kind, (limit, remaining, reset), most, window in (

@@ -1,8 +1,7 @@
-"""The shares of a key's quotas that one gateway of several holds, and what shows how much it needs of them.
+"""The shares of a key's quotas that one of several gateways holds, and the demand that it reports.
 
-A share bounds what is used in the last minute, just as the limit of a gateway that is alone. So long as the shares of
-all gateways are together no more than the limit, and none is below what its holder has used, no minute has more than
-the limit over all of them.
+A share bounds the usage of the last minute, like the limit of a single gateway. As long as the shares of all gateways
+sum to at most the limit, and no share is below its holder's usage, no minute exceeds the limit.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from plimsoll_gateway.admission.quota.usage import Kind, Usage
 from plimsoll_gateway.keys.api_key import KeyLimits
 
 DEMAND_SECONDS = 2
-"""A gateway would like what it has used and what was asked of it in so many seconds: a share grows in less."""
+"""A gateway requests a share of its usage plus the demand of this many seconds. Shares grow in less time."""
 SOON = 1.0
-"""Seconds after which a gateway has its part of what others do not need."""
+"""Seconds after which a gateway has its part of the quota that other gateways do not need."""
 
 
 class Part:
-    """One quota: the key's `limit`, our `share`, what others used of it, and what was asked of us lately.
+    """One quota: the key's `limit`, our `share`, other gateways' usage (`elsewhere`), and recent demand (`asked`).
 
-    `due`: what our share comes down to as what we have used leaves the last minute; it is never above that otherwise.
-    `confirmed`: when the owner last said so; the time of our own first guess until then.
+    `due`: the share granted by the owner. `share` is above it only as long as the usage of the last minute is.
+    `confirmed`: when the owner last granted a share; before that, when the part was created.
     """
 
     __slots__ = ("asked", "confirmed", "due", "elsewhere", "limit", "share")
@@ -38,7 +37,7 @@ class Part:
 
 
 class QuotaShare:
-    """One key's shares. Where the key has no limit, there is no share of it."""
+    """The shares of one key. A quota without a limit has no share."""
 
     def __init__(
         self,
@@ -48,8 +47,9 @@ class QuotaShare:
         hungry: Callable[[], None],
         now: float,
     ) -> None:
-        """`first`: the share of a limit that one holds of whom the owner has heard nothing. `hungry` is called when a
-        request is refused that the limit might have allowed.
+        """`first`: returns the share of a limit that a gateway holds before the owner has granted one.
+
+        `hungry` is called when a request is refused that the whole limit might have allowed.
         """
         self.usage = usage
         self.parts: dict[Kind, Part] = {}
@@ -57,7 +57,7 @@ class QuotaShare:
         self.renew(limits, first, now)
 
     def renew(self, limits: KeyLimits, first: Callable[[int], int], now: float) -> None:
-        """The key's limits may be others now. A share is never above its limit, nor below what was used of it."""
+        """Apply changed limits of the key. A share never exceeds its limit, and is not below its usage."""
         self.limits = limits
         for kind, limit in limits_of(limits).items():
             part = self.parts.get(kind)
@@ -69,7 +69,9 @@ class QuotaShare:
                 part.limit, part.due, part.share = limit, min(limit, part.due), min(limit, part.share)
 
     def share(self, kind: Kind, now: float) -> int | None:
-        """How much may be used here; None without a limit. What is called back is not used again once it is free."""
+        """Return the amount this gateway may use; None without a limit. A reclaimed amount is not used again once it
+        is free.
+        """
         part = self.parts.get(kind)
         if part is None:
             return None
@@ -77,18 +79,18 @@ class QuotaShare:
         return part.share
 
     def elsewhere(self, kind: Kind) -> int:
-        """What other gateways have used, when the owner last spoke."""
+        """Return the usage of other gateways as the owner last reported it."""
         part = self.parts.get(kind)
         return 0 if part is None else part.elsewhere
 
     def note(self, kind: Kind, amount: int, now: float) -> None:
-        """So much is asked for."""
+        """Record a demand of `amount`."""
         part = self.parts.get(kind)
         if part is not None:
             part.asked.take(amount, now)
 
     def refused(self, kind: Kind, amount: int, now: float) -> float:
-        """A request has no room in our share: the owner is to hear of it at once. Returns the seconds to wait."""
+        """Record that a request does not fit into our share, and notify the owner. Returns the seconds to wait."""
         self._hungry()
         part = self.parts[kind]
         if kind is Kind.STREAMS:
@@ -98,14 +100,14 @@ class QuotaShare:
         return min(float(SECONDS), max(SOON, window.seconds_until(amount, part.limit - part.elsewhere, now)))
 
     def want(self, kind: Kind, now: float) -> int:
-        """What we would like to hold; nothing but what is used where nothing was asked lately."""
+        """Return the share to request: usage plus recent demand, at most the limit."""
         part = self.parts[kind]
         part.asked.forget(now)
         used = self.usage.used(kind, now)
         return max(used, min(part.limit, used + part.asked.total))
 
     def grant(self, kind: Kind, share: int, elsewhere: int, now: float) -> int:
-        """The owner has spoken. Returns how much of our share is given back: what is used cannot be, as yet."""
+        """Apply a grant of the owner. Returns the amount given back; used amounts cannot be returned yet."""
         part = self.parts.get(kind)
         if part is None:
             return 0
@@ -116,11 +118,11 @@ class QuotaShare:
         return before - part.share
 
     def idle(self, now: float) -> bool:
-        """Whether nothing is used or wanted."""
+        """Return whether nothing is used or in demand."""
         return not any(self.want(kind, now) for kind in self.parts)
 
     def check_integrity(self, now: float) -> None:
-        """Raise AssertionError where a share is impossible."""
+        """Raise AssertionError if a share is impossible."""
         for kind, part in self.parts.items():
             part.asked.check_integrity()
             assert 0 <= part.share <= max(part.limit, self.usage.used(kind, now)), (
@@ -130,7 +132,7 @@ class QuotaShare:
 
 
 def limits_of(limits: KeyLimits) -> dict[Kind, int | None]:
-    """A key's limits by kind."""
+    """Return a key's limits by kind."""
     return {
         Kind.REQUESTS: limits.requests_per_minute,
         Kind.TOKENS: limits.tokens_per_minute,

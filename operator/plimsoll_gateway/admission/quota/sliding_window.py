@@ -1,7 +1,7 @@
-"""What was used in the last minute, second by second.
+"""A sliding window of the amounts used in the last minute, by second.
 
-A bucket that refills lets twice its size through in the minute after a rest. A window does not: no minute, wherever it
-begins, has more than the limit, and a steady client gets 60/61 of it.
+A token bucket allows twice its size in the minute after an idle period. A window does not: no minute exceeds the limit,
+wherever it starts, and a steady client gets 60/61 of it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ SECONDS = 60
 
 
 class Window:
-    """Amounts used in the last minute, or other time, by whole seconds of a clock that does not go back."""
+    """Amounts used in the last `seconds` whole seconds of a monotonic clock."""
 
     def __init__(self, seconds: int = SECONDS) -> None:
-        # Time that begins within a second touches one more of them.
+        # An interval that starts within a second overlaps one more slot.
         self._slots = seconds + 1
         self._amounts = [0] * self._slots
         self._newest = 0
         self.total = 0
 
     def take(self, amount: int, now: float) -> int:
-        """Use so much now; returns the second, for `correct`."""
+        """Add an amount, and return its second for `correct`."""
         self.forget(now)
         self._amounts[self._newest % self._slots] += amount
         self.total += amount
         return self._newest
 
     def correct(self, second: int, difference: int, now: float) -> None:
-        """More or less was used in that second than was said then.
+        """Correct the amount of an earlier second by `difference`.
 
-        Where that is too long ago, what was used beyond what was said counts now: it has not counted yet.
+        If that second has left the window, a positive difference counts for the current second, since it has not
+        counted yet.
         """
         self.forget(now)
         if second > self._newest - self._slots:
@@ -41,7 +42,7 @@ class Window:
             self.take(difference, now)
 
     def forget(self, now: float) -> None:
-        """Leave out what is longer ago."""
+        """Remove the amounts that have left the window."""
         second = int(now)
         if second <= self._newest:
             return
@@ -51,7 +52,7 @@ class Window:
         self._newest = second
 
     def seconds_until(self, amount: int, most: int, now: float) -> float:
-        """How long until `amount` more is at most `most` in the time, if nothing else is used; infinity for never."""
+        """Return the seconds until `amount` fits into `most`, if nothing else is used; infinity if it never does."""
         self.forget(now)
         left = self.total + amount - most
         if left <= 0:
@@ -63,9 +64,9 @@ class Window:
         return math.inf
 
     def seconds_until_empty(self, now: float) -> float:
-        """How long until nothing is used any more."""
+        """Return the seconds until the window is empty."""
         self.forget(now)
-        if self._amounts[self._newest % self._slots]:  # as nearly always: something has just been used
+        if self._amounts[self._newest % self._slots]:  # the usual case: something was used in this second
             return self._newest + self._slots - now
         for second in range(self._newest - 1, self._newest - self._slots, -1):
             if self._amounts[second % self._slots]:
@@ -73,6 +74,6 @@ class Window:
         return 0.0
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the sum is not that of the seconds, or one has less than nothing."""
+        """Raise AssertionError if the total differs from the sum of the slots, or if a slot is negative."""
         assert self.total == sum(self._amounts), f"{self.total} is not the sum of {self._amounts}"
-        assert min(self._amounts) >= 0, f"less than nothing was used: {self._amounts}"
+        assert min(self._amounts) >= 0, f"a slot is negative: {self._amounts}"

@@ -1,15 +1,15 @@
-"""How many tokens an answer took, read from what passes by.
+"""Counts the tokens of a response while it passes through the gateway.
 
-Answers that tell (`usage`, at the end of a whole answer or of a stream that was asked for it) are believed. Of other
-streams each event counts as a token, which it has at least.
+If the response reports `usage` (at its end, or in the last event of a stream that requested it), that counts. Otherwise
+each event of a stream counts as one token, the least it can have.
 """
 
 from __future__ import annotations
 
 import re
 
-# Within a text of the answer the quotes would be escaped. What a model writes as JSON, in Anthropic's form the input of
-# a tool, stands before the answer's usage: the last one counts.
+# Quotes within a text of the output would be escaped. JSON that a model writes (the input of a tool in Anthropic's
+# format) precedes the usage: the last match counts.
 _USAGE = b'"usage"'
 _TOTAL = re.compile(rb'"total_tokens"\s*:\s*(\d{1,12})')
 _PART = re.compile(rb'"(?:(?:cache_creation_|cache_read_)?input|output)_tokens"\s*:\s*(\d{1,12})')
@@ -18,9 +18,9 @@ TAIL = 2048
 
 
 class Meter:
-    """Reads one answer. `prompt` is how many tokens its request was taken for without the answer's.
+    """Counts the tokens of one response. `prompt`: estimated tokens of the request's prompt.
 
-    An answer that is an error, or that did not come, uses nothing. Where nobody waited for it, the prompt is used.
+    An error or a missing response uses nothing. If the client left before the response began, the prompt counts.
     """
 
     def __init__(self, prompt: int) -> None:
@@ -28,36 +28,36 @@ class Meter:
         self._events = 0
         self._tail = b""
         self._begun = False
-        self._awaited = False  # a replica has the request, and its answer has not come
-        self.sent = 0  # how many replicas have been sent the request
+        self._awaited = False  # a replica has the request, but its response has not begun
+        self.sent = 0  # number of replicas that the request was sent to
 
     def sending(self) -> None:
-        """A replica is about to be sent the request."""
+        """Record that the request is being sent to a replica."""
         self.sent += 1
         self._awaited = True
 
     def not_sent(self) -> None:
-        """There was no connection to it."""
+        """Record that no connection to the replica was made."""
         self.sent -= 1
         self.failed()
 
     def failed(self) -> None:
-        """No answer came of it."""
+        """Record that the replica sent no response."""
         self._awaited = False
 
     def begin(self, status: int) -> None:
-        """An answer of this status begins."""
+        """Record the start of a response with this status."""
         self._begun = status < 400
         self._awaited = False
 
     def read(self, chunk: bytes, *, events: bool) -> None:
-        """A piece has passed by."""
+        """Read a chunk of the response body."""
         if events:
             self._events += chunk.count(_EVENT)
         self._tail = chunk[-TAIL:] if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
 
     def tokens(self) -> int:
-        """What is known now."""
+        """Return the tokens counted so far."""
         if not self._begun:
             return self._prompt if self._awaited else 0
         told = _told(self._tail)
@@ -65,7 +65,9 @@ class Meter:
 
 
 def _told(tail: bytes) -> int | None:
-    """What the usage says with which an answer ends: all tokens, or in Anthropic's form the parts of them."""
+    """Return the total of the usage at the end of a response, or the sum of its parts (Anthropic's format); None
+    without one.
+    """
     usage = tail[tail.rfind(_USAGE) :] if _USAGE in tail else b""
     if totals := _TOTAL.findall(usage):
         return int(totals[-1])

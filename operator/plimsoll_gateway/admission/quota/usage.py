@@ -1,4 +1,4 @@
-"""What one key has used of each of its quotas."""
+"""Usage of one key, by quota."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plimsoll_gateway.admission.quota.sliding_window import Window
 
 
 class Kind(IntEnum):
-    """What a quota is of."""
+    """The kinds of quotas."""
 
     REQUESTS = 0
     TOKENS = 1
@@ -16,7 +16,7 @@ class Kind(IntEnum):
 
 
 class Usage:
-    """What one key has used here; the limits come with each request, for they may have changed."""
+    """Usage of one key at this gateway. The limits are passed with each request, since they may change."""
 
     def __init__(self) -> None:
         self.requests = Window()
@@ -24,7 +24,7 @@ class Usage:
         self.streams = 0
 
     def used(self, kind: Kind, now: float) -> int:
-        """Of one quota: in the last minute, or at this moment."""
+        """Return the usage of a quota: of the last minute, or for streams the current number."""
         if kind is Kind.STREAMS:
             return self.streams
         window = self.requests if kind is Kind.REQUESTS else self.tokens
@@ -32,11 +32,11 @@ class Usage:
         return window.total
 
     def idle(self, now: float) -> bool:
-        """Whether nothing counts any more."""
+        """Return whether nothing counts."""
         return not any(self.used(kind, now) for kind in Kind)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible."""
+        """Raise AssertionError if a count is impossible."""
         self.requests.check_integrity()
         self.tokens.check_integrity()
-        assert self.streams >= 0, f"{self.streams} requests are under way"
+        assert self.streams >= 0, f"{self.streams} streams are open"

@@ -1,8 +1,8 @@
-"""A connection between two gateways that have the same secret: each proves it, and each message carries a proof.
+"""Authenticated connection between two gateways with the same secret.
 
-Whoever dials proves first, over fresh random bytes of both sides, so that what somebody overhears opens no connection
-later. What is said is no secret (names of keys and counts), and is not hidden; that nobody else has said it is what
-matters. A message is its length, its bytes and 16 bytes of HMAC-SHA256 over its number in this direction and itself.
+The dialling side proves the secret first, over fresh random bytes of both sides, so that a recorded handshake opens no
+later connection. Messages (names of keys, counts) are authenticated but not encrypted. A message is its length, its
+payload, and 16 bytes of HMAC-SHA256 over its number in this direction and its payload.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 TAG_BYTES = 16
 MOST_BYTES = 4 << 20
-"""Of one message: a report with as many lines as it may have, and long names, takes half of it."""
+"""Size limit of a message. A report with the most lines and long names needs half of it."""
 
 
 class WireError(Exception):
-    """The other side says what no gateway with our secret would; the message says what, and never quotes it."""
+    """The peer sent data that no gateway with our secret sends. The message describes it, and never quotes it."""
 
 
 class Channel:
-    """An open connection on which both sides have proved themselves."""
+    """An open connection on which both sides have proved the secret."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sending: bytes, receiving: bytes
@@ -40,37 +40,37 @@ class Channel:
 
     @property
     def host(self) -> str:
-        """The other side's address, without its port."""
+        """The peer's address, without its port."""
         return str(self._writer.get_extra_info("peername")[0])
 
     async def send(self, payload: bytes) -> None:
-        """Say something. Raises OSError."""
+        """Send a message. Raises OSError."""
         self._writer.write(len(payload).to_bytes(4, "big") + payload + _tag(self._sending, self._sent, payload))
         self._sent += 1
         await self._writer.drain()
 
     async def receive(self) -> bytes:
-        """The next message. Raises WireError, or OSError at the end."""
+        """Receive the next message. Raises WireError, or OSError at the end of the connection."""
         try:
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             if size > MOST_BYTES:
-                raise WireError(f"a message of {size} bytes, and {MOST_BYTES} is the most")
+                raise WireError(f"it sent a message of {size} bytes; the limit is {MOST_BYTES}")
             payload = await self._reader.readexactly(size)
             tag = await self._reader.readexactly(TAG_BYTES)
         except asyncio.IncompleteReadError:
             raise ConnectionResetError("the connection has ended") from None
         if not hmac.compare_digest(tag, _tag(self._receiving, self._received, payload)):
-            raise WireError("a message that is not as it was sent")
+            raise WireError("the HMAC of a message is wrong")
         self._received += 1
         return payload
 
     def close(self) -> None:
-        """End it now."""
+        """Close the connection immediately."""
         self._writer.transport.abort()
 
 
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, known: Sequence[bytes]) -> Channel:
-    """Let in who has one of our secrets. Raises WireError, or OSError at the end."""
+    """Accept a peer that proves one of our secrets. Raises WireError, or OSError at the end of the connection."""
     ours = MAGIC + secrets.token_bytes(NONCE_BYTES)
     writer.write(ours)
     theirs = await _exactly(reader, NONCE_BYTES)
@@ -83,16 +83,16 @@ async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kno
 
 
 async def dial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> Channel:
-    """Come in with our secret. Raises WireError, or OSError at the end."""
+    """Connect to a peer with our secret. Raises WireError, or OSError at the end of the connection."""
     theirs = await _exactly(reader, len(MAGIC) + NONCE_BYTES)
     if not theirs.startswith(MAGIC):
-        raise WireError("it is no gateway, or one of another version")
+        raise WireError("it is not a gateway, or has another version")
     ours = secrets.token_bytes(NONCE_BYTES)
     writer.write(ours + _proof(secret, b"dials", theirs + ours))
     try:
         proof = await _exactly(reader, PROOF_BYTES)
     except ConnectionResetError:
-        raise WireError("it refuses us: do both have the same secret?") from None
+        raise WireError("it closed the connection; check that both gateways have the same secret") from None
     if not hmac.compare_digest(proof, _proof(secret, b"accepts", theirs + ours)):
         raise WireError("it does not have our secret")
     return _channel(reader, writer, secret, theirs + ours, dials=True)

@@ -1,4 +1,4 @@
-"""The exchange of reports and replies with all other gateways, for as long as this one runs."""
+"""The exchange of reports and replies with all other gateways."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 CONNECT_SECONDS = 2.0
 GIVE_UP_SECONDS = 3.0
-"""After that long a reply is not waited for any more, and does not count."""
+"""A reply that takes longer is discarded."""
 HURRY_SECONDS = 0.05
-"""The least time between two reports to one gateway, where a request was refused or something was given back."""
+"""The shortest time between two reports to one gateway, if a request was refused or an amount was given back."""
 
 FAILURES = (OSError, TimeoutError, WireError, BadMessageError)
 
 
 class Exchange:
-    """Keeps a node's shares true. `joined` is set once it knows them."""
+    """Keeps a node's shares up to date. `joined` is set when the node knows its shares."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Exchange:
         node.hurry = self._hurry
 
     async def run(self, sock: socket.socket) -> None:
-        """For ever; closes the socket at the end."""
+        """Exchange reports until cancelled; closes the socket at the end."""
         server = await asyncio.start_server(self.listener.welcome, sock=sock)
         try:
             await self.keep_up()
@@ -61,10 +61,10 @@ class Exchange:
                 talk.end()
 
     async def keep_up(self) -> None:
-        """Look for others, and take the node's turns, for ever.
+        """Look up other gateways, and run the node's periodic work, until cancelled.
 
-        It has no turn before it knows who is there: it would take itself for alone. After that names are looked up
-        beside the turns, which a slow answer must not keep from being taken.
+        The periodic work starts after the first lookup; before it, the node would consider itself alone. Later lookups
+        run in a separate task, so that a slow name server does not delay the work.
         """
         await self._look()
         async with asyncio.TaskGroup() as tasks:
@@ -101,7 +101,7 @@ class Exchange:
 
 
 class Talk:
-    """Our reports to one gateway, one after the other, over a connection that is made again where it breaks."""
+    """Sends reports to one gateway, one at a time, over a connection that is reopened after errors."""
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class Talk:
         self._task = asyncio.create_task(self._run())
 
     def hurry(self) -> None:
-        """The next report shall go out soon."""
+        """Send the next report soon."""
         self._wanted.set()
 
     def end(self) -> None:
-        """No more reports."""
+        """Stop sending reports."""
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -157,12 +157,12 @@ class Talk:
             await channel.send(msgspec.msgpack.encode(self._node.report(self._peer, self._clock())))
             reply = read_reply(await channel.receive())
         if reply.instance == self._instance:
-            raise WireError("it is ourselves: is --peer-address the one that names tell?")
+            raise WireError("it is this gateway itself; set --peer-address to the address that --peers resolves to")
         if not self._node.accepts(self._peer, reply):
-            raise WireError("it replies to what was not said")
+            raise WireError("its reply does not match our last report")
         self._node.accept(self._peer, reply, self._clock())
         if self._failed:
-            log.info("the gateway at %s answers", self._peer)
+            log.info("the gateway at %s responds", self._peer)
             self._failed = ""
 
     async def _rest(self) -> None:
@@ -175,5 +175,5 @@ class Talk:
 
     def _tell(self, why: str) -> None:
         if why != self._failed:
-            log.warning("the gateway at %s does not share limits with us: %s", self._peer, why)
+            log.warning("cannot share limits with the gateway at %s: %s", self._peer, why)
         self._failed = why

@@ -1,4 +1,6 @@
-"""Where other gateways come in: a port of its own, behind a secret. Each is heard in its turn, however much it says."""
+"""Accepts the reports of other gateways on a separate port, protected by a secret, at a limited rate for each
+gateway.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,16 @@ log = logging.getLogger(__name__)
 PROVE_SECONDS = 2.0
 IDLE_SECONDS = 30.0
 REST_SECONDS = 0.02
-"""Between two reports of one gateway. One that sends more waits on its own connection, and nobody else does."""
+"""Pause between two reports of one gateway. A gateway that sends more waits on its own connection and delays no
+other.
+"""
 MOST_STRANGERS = 32
 MOST_CHANNELS = 256
 LOG_SECONDS = 60.0
 
 
 class Listener:
-    """Answers reports. `refused` counts connections that ended because of what they said."""
+    """Replies to reports. `refused` counts connections that were closed because of their content."""
 
     def __init__(
         self,
@@ -36,7 +40,7 @@ class Listener:
         ports: frozenset[int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ports`: where gateways listen; one that comes before names tell of it must say that it does, too."""
+        """`ports`: where gateways listen. A gateway that is not in DNS yet must use one of them."""
         self._node = node
         self._secrets = secrets
         self._ports = ports
@@ -59,7 +63,7 @@ class Listener:
             self.refused += 1
             self._complain(host, error)
         except (OSError, TimeoutError):
-            pass  # it has gone, or says nothing; whether it lives our own reports to it tell
+            pass  # it disconnected, or sends nothing; our own reports show whether it is alive
         finally:
             self._connections -= 1
             writer.transport.abort()
@@ -92,28 +96,28 @@ class Listener:
                 del self._channels[sender]
 
     def _check(self, report: Report, channel: Channel, before: str) -> None:
-        """Nobody speaks for another gateway."""
+        """Raise WireError unless the sender's address is its own."""
         if before:
-            raise WireError("it has given two addresses")
+            raise WireError("it reported two different addresses")
         try:
             address = read_address(report.sender)
         except BadAddressError:
-            raise WireError("the address that it gives is none") from None
+            raise WireError("it reported an invalid address") from None
         if report.sender != str(address) or address.host != channel.host:
-            raise WireError("the address that it gives is not the one that it comes from")
+            raise WireError("it reported an address other than the one it connects from")
         if report.sender == self._node.own:
-            raise WireError("the address that it gives is ours: has each gateway a --peer-address of its own?")
+            raise WireError("it reported our own address; give each gateway its own --peer-address")
         if report.sender not in self._node.membership.listed and address.port not in self._ports:
-            raise WireError("no gateway listens at the port that it gives")
+            raise WireError("it reported a port that is not in --peers")
 
     def _complain(self, host: str, error: Exception) -> None:
         now = self._clock()
         self._complained = {known: at for known, at in self._complained.items() if now - at < LOG_SECONDS}
         if host not in self._complained and len(self._complained) < MOST_CHANNELS:
             self._complained[host] = now
-            log.warning("a connection of %s to the gateways' port was ended: %s", host, error)
+            log.warning("closed a connection of %s to the gateways' port: %s", host, error)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for channel in list(self._channels.values()):
             channel.close()

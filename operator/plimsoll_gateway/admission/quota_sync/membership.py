@@ -1,7 +1,7 @@
-"""Which gateways there are, which of them answer, and which of those owns a key's quota.
+"""The known gateways, those that respond, and the owner of each key's quota.
 
-The owner is found by rendezvous hashing over those that answer: all who see the same gateways find the same one, and
-one that comes or goes moves its own keys only.
+Rendezvous hashing over the responding gateways selects the owner: gateways with the same view select the same owner,
+and a gateway that comes or goes moves its own keys only.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from plimsoll_gateway.admission.quota.sliding_window import SECONDS
 from plimsoll_gateway.routing.prefix import rank, seed
 
 GONE_SECONDS = SECONDS + 2.0
-"""What somebody used who went so long ago no longer counts, whenever within a second its window began."""
+"""The usage of a gateway that left so long ago has left the last minute, wherever within a second the window
+started.
+"""
 SILENT_SECONDS = 3.0
-"""One that has not answered for so long is passed over."""
+"""A gateway that has not responded for this time is not an owner."""
 
 
 class Membership:
-    """The gateways as one of them sees them; itself is always among them."""
+    """The gateways as one of them sees them, itself included."""
 
     def __init__(self, own: str) -> None:
         self.own = own
@@ -33,29 +35,29 @@ class Membership:
         self._gone: dict[str, float] = {}
 
     def list(self, addresses: Collection[str], now: float) -> None:
-        """These are there, as far as names tell."""
+        """Set the addresses that DNS lists."""
         self._listed = frozenset(addresses) | {self.own}
         self.look(now)
 
     @property
     def listed(self) -> frozenset[str]:
-        """Those that names tell of."""
+        """The addresses that DNS lists."""
         return self._listed
 
     def spoke(self, address: str, now: float) -> None:
-        """One has reported to us: it is there, whether it is listed yet or not."""
+        """Record a report of a gateway: it exists, whether listed or not."""
         self._spoke[address] = now
         if address not in self.members:
             self.look(now)
 
     def answered(self, address: str, now: float) -> None:
-        """One has replied to us: it can be an owner."""
+        """Record a reply of a gateway: it can be an owner."""
         self._answered[address] = now
         if address not in self.answering:
             self.look(now)
 
     def look(self, now: float) -> None:
-        """Take account of the time."""
+        """Update the members and the responding gateways."""
         self._spoke = _recent(self._spoke, now)
         self._answered = _recent(self._answered, now)
         members = tuple(sorted(self._listed | self._spoke.keys()))
@@ -69,11 +71,11 @@ class Membership:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else is there."""
+        """Whether no other gateway exists."""
         return len(self.members) == 1
 
     def order(self, key: str) -> tuple[str, ...]:
-        """All that are there, those first to whom a key belongs most."""
+        """Return all members, ranked for a key; the first responding one is its owner."""
         found = self._orders.get(key)
         if found is None:
             number = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
@@ -83,18 +85,18 @@ class Membership:
 
     @property
     def crowd(self) -> int:
-        """How many there are, and were a minute ago: what those used who are gone still counts."""
+        """Number of members now and within the last minute; the usage of those that left still counts."""
         return len(self.members) + len(self._gone)
 
     def owner(self, key: str) -> str:
-        """The first of those that answer."""
+        """Return the owner of a key: the first responding member of its order."""
         return next(member for member in self.order(key) if member in self.answering)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the lists contradict each other."""
-        assert self.own in self.answering, "it does not answer itself"
-        assert self.answering <= set(self.members), "one answers that is not there"
-        assert self._seeds.keys() == set(self.members), "ranks are of others than those that are there"
+        """Raise AssertionError if the lists contradict each other."""
+        assert self.own in self.answering, "the gateway does not respond to itself"
+        assert self.answering <= set(self.members), "a gateway responds that is not a member"
+        assert self._seeds.keys() == set(self.members), "ranked gateways and members differ"
 
 
 def _recent(times: dict[str, float], now: float) -> dict[str, float]:

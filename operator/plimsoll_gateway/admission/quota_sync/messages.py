@@ -1,6 +1,6 @@
-"""What gateways say to each other of their keys: a report, and its reply. Both are whole: neither builds on another.
+"""The messages between gateways: a report and its reply. Both are complete; neither depends on an earlier one.
 
-Times are never sent. What is asked of a clock is how long ago something was, each time of one's own.
+They contain no times: gateways measure intervals with their own clocks only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from plimsoll_gateway.admission.quota.usage import Kind
 from plimsoll_gateway.keys.api_key import NAME
 
 MOST_LINES = 20_000
-"""Of a report: some 600 KiB. Further keys keep the shares that they have."""
+"""The most lines of a report, about 600 KiB. Further keys keep their current shares."""
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 KeyName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")]
@@ -24,11 +24,11 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
 class BadMessageError(Exception):
-    """What another gateway sent is no message; the error says what is wrong, and never quotes it."""
+    """A peer sent an invalid message. The error describes it, and never quotes it."""
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One quota of a key: the share that the sender holds, what it has used of it, and what it would like in all."""
+    """One quota of a key: the sender's share, its usage, and the share it wants."""
 
     key: KeyName
     kind: Kind
@@ -38,10 +38,11 @@ class Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a gateway says to the owner of some keys, of all of theirs that were asked for lately.
+    """The report of a gateway to the owner of some keys, about all of them that are in use.
 
-    `instance` is new with each start, and `number` rises within it. `joined`: it knows the shares of all keys. Of keys
-    that are not among the `lines` one that has joined holds an even share at most, and one that has not holds nothing.
+    `instance` is new at each start; `number` increases within it. `joined`: the sender knows the shares of all keys. Of
+    a key that is not in `lines`, a joined sender holds at most an even share, and one that has not joined holds
+    nothing.
     """
 
     sender: Address
@@ -52,7 +53,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The share of a quota that the receiver may hold from now on, and what others have used of the quota."""
+    """The share of a quota that the receiver may hold, and the usage of the other gateways."""
 
     key: KeyName
     kind: Kind
@@ -61,8 +62,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The owner's answer to the report of that `number`. Keys to `forget` are idle everywhere, and
-    the receiver holds an even share of them."""
+    """The owner's reply to the report with this `number`. The keys in `forget` are idle at all gateways; the
+    receiver holds an even share of them.
+    """
 
     instance: Instance
     number: Number
@@ -75,16 +77,16 @@ _REPLY = msgspec.msgpack.Decoder(Reply)
 
 
 def read_report(data: bytes) -> Report:
-    """A report as it came. Raises BadMessageError."""
+    """Decode a report. Raises BadMessageError."""
     try:
         return _REPORT.decode(data)
     except UNREADABLE as error:
-        raise BadMessageError(f"it sends no report: {error}") from error
+        raise BadMessageError(f"it sent an invalid report: {error}") from error
 
 
 def read_reply(data: bytes) -> Reply:
-    """A reply as it came. Raises BadMessageError."""
+    """Decode a reply. Raises BadMessageError."""
     try:
         return _REPLY.decode(data)
     except UNREADABLE as error:
-        raise BadMessageError(f"it sends no reply: {error}") from error
+        raise BadMessageError(f"it sent an invalid reply: {error}") from error

@@ -1,7 +1,7 @@
-"""One gateway among several, without sockets or a clock of its own: holder of shares, and owner of some quotas.
+"""One gateway among several, as holder of shares and owner of quotas, without sockets or a clock.
 
-Each other gateway gets a report twice a second, and its reply says how much of each key may be used here. A request is
-decided by what is held already. Nothing that a client does waits for another gateway.
+Each other gateway gets a report twice a second, and its reply says how much of each key this gateway may use. Requests
+are decided by the current shares. No request of a client waits for another gateway.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from plimsoll_gateway.keys.api_key import ApiKey
 
 TURN_SECONDS = 0.5
 JOIN_ROUNDS = 3
-"""Replies of each owner after which a gateway that has started knows its shares: others have made room by then."""
+"""Replies of each owner after which a new gateway knows its shares: the others have reduced theirs by then."""
 JOIN_SECONDS = 3.0
-"""After that long it goes on with even shares, whoever has not replied."""
+"""After this time the gateway continues with even shares, even if some gateways have not replied."""
 
 
 class Usages(Protocol):
-    """What was used here."""
+    """The usage of keys at this gateway."""
 
     def usage(self, name: str) -> Usage:
-        """Of one key."""
+        """Return the usage of one key."""
 
     def used(self, now: float) -> Iterable[str]:
-        """The keys that have used anything."""
+        """Return the keys with usage."""
 
 
 @dataclass(slots=True)
 class Held:
-    """A key's quota share, and the gateway that was asked about it and has not replied."""
+    """A key's quota share, and the gateway that has been sent it in a report and has not replied."""
 
     quota_share: QuotaShare
     asked: str | None = None
 
 
 class Node:
-    """Everything that this gateway knows of shares. Called on the event loop only."""
+    """The state of this gateway's shares. Use on the event loop only."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Node:
         keys: Callable[[], Mapping[str, ApiKey]],
         now: float,
     ) -> None:
-        """`own`: our address as the others know it; `keys`: those that are valid now, by name."""
+        """`own`: our address as other gateways know it. `keys`: returns the valid keys by name."""
         self.membership = Membership(own)
         self.owner = QuotaOwner(self._limit_of, self.membership.order)
         self.joined = False
@@ -63,7 +63,7 @@ class Node:
         self._usages = usages
         self._keys = keys
         self._began = now
-        self._shared = False  # others are there, or what they used may still count
+        self._shared = False  # other gateways exist, or their usage may still count
         self._together = now
         self._quota_shares: dict[str, Held] = {}
         self._numbers: dict[str, int] = {}
@@ -72,11 +72,11 @@ class Node:
 
     @property
     def own(self) -> str:
-        """Our address."""
+        """Our own address."""
         return self.membership.own
 
     def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
-        """Our shares of a key's limits; None where it has none, or we are alone."""
+        """Return our shares of a key's limits; None if it has no limits, or if no other gateway exists."""
         if not self._shared:
             return None
         held = self._quota_shares.get(key.name)
@@ -91,7 +91,7 @@ class Node:
             return None
         owner_of, name = self.membership.owner, key.name
         quota_share = QuotaShare(key.limits, usage, self._first(name), lambda: self.hurry(owner_of(name)), now)
-        if len(self._quota_shares) * len(Kind) < MOST_LINES:  # beyond that, an even share is all that there is
+        if len(self._quota_shares) * len(Kind) < MOST_LINES:  # without a record, the share stays even
             self._quota_shares[name] = Held(quota_share)
         return quota_share
 
@@ -104,11 +104,11 @@ class Node:
         return None if key is None else limits_of(key.limits)[kind]
 
     def list(self, addresses: Collection[str], now: float) -> None:
-        """These gateways are there, as far as names tell."""
+        """Set the addresses that DNS lists."""
         self._look(lambda: self.membership.list(addresses, now), now)
 
     def _look(self, look: Callable[[], None], now: float) -> None:
-        """What somebody used who was alone counts as held once there are others."""
+        """Update the membership. When the first other gateway appears, earlier usage counts as held."""
         look()
         if self.membership.alone:
             return
@@ -121,7 +121,7 @@ class Node:
                     self._open(key, self._usages.usage(name), now)
 
     def turn(self, now: float) -> None:
-        """Take account of the time, and settle with ourselves; to be called every half second."""
+        """Do the periodic work: update the membership and settle our own quotas. Call every half second."""
         self._look(lambda: self.membership.look(now), now)
         if self._shared and now - self._together > GONE_SECONDS:
             self._shared = False
@@ -135,7 +135,7 @@ class Node:
         self._settle(now)
 
     def _renew(self, now: float) -> None:
-        """Keys may have changed, or be gone."""
+        """Apply changes of keys, and remove shares of deleted, idle keys."""
         keys = self._keys()
         for name, held in list(self._quota_shares.items()):
             key = keys.get(name)
@@ -150,7 +150,7 @@ class Node:
         self.accept(self.own, self.owner.reply(report, self._instance, now), now)
 
     def report(self, peer: str, now: float) -> Report:
-        """What to tell one gateway now; then either `accept` its reply or say that it `failed`."""
+        """Return the next report to a gateway. Call `accept` with its reply, or `failed`."""
         number = self._numbers[peer] = self._numbers.get(peer, 0) + 1
         self._waiting.add(peer)
         lines = []
@@ -164,19 +164,19 @@ class Node:
         return Report(self.own, self._instance, number, self.joined, tuple(lines))
 
     def answer(self, report: Report, now: float) -> Reply:
-        """Reply to another gateway. Raises StaleReport."""
+        """Return the reply to another gateway's report. Raises StaleReport."""
         self._look(lambda: self.membership.spoke(report.sender, now), now)
         self.owner.hear(report, now)
         if any(line.want > line.held for line in report.lines):
-            self._settle(now)  # what we do not need ourselves it may have at once
+            self._settle(now)  # release what we do not need before replying
         return self.owner.reply(report, self._instance, now)
 
     def accepts(self, peer: str, reply: Reply) -> bool:
-        """Whether that is the reply to our last report."""
+        """Return whether a reply answers our last report."""
         return peer in self._waiting and reply.number == self._numbers[peer]
 
     def accept(self, peer: str, reply: Reply, now: float) -> None:
-        """A gateway has replied. Only the reply to our last report counts."""
+        """Apply a reply. Replies to earlier reports are ignored."""
         if not self.accepts(peer, reply):
             return
         self._waiting.discard(peer)
@@ -195,10 +195,10 @@ class Node:
             if name in self._quota_shares and self._quota_shares[name].quota_share.idle(now):
                 del self._quota_shares[name]
         if given and peer != self.own:
-            self.hurry(peer)  # others may wait for it
+            self.hurry(peer)  # others may wait for the amount given back
 
     def _granted(self, peer: str, name: str, asked: set[str], now: float) -> QuotaShare | None:
-        """The quota share of a grant, new or among those `asked` for; None where it is not that peer's to grant."""
+        """Return the quota share of a grant, created if needed; None if the peer may not grant it."""
         held = self._quota_shares.get(name)
         if held is not None:
             return held.quota_share if name in asked else None
@@ -209,30 +209,30 @@ class Node:
         return self._open(key, self._usages.usage(name), now)
 
     def failed(self, peer: str) -> None:
-        """One has not replied, and what it says later will not count."""
+        """Record that a gateway has not replied; a late reply is ignored."""
         self._waiting.discard(peer)
         self._release(peer)
 
     def _release(self, peer: str) -> set[str]:
-        """The keys that it was asked about."""
+        """Release the keys that a report to this gateway asked about, and return their names."""
         asked = {name for name, held in self._quota_shares.items() if held.asked == peer}
         for name in asked:
             self._quota_shares[name].asked = None
         return asked
 
     def quota_shares(self) -> Iterator[tuple[str, QuotaShare]]:
-        """The keys of which we hold shares that others may ask for."""
+        """Yield the keys with a share that other gateways may request."""
         for name, held in self._quota_shares.items():
             yield name, held.quota_share
 
     def check_integrity(self, now: float) -> None:
-        """Raise AssertionError where a record is impossible."""
+        """Raise AssertionError if a record is impossible."""
         self.membership.check_integrity()
         self.owner.check_integrity()
         for name, held in self._quota_shares.items():
             held.quota_share.check_integrity(now)
             assert held.asked is None or held.asked in self._waiting, (
-                f"{name} waits for {held.asked}, which was not asked"
+                f"{name} waits for {held.asked}, which has no open report"
             )
 
 

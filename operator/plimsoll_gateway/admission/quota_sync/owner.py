@@ -1,8 +1,9 @@
-"""The owner's side: who holds how much of the quotas that are its to share out.
+"""The owner of quotas: records how much of each every gateway may hold, and grants shares.
 
-For each gateway the owner records the most that it may hold: a share counts as soon as it is granted, and one that is
-called back until its holder says that it has given it back. So shares are together no more than the quota whatever
-messages are lost, late or doubled. What somebody held who is gone counts for a minute: it may have been used.
+For each gateway the owner records the most that it may hold. A granted share counts immediately; a reclaimed share
+counts until its holder reports that it has given it back. The shares therefore never sum to more than the quota,
+whatever messages are lost, late or duplicated. The share of a gateway that is gone counts for a minute more, since it
+may have been used.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from plimsoll_gateway.admission.quota_sync.messages import Grant, Line, Reply, R
 from plimsoll_gateway.admission.quota_sync.split import even, split
 
 LEARN_SECONDS = 2.0
-"""An owner that has only now heard of a quota raises no share before all have reported, or for so long."""
+"""A new owner of a quota raises no share before all gateways have reported, or for this time."""
 SETTLE_SECONDS = 10.0
-"""Who died took its streams with it. By then all have found the next owner."""
+"""The streams of a gateway that died ended with it. After this time all gateways know the next owner."""
 PARTED_SECONDS = GONE_SECONDS
-"""One that is there and has been silent for so long may serve others behind a split. Its even part is left to it."""
+"""A member that has been silent for this time may serve clients behind a network partition. It keeps its even share."""
 FORGET_SECONDS = PARTED_SECONDS + GONE_SECONDS + 6.0
-"""What one held who has been silent for so long is no more than its even part: on its side of a split they gave up the
-rest, which has left their last minute. If there is no split, it has another owner."""
+"""A member that has been silent for this time holds at most its even share: on its side of a partition the gateways
+have given up the rest, and it has left their last minute. If there is no partition, the member has another owner.
+"""
 IDLE_PART = 100
-"""A hundredth of a quota is kept for gateways that nobody asks, so that their first requests are not refused."""
+"""One hundredth of a quota is kept for gateways without demand, so that their first requests are not refused."""
 SEATS_TO_SPARE = 4
-"""With so many streams a gateway, each keeps one for who comes next."""
+"""If the limit has this many streams for each gateway, each keeps one for its next request."""
 
 Quota = tuple[str, Kind]
 Order = Callable[[str], Sequence[str]]
@@ -35,14 +37,14 @@ LimitOf = Callable[[str, Kind], "int | None"]
 
 
 class StaleReport(Exception):
-    """A report that is older than one that was heard."""
+    """A report that is older than one already received."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """The most that one gateway may hold of a quota, what it had used, and would have liked, when it last spoke.
+    """The most one gateway may hold of a quota, with the usage and demand of its last report.
 
-    `implied`: it has never spoken of it, and holds what one does who was never asked for it.
+    `implied`: the gateway has not reported this quota, and holds the share of a gateway without requests for it.
     """
 
     held: int
@@ -54,7 +56,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Heard:
-    """What is known of a gateway apart from its quotas."""
+    """Data of a gateway's last report, apart from its quotas."""
 
     instance: str
     number: int
@@ -64,18 +66,20 @@ class Heard:
 
 @dataclass(slots=True)
 class Entry:
-    """One quota. `kept` is what nobody accounts for, kept back while it may still count as used by one who is gone."""
+    """One quota. `kept` is an amount without a known holder, withheld while a gateway that is gone may have used it."""
 
     born: float
-    spoken: float = 0.0  # when somebody last took us for the owner
+    spoken: float = 0.0  # when a gateway last treated us as the owner
     learning: bool = True
     kept: int = 0
     kept_until: float = 0.0
     claims: dict[str, Claim] = field(default_factory=dict)
-    gone: list[tuple[int, float]] = field(default_factory=list)  # what they held, and until when it counts
+    gone: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # amounts held by gateways that are gone, and until when they count
 
     def withheld(self) -> int:
-        """What is nobody's, and may not be shared out."""
+        """Return the amount that may not be granted although no gateway holds it."""
         return self.kept + sum(amount for amount, _ in self.gone)
 
     @property
@@ -87,11 +91,12 @@ class Entry:
 
 
 class QuotaOwner:
-    """All quotas that somebody takes us for the owner of, and that are not idle."""
+    """All quotas that other gateways treat us as the owner of, and that are not idle."""
 
     def __init__(self, limit_of: LimitOf, order: Order) -> None:
-        """`limit_of`: a key's limit as we know it, whatever others say; None for what we do not know. `order`: the
-        gateways that are there, in the order in which they rank for a key.
+        """`limit_of`: returns our limit of a key, whatever other gateways report; None for an unknown key.
+
+        `order`: returns the members, ranked for a key.
         """
         self._limit_of = limit_of
         self._order = order
@@ -99,12 +104,12 @@ class QuotaOwner:
         self._entries: dict[Quota, Entry] = {}
 
     def hear(self, report: Report, now: float) -> None:
-        """Take note of what a gateway holds, uses and wants. Raises StaleReport."""
+        """Record the shares, usage and demand of a gateway. Raises StaleReport."""
         before = self._heard.get(report.sender)
         if before is not None and before.instance == report.instance and report.number <= before.number:
-            raise StaleReport(f"report {report.number} of {report.sender} came after its report {before.number}")
+            raise StaleReport(f"report {report.number} of {report.sender} arrived after report {before.number}")
         if before is not None and before.instance != report.instance:
-            self._bury(report.sender)  # it was started anew, and knows nothing of what it used
+            self._bury(report.sender)  # it was restarted, and has lost its usage
         self._heard[report.sender] = Heard(report.instance, report.number, report.joined, now)
         for line in report.lines:
             if self._limit_of(line.key, line.kind) is not None:
@@ -112,7 +117,9 @@ class QuotaOwner:
                 entry.claims[report.sender] = _claim(line, now)
 
     def _entry(self, quota: Quota, now: float) -> Entry:
-        """The record of a quota. After a while in which it was another owner's, all is learned anew."""
+        """Return the record of a quota. If another gateway was its owner for a while, it starts again in learning
+        state.
+        """
         entry = self._entries.get(quota)
         if entry is None or now - entry.spoken > SILENT_SECONDS:
             entry = self._entries[quota] = Entry(born=now, gone=[] if entry is None else entry.gone)
@@ -120,7 +127,7 @@ class QuotaOwner:
         return entry
 
     def reply(self, report: Report, instance: str, now: float) -> Reply:
-        """What the sender of a report that was heard may hold from now on."""
+        """Return the grants to the sender of a recorded report."""
         said = {(line.key, line.kind) for line in report.lines}
         restless = {key for (key, _), entry in self._entries.items() if not entry.quiet}
         grants, uneven = [], set[str]()
@@ -131,7 +138,7 @@ class QuotaOwner:
                 continue
             claim = entry.claims.get(report.sender)
             if quota not in said and claim is not None and not claim.implied:
-                continue  # another one is its owner just now
+                continue  # another gateway is its owner at the moment
             at = order.index(report.sender)
             grant = self._grant(quota, entry, limit, order, at, now)
             if grant is not None:
@@ -153,7 +160,7 @@ class QuotaOwner:
         if claim.implied:
             claim.heard = now
             if share == held[at] and self._heard[member].joined:
-                return None  # as it thinks itself
+                return None  # equals the share that it assumes
             claim.implied = False
         claim.held = max(claim.held, share)
         elsewhere = sum(other.used for name, other in entry.claims.items() if name != member)
@@ -169,7 +176,7 @@ class QuotaOwner:
         held: Sequence[int],
         now: float,
     ) -> int:
-        """What fair shares come to for one gateway: less than it has at once, more than that where it is free."""
+        """Return the fair share of one gateway: reductions apply immediately, increases as far as the quota is free."""
         spared = _spared(quota[1], limit, len(order))
         parted = sum(held[index] for index, member in enumerate(order) if self._parted(member, now))
         wants = {
@@ -179,7 +186,7 @@ class QuotaOwner:
         }
         ours = sum(held[index] for index in wants)
         free = limit - entry.withheld() - sum(held)
-        # Those that say nothing keep what they have. Nobody else gives up anything for them before they may be parted.
+        # Silent gateways keep their shares. The others reduce theirs for them only after the time for a partition.
         between = max(0, ours + free, min(ours, limit - parted))
         target = split(between, list(wants.values()))[list(wants).index(at)]
         return target if target <= held[at] else min(target, held[at] + max(0, free))
@@ -189,12 +196,12 @@ class QuotaOwner:
         return heard is not None and now - heard.at <= SILENT_SECONDS
 
     def _parted(self, member: str, now: float) -> bool:
-        """Whether it may have an owner of its own behind a split, who lets it have its even part."""
+        """Return whether a member may have another owner behind a partition, which grants it its even share."""
         heard = self._heard.get(member)
         return heard is not None and now - heard.at > PARTED_SECONDS
 
     def _held(self, entry: Entry, order: Sequence[str], at: int, limit: int, now: float) -> int:
-        """The most that a gateway may hold, whether it has said so or not."""
+        """Return the most that a gateway may hold, reported or not."""
         claim, fair = entry.claims.get(order[at]), even(limit, len(order), at)
         if claim is not None:
             return max(claim.held, fair) if self._parted(order[at], now) else claim.held
@@ -204,8 +211,10 @@ class QuotaOwner:
     def _learn(
         self, quota: Quota, entry: Entry, limit: int, held: Sequence[int], order: Sequence[str], now: float
     ) -> None:
-        """An owner that comes into a quota waits until it knows what all hold. Of the rest nobody can tell who has it:
-        its last owner may have died, or somebody may be slow to hear of the new one. It is kept back for a while.
+        """End the learning state once all gateways have reported, or after LEARN_SECONDS.
+
+        The holder of the remaining amount is unknown: the last owner may have died, or a gateway may not know the new
+        owner yet. It is withheld for a while.
         """
         if not entry.learning:
             known = sum(claim.held for claim in entry.claims.values()) + sum(amount for amount, _ in entry.gone)
@@ -222,14 +231,16 @@ class QuotaOwner:
         entry.kept_until = now + SETTLE_SECONDS if quota[1] is Kind.STREAMS else self._until_given_up(order, now)
 
     def _until_given_up(self, order: Sequence[str], now: float) -> float:
-        """When what nobody accounts for has left everybody's last minute, also behind a split."""
+        """Return when an amount without a known holder has left the last minute of all gateways, also behind a
+        partition.
+        """
         silent = (
             self._heard[member].at for member in order if member in self._heard and not self._reports(member, now)
         )
         return max(now + GONE_SECONDS, *(at + FORGET_SECONDS for at in silent), 0.0)
 
     def tidy(self, members: Sequence[str], now: float) -> None:
-        """Take account of who is gone, and of the time."""
+        """Apply departures of members and the passing of time."""
         claimants = {member for entry in self._entries.values() for member in entry.claims}
         for member in (claimants | self._heard.keys()) - set(members):
             self._bury(member)
@@ -245,7 +256,7 @@ class QuotaOwner:
                 del self._entries[quota]
 
     def _bury(self, member: str) -> None:
-        """What one held who is gone may have been used, up to then; its streams have ended with it."""
+        """Withhold what a departed gateway held, since it may have been used. Its streams ended with it."""
         heard = self._heard.get(member)
         for (_, kind), entry in self._entries.items():
             claim = entry.claims.pop(member, None)
@@ -254,25 +265,25 @@ class QuotaOwner:
                 entry.gone.append((claim.held, last + GONE_SECONDS))
 
     def entries(self) -> Iterator[tuple[Quota, Entry]]:
-        """All quotas that are not idle."""
+        """Yield all quotas that are not idle."""
         yield from self._entries.items()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a record is impossible."""
+        """Raise AssertionError if a record is impossible."""
         for quota, entry in self._entries.items():
-            assert entry.kept >= 0, f"{quota}: {entry.kept} is kept"
+            assert entry.kept >= 0, f"{quota}: {entry.kept} is withheld"
             for member, claim in entry.claims.items():
-                assert claim.implied or member in self._heard, f"{quota}: {member} claims what it never said"
+                assert claim.implied or member in self._heard, f"{quota}: {member} has a claim but never reported"
                 assert 0 <= claim.used <= claim.held, f"{quota}: {member} used {claim.used} of {claim.held}"
 
 
 def _claim(line: Line, now: float) -> Claim:
-    """Answers may take more than was set aside for them: what is used is held."""
+    """Return the claim of a line. Responses may use more than was reserved: usage counts as held."""
     return Claim(max(line.held, line.used), line.used, max(line.want, line.used), now)
 
 
 def _spared(kind: Kind, limit: int, members: int) -> int:
-    """What a gateway may keep that nobody asks."""
+    """Return what a gateway without demand may keep."""
     if kind is Kind.STREAMS:
         return int(limit >= SEATS_TO_SPARE * members)
     return limit // (IDLE_PART * members)

@@ -1,4 +1,4 @@
-"""Where the other gateways are: names with a port each, of which every address is one gateway's."""
+"""Addresses of the other gateways: host names with ports, each of whose addresses belongs to one gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """A host, by name or address, and a port."""
+    """A host name or IP address, and a port."""
 
     host: str
     port: int
@@ -24,18 +24,18 @@ class PeerAddress:
 
 
 class BadAddressError(ValueError):
-    """A text is no address; the message says how one is written."""
+    """A text is not an address; the message has the expected form."""
 
 
 def read_address(text: str) -> PeerAddress:
-    """`HOST:PORT`, or `[ADDRESS]:PORT`; addresses in one form, however they are written. Raises BadAddressError."""
+    """Parse `HOST:PORT` or `[ADDRESS]:PORT`; IP addresses are normalised. Raises BadAddressError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535 or len(port) > 5:
         raise BadAddressError(f"{text[:64]!r} is not HOST:PORT with a port from 1 to 65535")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not host or (":" in host and not bracketed):
-        raise BadAddressError(f"{text[:64]!r} has no host; an IPv6 address is written [ADDRESS]:PORT")
+        raise BadAddressError(f"{text[:64]!r} has no host; write an IPv6 address as [ADDRESS]:PORT")
     return PeerAddress(_plain(host), int(port))
 
 
@@ -47,7 +47,7 @@ def _plain(host: str) -> str:
 
 
 class PeerAddresses:
-    """Finds the addresses behind some names. A name that cannot be looked up just now keeps those it had."""
+    """Resolves host names. A name that cannot be resolved keeps its last addresses."""
 
     def __init__(self, addresses: Sequence[PeerAddress]) -> None:
         self._found: dict[PeerAddress, frozenset[str]] = {address: frozenset() for address in addresses}
@@ -55,11 +55,11 @@ class PeerAddresses:
 
     @property
     def ports(self) -> frozenset[int]:
-        """Those at which gateways listen."""
+        """The ports at which gateways listen."""
         return frozenset(address.port for address in self._found)
 
     async def look(self) -> frozenset[str]:
-        """The addresses, with their ports, of all names."""
+        """Resolve all names and return their addresses with ports."""
         for address in self._found:
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(
@@ -67,7 +67,7 @@ class PeerAddresses:
                 )
             except OSError as error:
                 if address not in self._failed:
-                    log.error("the gateways of %s cannot be looked up: %s; going on with those known", address, error)
+                    log.error("cannot resolve the gateways of %s: %s; continuing with the known ones", address, error)
                 self._failed.add(address)
                 continue
             self._failed.discard(address)

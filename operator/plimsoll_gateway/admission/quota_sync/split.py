@@ -1,4 +1,4 @@
-"""How a quota is split among those who want it: fair shares where it is less than all want."""
+"""Splits a quota among gateways by their demand; max-min fair if the demand exceeds the quota."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 
 def even(quota: int, members: int, position: int) -> int:
-    """An even share; the first ones get what cannot be divided. The shares of all positions make the quota."""
+    """Return an even share; the first positions get the remainder. The shares of all positions sum to the quota."""
     return quota // members + (position < quota % members)
 
 
 def split(quota: int, wants: Sequence[int]) -> list[int]:
-    """A share for each of whom is known how much he wants in all, in their order; together the quota.
+    """Return a share for each of `wants` (total demands), in order. The shares sum to the quota.
 
-    Where all that is wanted fits, each gets it, and an even part of the rest. Else shares are max-min fair: nobody gets
-    more than he wants, and whoever wants more gets as much as any other who does. Asking for more than that changes
-    nothing. What somebody has used changes nothing either: who has used more than his share gives it up as it leaves
-    his last minute. Did it count, one that is always asked would take again whatever leaves, and others get nothing.
+    If all demands fit, each is met and gets an even part of the rest. Otherwise shares are max-min fair: none exceeds
+    its demand, and all whose demand is not met get the same. A larger demand than that changes nothing. Past usage
+    changes nothing either: a gateway that used more than its share gives it up as the usage leaves its last minute. If
+    usage counted, a gateway with constant demand would always regain it, and the others would get nothing.
     """
     spare = quota - sum(wants)
     if spare >= 0:
@@ -31,7 +31,7 @@ def split(quota: int, wants: Sequence[int]) -> list[int]:
 
 
 def _level(quota: int, wants: Sequence[int]) -> tuple[int, int]:
-    """Up to where all are filled who want that much, and what is left because it cannot be divided among them."""
+    """Return the level up to which demands are met, and the remainder that cannot be divided among the unmet."""
     level, left, rising = 0, quota, len(wants)
     for want in sorted(wants):
         if rising * (want - level) > left:

@@ -1,4 +1,4 @@
-"""The parts of quota sync put together, and its metrics."""
+"""Quota sync: its parts combined, and its metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plimsoll_gateway.keys.keyring import KeySource
 
 
 class ShareCollector(Collector):
-    """The shares that a gateway holds, how long ago their owners last said so, and which gateways answer."""
+    """Collects the shares that a gateway holds, the age of their last grant, and the responding gateways."""
 
     def __init__(self, node: Node, listener: Listener, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
@@ -33,16 +33,16 @@ class ShareCollector(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """All series."""
+        """Yield all series."""
         now = self._clock()
         share = GaugeMetricFamily(
             "plimsoll_gateway_key_share",
-            "How much of an API key's limit may be used at this gateway, of keys that were asked for lately.",
+            "The part of an API key's limit that this gateway may use, for keys in use.",
             labels=["key", "limit"],
         )
         age = GaugeMetricFamily(
             "plimsoll_gateway_lease_age_seconds",
-            "How long ago the owner of an API key's limits last said what this gateway's shares of them are.",
+            "Seconds since the owner of an API key's limits last granted this gateway its shares.",
             labels=["key"],
         )
         for name, quota_share in self._node.quota_shares():
@@ -57,17 +57,17 @@ class ShareCollector(Collector):
             "plimsoll_gateway_peers", "Other gateways that share the limits of keys.", value=len(membership.members) - 1
         )
         yield GaugeMetricFamily(
-            "plimsoll_gateway_answering_peers", "Those of them that answer.", value=len(membership.answering) - 1
+            "plimsoll_gateway_answering_peers", "Other gateways that respond.", value=len(membership.answering) - 1
         )
         yield CounterMetricFamily(
             "plimsoll_gateway_refused_peers",
-            "Connections to the gateways' own port that were ended for what they said.",
+            "Connections to the gateways' port that were closed because of their content.",
             value=self._listener.refused,
         )
 
 
 class QuotaSync:
-    """The quotas of keys that other gateways serve, too. `quotas` are for the requests that come here."""
+    """The quotas of keys that other gateways serve, too. `quotas` admits the requests of this gateway."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class QuotaSync:
         source: KeySource,
         sock: socket.socket,
     ) -> None:
-        """`sock` listens at `own`, which the others find by `addresses`; `source` has the keys."""
+        """`sock` listens at `own`, which other gateways find through `addresses`; `source` has the keys."""
         self._source = source
         self._seen: Keys = NO_KEYS
         self._by_name: Mapping[str, ApiKey] = {}
@@ -90,22 +90,22 @@ class QuotaSync:
         self.collector = ShareCollector(self._node, self._exchange.listener)
 
     def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
-        """Our shares of a key's limits; None where all is ours."""
+        """Return our shares of a key's limits; None if this gateway may use all of them."""
         return self._node.quota_share(key, usage, now)
 
     async def run(self) -> None:
-        """Exchange reports with the others for ever, and read the secret again when it changes."""
+        """Exchange reports with other gateways until cancelled, and reload the secret when it changes."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._secret.follow())
             group.create_task(self._exchange.run(self._sock))
 
     async def join(self) -> None:
-        """Wait until our shares are known, or for a while."""
+        """Wait until our shares are known, or for at most 2 x JOIN_SECONDS."""
         try:
             async with asyncio.timeout(2 * JOIN_SECONDS):
                 await self._exchange.joined.wait()
         except TimeoutError:
-            return  # names could not be looked up for so long; a gateway that finds nobody counts by itself
+            return  # names could not be resolved; a gateway that finds no other counts alone
 
     def _keys(self) -> Mapping[str, ApiKey]:
         current = self._source.current

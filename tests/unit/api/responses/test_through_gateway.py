@@ -146,7 +146,7 @@ async def test_what_a_replica_took_with_it_is_gone(front: Front) -> None:
     [left] = [name for name, server in front.servers.items() if server is not front.maker(response.id)]
     front.show(left)
     await front.until(404, f"/v1/responses/{response.id}")
-    with pytest.raises(openai.NotFoundError, match="the replica that kept it is gone"):
+    with pytest.raises(openai.NotFoundError, match="The replica that stored this response is gone"):
         await client.responses.create(model="fake", input="Hi", previous_response_id=response.id)
     assert (await client.responses.create(model="fake", input="Hi")).status == "completed"
     front.show("one", "two")

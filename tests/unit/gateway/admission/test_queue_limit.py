@@ -45,7 +45,7 @@ class QueueLimits(RuleBasedStateMachine):
             self.inside[name] += 1
             return name, self.limit.enter(self.models[name], name)
         self.refused[name] += 1
-        with pytest.raises(Refusal, match=f"The model '{name}' is overloaded: {MOST} requests wait"):
+        with pytest.raises(Refusal, match=f"The model '{name}' is overloaded: {MOST} requests already wait"):
             self.limit.enter(self.models[name], name)
         return name, None
 
@@ -75,13 +75,13 @@ def test_no_more_wait_than_the_replicas_can_be_expected_to_answer() -> None:
     places: int | None = None
     limit = QueueLimit(100, Metrics(TableStore()), lambda _: places)
     entered = [limit.enter(model("a"), "a") for _ in range(100)]
-    with pytest.raises(Refusal, match=r"100 requests wait .* \(--max-waiting\)"):
+    with pytest.raises(Refusal, match=r"100 requests already wait .* \(--max-waiting\)"):
         limit.enter(model("a"), "a")
     places = 1
     for ticket in entered[:37]:
         ticket.leave()
     entered.append(limit.enter(model("a"), "a"))
-    with pytest.raises(Refusal, match=r"64 requests wait .* \(64 for each place\)"):
+    with pytest.raises(Refusal, match=r"64 requests already wait .* \(64 for each slot\)"):
         limit.enter(model("a"), "a")
     places = 2
     limit.enter(model("a"), "a")
@@ -98,7 +98,7 @@ async def test_more_than_may_wait_are_refused(world: World, ok: Behaviour) -> No
         assert (response.status, response.headers["retry-after"]) == (503, "5")
         error = (await response.json())["error"]
     assert error == {
-        "message": "The model 'm' is overloaded: 3 requests wait for its answers here, and no more may "
+        "message": "The model 'm' is overloaded: 3 requests already wait for a response here, which is the limit "
         "(--max-waiting). Try again in some seconds.",
         "type": "server_error",
         "param": None,

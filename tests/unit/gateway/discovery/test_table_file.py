@@ -48,7 +48,7 @@ def test_a_table() -> None:
         (text(without("message")), r"models\[0\] lacks keys: message"),
         (text(ENTRY | {"nam": 1}), r"models\[0\] has unknown keys: nam"),
         (text(ENTRY | {"name": 1}), r"models\[0\].name must be a string"),
-        (text(ENTRY | {"servedNames": [""]}), r"models\[0\].servedNames must hold strings"),
+        (text(ENTRY | {"servedNames": [""]}), r"models\[0\].servedNames must contain only non-empty strings"),
         (text(ENTRY | {"created": "yesterday"}), "must be an RFC 3339 time"),
         (text(ENTRY | {"created": "2026-01-01T00:00:00"}), "must have a time zone"),
         (

@@ -29,4 +29,4 @@ def test_what_is_none_has_no_code_and_is_told_by_its_status(body: bytes) -> None
     assert code_of(body) is None
     refusal = told_by_replica("m", 404, body)
     assert (refusal.status, refusal.code) == (502, "upstream_failed")
-    assert "its answer was no stream (status 404)" in refusal.message
+    assert "it sent no stream (status 404)" in refusal.message

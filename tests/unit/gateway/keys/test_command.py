@@ -37,7 +37,7 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.Captu
     shown = capsys.readouterr()
     assert (tmp_path / "a.json").read_bytes() == before
     assert shown.out == ""
-    assert "is there already" in shown.err
+    assert "exists; delete it" in shown.err
 
 
 @pytest.mark.parametrize("bad", [["a/b"], ["a", "--weight", "0"], ["a", "--tenant", "x y"], ["a", "--streams", "0"]])
@@ -52,4 +52,4 @@ def test_bad_terms_make_no_file(tmp_path: Path, bad: list[str], capsys: pytest.C
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["a", "--into", str(tmp_path / "nowhere")]) == 1
     shown = capsys.readouterr()
-    assert (shown.out, "cannot be written" in shown.err) == ("", True)
+    assert (shown.out, "cannot write" in shown.err) == ("", True)

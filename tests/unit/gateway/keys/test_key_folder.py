@@ -52,7 +52,7 @@ def test_a_secret_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "missing").mkdir()
     found = read_keys(tmp_path)
     assert found.names == {"a"}
-    assert found.damaged == {"missing": "it holds no keys; is the Secret of this name there?"}
+    assert found.damaged == {"missing": "it has no keys; check that the Secret of this name exists"}
 
 
 def test_one_damaged_file_costs_no_other_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,8 +82,8 @@ def test_of_two_with_one_name_or_hash_the_first_has_it(tmp_path: Path) -> None:
     found.check_integrity()
     assert found.names == {"a"}
     assert found.damaged == {
-        "one/b.json": "the key a has one of its hashes already",
-        "other/a.json": "the key a is in one/a.json already",
+        "one/b.json": "the key a already has one of its hashes",
+        "other/a.json": "the key a is already in one/a.json",
     }
 
 
@@ -102,5 +102,5 @@ def test_without_keys_it_says_that_nobody_is_let_in(
 ) -> None:
     keys = KeyFolder(tmp_path if empty else tmp_path / "missing")
     assert not keys.current.by_hash
-    assert "every request is refused" in caplog.text
+    assert "all requests are refused" in caplog.text
     assert bool(keys.current.damaged) is not empty

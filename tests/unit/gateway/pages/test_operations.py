@@ -142,7 +142,7 @@ async def test_a_question_whose_asker_is_gone_is_dropped_and_too_many_are_refuse
         ("?after=-2", "'after' must be a number"),
         ("?wait=31", "'wait' must be a number from 0.0 to 30.0, not '31'"),
         ("?wait=nan", "'wait' must be a number"),
-        ("?since=3", "takes 'after' and 'wait', and not 'since'"),
+        ("?since=3", "has no parameter 'since'"),
     ],
 )
 async def test_questions_that_make_no_sense(world: World, query: str, what: str) -> None:

@@ -66,7 +66,7 @@ async def test_the_limit_holds_while_a_body_streams() -> None:
 async def test_the_budget_holds_while_a_body_streams() -> None:
     memory = new_memory(4 * PIECE)
     held: list[int] = []
-    with pytest.raises(Refusal, match="fill the 262144 bytes set aside for them") as refused:
+    with pytest.raises(Refusal, match="fill the limit of 262144 bytes") as refused:
         await read_body(endless(memory, held), {}, MOST, memory)
     assert refused.value.status == 503
     assert dict(refused.value.headers) == {"retry-after": "5", "connection": "close"}

@@ -60,7 +60,7 @@ async def test_without_the_setting_it_is_named(world: World, ok: Behaviour, meth
     status, told = await world.ask(method, path, data=b"x" if method == "POST" else None)
     assert (status, told["error"]["code"]) == (501, "files_not_shared")
     assert "spec.files.claim" in told["error"]["message"]
-    assert "of the RuntimePool that it is in" in told["error"]["message"]
+    assert "of the ModelDeployment or its RuntimePool" in told["error"]["message"]
     assert "--files-model" in told["error"]["message"]
     assert upstream.requests == []
 

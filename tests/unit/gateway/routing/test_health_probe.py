@@ -241,7 +241,7 @@ async def test_a_replica_that_hangs_alone_is_a_502(probing: World) -> None:
     async with asyncio.timeout(60), probing.post() as response:
         assert response.status == 502
         message = (await response.json())["error"]["message"]
-    assert message.endswith("it took the request and did not answer, nor does it answer whether it lives.")
+    assert message.endswith("it accepted the request but did not respond, and its health check fails.")
 
 
 async def test_a_replica_that_takes_its_time_is_left_in_peace(probing: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,7 +180,7 @@ async def test_what_its_replica_took_with_it_is_gone(world: World, ok: Behaviour
     else:
         status, told = await world.ask("GET", f"{PATH}/{response}")
     assert (status, told["error"]["code"]) == (404, "response_not_found")
-    assert "the replica that kept it is gone" in told["error"]["message"]
+    assert "The replica that stored this response is gone" in told["error"]["message"]
     assert lines(upstreams) == {}
 
 

@@ -205,7 +205,7 @@ async def test_beyond_the_bound_only_probes_are_answered(run_world: RunWorld, co
             refused.ask(line, body)
             status, said = await refused.answer()
             assert (status, said["error"]["code"]) == (503, "overloaded")
-            assert "it has 1 connections, and no more may be (--max-connections)" in said["error"]["message"]
+            assert "it has reached its limit of 1 connections (--max-connections)" in said["error"]["message"]
             await refused.closed()
         request.respond(200, "{}")
         assert await busy.answer() == (200, {})

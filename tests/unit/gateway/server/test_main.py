@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     ("arguments", "what"),
     [
         (["--table", "x", "--namespace", "a"], "--table replaces the cluster"),
-        (["--namespace", "a", "--all-namespaces"], "contradict each other"),
-        (["--table", "x", "--name-rule", "a=b"], "--table names one owner of each name"),
+        (["--namespace", "a", "--all-namespaces"], "mutually exclusive"),
+        (["--table", "x", "--name-rule", "a=b"], "--table has one owner for each name"),
         (["--all-namespaces", "--name-rule", "a"], "argument --name-rule: 'a' has no =; write NAMES=NAMESPACES"),
-        ([], "say which models"),
+        ([], "no models: give --namespace"),
         (["--all-namespaces", "--port", "70000"], "argument --port: '70000' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "-1"], "'-1' is not a number of seconds from 0"),
         (["--all-namespaces", "--max-body-bytes", "0"], "'0' is not a whole number from 1"),
-        (["--all-namespaces", "--max-body-bytes", "/v1/audio=5"], "'/v1/audio' is none of /v1/chat/completions, "),
+        (["--all-namespaces", "--max-body-bytes", "/v1/audio=5"], "'/v1/audio' is not one of /v1/chat/completions, "),
         (["--all-namespaces", "--max-body-bytes", "/tokenize=x"], "'x' is not a whole number from 1"),
         (
             ["--all-namespaces", "--max-held-bytes", "10000000"],
-            "--max-body-bytes 8388608 does not fit in three quarters of --max-held-bytes 10000000 (the last quarter is "
-            "kept for small requests): give 11184811 or more for the second, or less for the first",
+            "--max-body-bytes 8388608 exceeds three quarters of --max-held-bytes 10000000 (a quarter is reserved for "
+            "small requests); lower the former, or raise the latter to 11184811 or more",
         ),
         (["--all-namespaces", "--max-waiting", "0"], "argument --max-waiting: '0' is not a whole number from 1"),
         (["--all-namespaces", "--max-connections", "0"], "--max-connections: '0' is not a whole number from 1"),
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--drain-seconds", "nan"], "'nan' is not a number of seconds from 0"),
         (["--all-namespaces", "--fd", "9" * 30], "is not a whole number from 0"),
         (["--all-name"], "unrecognized arguments"),
-        (["--all-namespaces", "--keys", "folder"], "--keys needs --gateway-token-file"),
-        (["--all-namespaces", "--peers", "a:1"], "--peers needs --keys"),
+        (["--all-namespaces", "--keys", "folder"], "--keys requires --gateway-token-file"),
+        (["--all-namespaces", "--peers", "a:1"], "--peers requires --keys"),
         (
             ["--all-namespaces", "--keys", "f", "--gateway-token-file", "t", "--peers", "a:1"],
-            "--peers, --peer-address and --peer-secret-file need each other",
+            "--peers, --peer-address and --peer-secret-file require each other",
         ),
         (["--all-namespaces", "--peers", "a"], "argument --peers: 'a' is not HOST:PORT"),
-        (["--all-namespaces", "--peer-address", "fd00::1:80"], "an IPv6 address is written [ADDRESS]:PORT"),
+        (["--all-namespaces", "--peer-address", "fd00::1:80"], "write an IPv6 address as [ADDRESS]:PORT"),
     ],
 )
 def test_options_that_make_no_sense(arguments: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,8 +184,8 @@ async def test_a_process_with_keys_lets_in_who_has_one(
     process.signal(signal.SIGTERM)
     _, said = await started.communicate()
     assert started.returncode == 0
-    assert b"every request is refused" in said
-    assert b"1 API keys are known" in said
+    assert b"all requests are refused" in said
+    assert b"1 API keys loaded" in said
     assert key.encode() not in said
     assert b"a-credential" not in said
 
@@ -203,7 +203,7 @@ async def test_a_process_answers_browsers(process: Process, world: World, ok: Be
 def test_a_credential_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--table", "t", "--keys", str(tmp_path), "--gateway-token-file", str(tmp_path / "no")]
     assert main(arguments) == 1
-    assert "cannot be read" in capsys.readouterr().err
+    assert "cannot read" in capsys.readouterr().err
 
 
 async def test_running_answers_finish_before_it_ends(process: Process, world: World) -> None:

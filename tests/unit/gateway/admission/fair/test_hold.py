@@ -308,7 +308,7 @@ async def test_a_stream_that_a_pools_pod_is_still_waking_gets_comments(run_world
     ("body", "code", "what"),
     [
         ('{"error": {"message": "too long", "type": "t", "param": "p", "code": "c"}}', "c", "too long"),
-        ("<html>", "upstream_failed", "its answer was no stream (status 400)"),
+        ("<html>", "upstream_failed", "it sent no stream (status 400)"),
     ],
 )
 async def test_what_is_no_stream_becomes_an_event_of_the_stream_that_has_begun(

@@ -292,7 +292,7 @@ async def test_whoever_has_most_waiting_gives_way_to_others() -> None:
     with pytest.raises(Refusal) as refused:
         await own[0]
     assert (refused.value.status, refused.value.code) == (503, "overloaded")
-    with pytest.raises(Refusal, match="more requests of this API key wait"):
+    with pytest.raises(Refusal, match="this API key has the most requests"):
         await greedy[-1][0]
     assert world.model_queues.waiting(KEY) == room
     greedy[0][2].set()

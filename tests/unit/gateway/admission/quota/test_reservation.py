@@ -125,7 +125,10 @@ def test_tokens_that_an_answer_used_count_and_no_more_than_those() -> None:
 
 
 def test_a_request_beyond_the_whole_limit_says_that_waiting_is_no_use() -> None:
-    with pytest.raises(Refusal, match="Send a shorter one") as refused, Quotas().admit(key(tokens=100)) as reservation:
+    with (
+        pytest.raises(Refusal, match="Shorten it, or lower max_tokens") as refused,
+        Quotas().admit(key(tokens=100)) as reservation,
+    ):
         reservation.reserve(101)
     assert "retry-after" not in dict(refused.value.headers)
 
