@@ -1,10 +1,10 @@
-"""Makes what the chart holds twice: the values' schema and table out of values.yaml, and the copies of the CRDs.
+"""Generate the chart's derived files: schema and README table from values.yaml, and copies of the CRDs.
 
     python charts/generate.py [--check]
 
-values.yaml is the one home of the values: what stands above a key is its description, what stands behind it its
-type and default, and a line `# @schema {...}` adds what neither can say. A key without a description is an error,
-and the schema refuses every key that is not there, so that a misspelt value never passes for a default.
+values.yaml is the single source of the values. The comment above a key is its description, the value its type and
+default, and a line `# @schema {...}` adds constraints. A key without a description is an error. The schema refuses
+unknown keys, so that a misspelt value is not ignored.
 """
 
 import argparse
@@ -22,8 +22,8 @@ CRDS = Path(__file__).parent.parent / "crds"
 MARK = "@schema "
 README = """# The Plimsoll chart
 
-How to install, upgrade and uninstall it stands in [docs/install.md](../../docs/install.md). These are its values,
-made from `values.yaml` by `make chart`; any other name is refused.
+[docs/install.md](../../docs/install.md) describes how to install, upgrade and uninstall it. These are its values,
+generated from `values.yaml` by `make chart`; unknown names are refused.
 
 """
 TYPES = {
@@ -36,7 +36,7 @@ TYPES = {
 
 
 class ValuesError(Exception):
-    """values.yaml cannot be turned into a schema; the message names the key and says why."""
+    """values.yaml cannot be converted to a schema; the message has the key and the reason."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class Value:
 
     @property
     def name(self) -> str:
-        """The key as it is written with `--set`."""
+        """The key as written with `--set`."""
         return ".".join(self.path)
 
     @property
     def is_section(self) -> bool:
-        """Whether its keys are values of the chart, and not a map that is the user's."""
+        """Whether its keys are values of the chart, not a free map of the user."""
         return bool(self.children)
 
     def schema(self) -> dict[str, Any]:
-        """The value as JSON schema."""
+        """Return the JSON schema of the value."""
         return {"description": self.description, "type": self.type, **section(self.children), **self.extra}
 
     def leaves(self) -> Iterator["Value"]:
-        """The values that can be set, this one or those below it."""
+        """Yield the values that can be set: this one or those below it."""
         if not self.is_section:
             yield self
         for child in self.children:
@@ -73,17 +73,17 @@ class Value:
 
 
 def section(values: tuple[Value, ...]) -> dict[str, Any]:
-    """The part of a schema that says which keys a map has, and that it has no others."""
+    """Return the part of a schema that lists the keys of a map and refuses others."""
     if not values:
         return {}
     return {"properties": {value.path[-1]: value.schema() for value in values}, "additionalProperties": False}
 
 
 def read_values(text: str) -> tuple[Value, ...]:
-    """The values of a values.yaml, in its order."""
+    """Return the values of a values.yaml in order."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
-        raise ValuesError("values.yaml is not a map")
+        raise ValuesError("values.yaml must be a map")
     return tuple(_entries(root, (), text.splitlines()))
 
 
@@ -94,7 +94,9 @@ def _entries(node: yaml.MappingNode, above: tuple[str, ...], lines: list[str]) -
         free = "additionalProperties" in extra
         below = value if isinstance(value, yaml.MappingNode) and not free else None
         if value.tag not in TYPES:
-            raise ValuesError(f"{'.'.join(path)}: a default of type {value.tag} tells no type; use an empty one")
+            raise ValuesError(
+                f"{'.'.join(path)}: the default's type {value.tag} is not supported; use an empty value of its type"
+            )
         if value.tag.endswith(":seq") and "items" not in extra:
             raise ValuesError(f'{".".join(path)}: a list needs `# {MARK}{{"items": ...}}`')
         if below is not None and not below.value:
@@ -122,12 +124,12 @@ def _comment(path: tuple[str, ...], lines: list[str], at: int) -> tuple[str, dic
         else:
             words.append(text)
     if not words:
-        raise ValuesError(f"{'.'.join(path)}: no comment above it says what it is for")
+        raise ValuesError(f"{'.'.join(path)}: it has no description; write a comment above it")
     return " ".join(words), extra
 
 
 def _add(schema: dict[str, Any], more: dict[str, Any]) -> None:
-    """Several lines make one schema: maps are merged at every depth."""
+    """Merge several lines into one schema, at all depths."""
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(schema.get(name), dict):
             _add(schema[name], value)
@@ -136,15 +138,15 @@ def _add(schema: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def schema_text(values: tuple[Value, ...]) -> str:
-    """values.schema.json. `global` is what Helm adds for charts that contain this one."""
+    """Return values.schema.json. Helm adds `global` for charts that contain this one."""
     properties = section(values)
-    properties["properties"]["global"] = {"description": "Helm's own.", "type": "object"}
+    properties["properties"]["global"] = {"description": "Values that Helm shares with subcharts.", "type": "object"}
     document = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", **properties}
     return json.dumps(document, indent=2) + "\n"
 
 
 def table_text(values: tuple[Value, ...]) -> str:
-    """The table of README.md."""
+    """Return the table of README.md."""
     rows = ["| value | default | |", "| --- | --- | --- |"]
     for value in values:
         if value.is_section:
@@ -159,7 +161,7 @@ def _default(value: Value) -> str:
 
 
 def outputs() -> dict[Path, str]:
-    """Each generated file with what it must hold."""
+    """Return each generated file with its content."""
     values = read_values((CHART / "values.yaml").read_text())
     return {
         CHART / "values.schema.json": schema_text(values),
@@ -169,14 +171,14 @@ def outputs() -> dict[Path, str]:
 
 
 def stale(wanted: dict[Path, str]) -> list[Path]:
-    """The generated files that are missing, differ, or should not be there."""
+    """Return the generated files that are missing, outdated or superfluous."""
     kept = set((CHART / "files" / "crds").glob("*.yaml"))
     differing = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     return differing + sorted(kept - set(wanted))
 
 
 def write(wanted: dict[Path, str]) -> None:
-    """Bring every generated file up to date."""
+    """Update all generated files."""
     for path in stale(wanted):
         if path in wanted:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,9 +188,9 @@ def write(wanted: dict[Path, str]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the generated files, or with --check only say which are out of date (exit code 1)."""
-    parser = argparse.ArgumentParser(description="Make the chart's schema, README and CRD copies.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if anything is out of date")
+    """Write the generated files, or with --check only list outdated ones (exit code 1)."""
+    parser = argparse.ArgumentParser(description="Generate the chart's schema, README and CRD copies.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     options = parser.parse_args(arguments)
     wanted = outputs()
     if not options.check:

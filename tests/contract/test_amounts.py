@@ -1,4 +1,4 @@
-"""An amount of `kvMemory` is the same number of bytes to the schema, the operator, the runtime and Kubernetes."""
+"""Schema, operator, runtime and Kubernetes parse an amount of `kvMemory` to the same number of bytes."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 FREE = 10**12
 EXACT = 10**27
-"""From here on the client library rounds."""
+"""From here on the Kubernetes client library rounds."""
 
 
 @cache

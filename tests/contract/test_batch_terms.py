@@ -1,4 +1,6 @@
-"""What a gateway says of a key's batches, a runtime reads; requests and batches together keep to the key's limits."""
+"""Gateway and runtime agree on the header with a key's batch limits; requests and batches together stay within the
+key's limits.
+"""
 
 from __future__ import annotations
 

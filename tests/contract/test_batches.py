@@ -1,4 +1,4 @@
-"""Files and batches: the gateway knows the paths that the runtime has, and the example of a Job says what is taken."""
+"""Files and batches: the gateway knows the runtime's paths, and the example Job uses valid options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Limits of bodies: runtime and gateway know the same paths, neither lets the other refuse, and the page says so."""
+"""Body limits: runtime and gateway know the same paths, the gateway's limits do not exceed the runtime's, and
+docs/api.md lists both.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 
 
 def told() -> Iterator[tuple[str, int, int]]:
-    """Each path of the page, with what it says of runtime and gateway."""
+    """Yield each path of the page with the limits of runtime and gateway."""
     row = r"^\| (`/[^|]*) \| ([0-9]+) ([KM]iB) \| ([0-9]+) ([KM]iB) \|$"
     for paths, most, unit, gateways, its_unit in re.findall(row, PAGE.read_text(), re.MULTILINE):
         for path in re.findall(r"`([^`]+)`", paths):

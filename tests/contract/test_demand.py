@@ -1,4 +1,4 @@
-"""What a gateway answers to `GET /demand` is what the operator reads, and scales by."""
+"""The operator reads `GET /demand` as the gateway writes it, and scales by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = 1767225600.0
 
 
 def test_the_stand_in_says_what_the_design_says() -> None:
-    """docs/design/20261122-scaling.md has an example; the stand-in has its names, and no others."""
+    """The stub's fields are those of the example in docs/design/20261122-scaling.md."""
     stub = StubGateway()
     stub.hold(KEY, 2)
     stub.of(KEY).replicas = 1
@@ -30,7 +30,7 @@ def test_the_stand_in_says_what_the_design_says() -> None:
 
 
 def test_a_gateways_own_answer_is_read() -> None:
-    """Requests that wait, others that are answered: what the ledger writes, the operator's record has."""
+    """The operator's record has the values that the gateway's counters report."""
     store = TableStore()
     ledger = Ledger(store, look=lambda replica: Standing(running=3, waiting=1, slots=8, kv=0.5), clock=lambda: NOW)
     with ledger.asking(ObjectKey("team", "m")):

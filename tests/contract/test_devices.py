@@ -1,4 +1,4 @@
-"""A pod that claims an accelerator and its runtime: that has a GPU, or ends with words that the operator reads."""
+"""Accelerators of pods: the runtime finds a GPU, or ends with a message that the operator understands."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_pools_pod_runs_on_what_it_claims(resources: dict[str, Any], device: s
 
 
 def test_that_a_restarted_pod_has_no_gpu_any_more_is_in_the_models_conditions(tmp_path: Path) -> None:
-    """Its container is started again, ever more slowly, and says each time why it ended."""
+    """The container is restarted with increasing delays, and reports each time why it ended."""
     error = DeviceLostError(refusal(DeviceFacts(driver_cuda=(13, 0), built_for=(13, 0)), "CUDA unknown error"))
     write_last_words(str(tmp_path / "words"), error)
     how = {"exitCode": error.kind.exit_code, "message": (tmp_path / "words").read_text()}

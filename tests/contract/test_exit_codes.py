@@ -1,4 +1,4 @@
-"""What the runtime's exit codes mean to the operator, and how it hears of them."""
+"""The operator understands the runtime's exit codes and termination messages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_last_words_are_written_where_the_kubelet_reads_them() -> None:
 
 @pytest.mark.parametrize("kind", [*ErrorKind, None])
 def test_the_operator_knows_how_last_words_begin(kind: ErrorKind | None, tmp_path: Path) -> None:
-    """Whatever begins otherwise it takes for a log. An error of no kind ends Python with 1."""
+    """The operator treats other prefixes as logs. Python exits with 1 after an error without a kind."""
     error: Exception = RuntimeError("a fault") if kind is None else PlimsollError("a fault")
     if kind is not None:
         error.kind = kind  # type: ignore[attr-defined]

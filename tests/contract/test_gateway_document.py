@@ -1,4 +1,4 @@
-"""The gateway's API as it shows it: the runtime's, of the paths that a gateway has."""
+"""The gateway's OpenAPI document is the runtime's, limited to the gateway's paths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_gateway_shows_them() -> None:
 
 
 def methods_of(path: str) -> set[str]:
-    """Those that a gateway takes at a path."""
+    """Return the methods that a gateway accepts at a path."""
     if path in MODEL_PATHS:
         return {"POST"}
     if (kept := kept_at(path)) is not None:

@@ -1,4 +1,4 @@
-"""docs/host-api.json is what the host API takes and says: operator and gateway are tested against the same file."""
+"""docs/host-api.json describes the host API; operator and gateway are tested against the same file."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_every_reference_leads_somewhere(schema: dict[str, Any]) -> None:
 
 
 async def test_a_report_has_the_fields_of_the_design(schema: dict[str, Any]) -> None:
-    """The example in the design page, which operator and gateway were written to."""
+    """The fields are those of the example in the design document."""
     host = FakeHost(object)
     host.add("team/m")
     report = json.loads(msgspec.json.encode(host.report()))

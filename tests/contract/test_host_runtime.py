@@ -1,4 +1,4 @@
-"""What a ModelDeployment may say in `spec.runtime`, a shared pod's host understands."""
+"""A pool's host understands all fields of a ModelDeployment's `spec.runtime`."""
 
 from functools import cache
 from pathlib import Path

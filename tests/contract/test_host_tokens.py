@@ -1,4 +1,4 @@
-"""Every route of docs/host-api.json with every kind of token: who has none is refused before anything is read."""
+"""Each route of docs/host-api.json refuses a wrong or missing token before it reads the request."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def host() -> FakeHost:
 
 @pytest.fixture
 async def client(host: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a host that knows its tokens as pods do."""
+    """A client of a host that knows its tokens as pods do."""
     app = build_host_app(host, HostModels(host), Guard(TokenHashes(KEY.token_hash(POOL), "tokens")))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as made:
         yield made

@@ -1,4 +1,4 @@
-"""The operator's pod of a pool and `plimsoll host`: what the one is given, the other understands."""
+"""`plimsoll host` understands the arguments that the operator gives a pool's pods."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_a_host_understands_what_its_pod_is_given(
 
 
 async def test_a_pod_whose_host_has_lost_its_device_is_unready_and_says_why_it_ended(tmp_path: Path) -> None:
-    """Its probes fail while the host still tells who is served, and the operator reads its code and its last words."""
+    """Its probes fail while the host still reports its models, and the operator reads its exit code and termination
+    message.
+    """
     container = container_of(LEAST)
     listeners = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listeners[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What the two images hold: neither the other's heavy libraries, and nothing that their build cannot see."""
+"""The two images do not contain each other's heavy libraries, and their builds see the files that they copy."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ DOCKERFILES = {"operator": ROOT / "operator" / "Dockerfile", "runtime": ROOT / "
 
 
 def needed(name: str, extra: str) -> Iterator[tuple[str, str]]:
-    """The direct requirements of a distribution with one extra ("" for none), each with its extras."""
+    """Yield the direct requirements of a distribution with one extra ("" for none), each with its extras."""
     for text in distribution(name).requires or []:
         requirement = Requirement(text)
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
@@ -22,7 +22,7 @@ def needed(name: str, extra: str) -> Iterator[tuple[str, str]]:
 
 
 def closure(extra: str) -> set[str]:
-    """Every distribution that `pip install plimsoll-serving[extra]` brings."""
+    """Return every distribution that `pip install plimsoll-serving[extra]` installs."""
     found: set[tuple[str, str]] = set()
     todo = [("plimsoll-serving", extra)]
     while todo:

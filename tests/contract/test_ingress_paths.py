@@ -1,4 +1,4 @@
-"""The chart's Ingress and HTTPRoute lead every path of the docs to the gateway, and no other."""
+"""The chart's Ingress and HTTPRoute route all paths of the docs to the gateway, and no others."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from plimsoll_runtime.api.openapi.gateway_pages import gateway_document
 
 DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"
 INSIDE = PROBES | {"/demand"}
-"""For kubelets, Prometheus and the operator, and for nobody outside."""
+"""For kubelets, Prometheus and the operator only."""
 
 
 ROOT = "/"
-"""A page for people. An Ingress leaves / to whatever else its host serves."""
+"""A page for people. An Ingress leaves / to other services of its host."""
 
 
 def listed(text: str) -> set[str]:
-    """The paths in the first column of the table in docs/gateway.md."""
+    """Return the paths in the first column of the table in docs/gateway.md."""
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return {path for row in rows for path in re.findall(r"(?<![.\w])/[a-z][\w/.-]*", row)}
 
 
 def leads(prefix: str, path: str) -> bool:
-    """Whether a path lies below a prefix, as an Ingress and an HTTPRoute compare them: by whole elements."""
+    """Return whether a path is below a prefix, as Ingress and HTTPRoute compare them: by path elements."""
     return path == prefix or path.startswith(f"{prefix}/")
 
 

@@ -1,4 +1,4 @@
-"""kopf is the operator's frame: its distribution requires it, and it watches every kind that people write."""
+"""kopf is required by the operator's distribution, and has handlers for every kind that users write."""
 
 from __future__ import annotations
 

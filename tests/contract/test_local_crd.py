@@ -1,4 +1,6 @@
-"""Laptop mode and the cluster's schema: every rule can be evaluated, every runtime field is a flag that exists."""
+"""Laptop mode and the cluster's schema: laptop mode evaluates every rule, and every runtime field is an existing
+flag.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_every_rule_can_be_evaluated_here(rule: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_accepted(path: Path) -> None:
     for body in yaml.safe_load_all(path.read_text()):
-        if body["kind"] == "ModelDeployment":  # the real API server judges the others
+        if body["kind"] == "ModelDeployment":  # the API server's own tests cover the other kinds
             admit(Document(path.name, body))
 
 
@@ -92,7 +94,7 @@ SAMPLES: dict[str, Any] = {"kvMemory": "40%", "revision": "main", "toolFormat": 
 
 
 def samples(field: str) -> list[Any]:
-    """Values that the schema accepts: all of an enumeration, else the ends of the range, or one."""
+    """Return values that the schema accepts: all of an enumeration, the ends of a range, or one."""
     schema = runtime_fields()[field]
     if field in SAMPLES:
         return [SAMPLES[field]]
@@ -122,7 +124,7 @@ def test_a_policy_that_there_is_not_is_refused_with_those_that_there_are() -> No
 
 
 def test_a_spec_without_runtime_says_nothing_to_serve() -> None:
-    """Defaults live in the runtime: the schema's own must not differ from them."""
+    """Defaults are defined in the runtime: the schema's must not differ."""
     spec = admit(Document("f", minimal()))["spec"]
     parsed = vars(build_parser().parse_args(["serve", *serve_arguments("gemma", spec)]))
     plain = vars(build_parser().parse_args(["serve", "demo://gemma-3-270m", "--name", "gemma"]))
@@ -150,7 +152,7 @@ VALUES: list[Any] = [
 
 
 def mutate(rng: random.Random, node: Any) -> Any:
-    """Change, add or remove something, somewhere."""
+    """Change, add or remove something at a random place."""
     if isinstance(node, dict) and node and rng.random() < 0.8:
         key = rng.choice(sorted(node))
         return {**node, key: mutate(rng, node[key])}

@@ -1,4 +1,4 @@
-"""A RuntimePool's process on a laptop has what the operator gives a pod of that pool."""
+"""A RuntimePool's process on a laptop gets the options that the operator gives a pod of that pool."""
 
 from __future__ import annotations
 

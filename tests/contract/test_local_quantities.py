@@ -1,4 +1,4 @@
-"""Laptop mode's quantities beside the API server's: the same texts, the same verdicts."""
+"""Laptop mode parses quantities like the API server."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ RECORDED: list[tuple[str, tuple[int, int, bool, bool] | None]] = [
     ("1ee3", None),
     ("1m5", None),
 ]
-"""Text, and what kube-apiserver 1.34.3 says of it in CEL: its sign, its order beside 1, whether it is below 1Ki - 1 and
-whether it is above 1. None: it is no quantity."""
+"""Text, and the result of kube-apiserver 1.34.3 in CEL: its sign, its order relative to 1, whether it is below 1Ki -
+1 and whether it is above 1. None: not a quantity.
+"""
 SAYS = (
     "sign(quantity(self))",
     "quantity(self).compareTo(quantity('1'))",

@@ -1,4 +1,4 @@
-"""The table that laptop mode writes is the table that the gateway reads."""
+"""The gateway reads the routing table that laptop mode writes."""
 
 from __future__ import annotations
 

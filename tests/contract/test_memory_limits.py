@@ -1,7 +1,6 @@
-"""Gateway and runtime each read what memory their container may take, and share no code: they must find the same.
+"""Gateway and runtime each read their container's memory limit without shared code, and find the same.
 
-That is the hard limit. `memory.high`, at which the kernel slows a process down, counts for the runtime alone, which
-plans by it.
+This is the hard limit. The runtime also plans by `memory.high`, at which the kernel slows a process down.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def test_both_see_the_usual_ones(tmp_path: Path, line: str, file: tuple[str, str
 
 
 def write(root: Path, lines: list[str], files: dict[tuple[str, str], str]) -> Path:
-    """A tree of cgroups, and what the process is told of its own."""
+    """Write a tree of cgroups and the process's own cgroup file."""
     for (folder, name), text in files.items():
         (root / "tree" / folder).mkdir(parents=True, exist_ok=True)
         (root / "tree" / folder / name).write_text(text + "\n")

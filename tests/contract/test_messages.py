@@ -1,4 +1,4 @@
-"""Anthropic's clients get the same from gateway and runtime, which share no module."""
+"""Gateway and runtime send Anthropic's clients the same, although they share no module."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_both_page_alike(query: dict[str, str]) -> None:
 
 
 def told(page: Callable[[], object]) -> object:
-    """The page, or what is wrong with the query."""
+    """Return the page, or the error of the query."""
     try:
         return page()
     except (Refusal, ApiError) as error:

@@ -1,4 +1,4 @@
-"""The gateway tells by its `code` whether a 404 of a pod means that the model has left it."""
+"""The gateway detects by the error's `code` that a 404 of a pod means that the model has left it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the operator makes is what the gateway routes to, and what laptop mode would run."""
+"""The gateway routes to the objects that the operator creates; laptop mode runs the same."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SPECS: list[dict[str, Any]] = [
 
 
 def stored(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The object as the API server returns it."""
+    """Return the object as the API server returns it."""
     body = {"apiVersion": identity.API_VERSION, "kind": identity.KIND, "metadata": {"name": name}, "spec": spec}
     filled = admit(Document("test", body))
     filled["metadata"] |= {
@@ -99,7 +99,7 @@ KEEPING: dict[str, Any] = {
 
 
 def kept_pod(uid: str, group: str) -> dict[str, Any]:
-    """A pod of a model that keeps everything there is, as the API server has it."""
+    """Return a pod of a model that keeps all kinds of data, as the API server returns it."""
     pod = build_pod(read_spec(stored("gemma", KEEPING)), Image("runtime:1"), uid, group)
     pod["metadata"] |= {"uid": uid, "resourceVersion": "2"}
     pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -107,7 +107,7 @@ def kept_pod(uid: str, group: str) -> dict[str, Any]:
 
 
 def test_a_pod_and_a_laptop_keep_the_same(tmp_path: Path) -> None:
-    """At places of their own: a pod's are on its claims."""
+    """Paths differ: a pod's are on its claims."""
     item, pod = stored("gemma", KEEPING), kept_pod("p", "3")
     (container,) = pod["spec"]["containers"]
     stores = read_stores("team", item["spec"])
@@ -162,7 +162,7 @@ def test_the_gateway_routes_to_the_operators_pods(spec: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("kv", "total", "fits"), MEMORY)
 def test_the_operator_says_of_memory_what_the_schema_says(kv: str, total: str | int, fits: bool) -> None:
-    """Objects of before that rule are still there."""
+    """Objects created before this rule still exist."""
     item = stored("gemma", SPECS[0])
     item["spec"] |= {"runtime": {"kvMemory": kv}, "resources": {"memory": total}}
     if fits:
@@ -220,7 +220,7 @@ def pool_of(**kept: Any) -> PoolSpec:
 
 
 def test_a_pools_pod_keeps_what_a_models_does_and_the_gateway_knows() -> None:
-    """A pool and a model of one name, on the same claims, are told apart."""
+    """A pool and a model of one name on the same claims are told apart."""
     responses, files = read_responses(KEEPING["responses"]), read_files(KEEPING["files"])
     pod = build_host(pool_of(responses=responses, files=files), Image("runtime:1"), HostKey(b"o" * 32), "x1", "3")
     (container,) = pod["spec"]["containers"]
@@ -251,19 +251,19 @@ def test_a_pools_pod_keeps_what_a_models_does_and_the_gateway_knows() -> None:
 
 
 def test_the_gateway_knows_which_reasons_pass() -> None:
-    """For others it sends a client to the model's owner. One that is stopped does not start by waiting."""
+    """For other reasons it refers clients to the model's owner. A stopped model does not start by waiting."""
     turns = {Reason.WAITS_FOR_ROOM, Reason.WAITS_FOR_TURN}
-    ready = CALM - {Reason.STOPPED, Reason.SCALED_BY_DEMAND}  # the latter is no reason of Ready
+    ready = CALM - {Reason.STOPPED, Reason.SCALED_BY_DEMAND}  # the latter is not a reason of Ready
     assert {reason.value for reason in ready | turns} == PASSING
 
 
 def test_a_pool_that_keeps_nothing_has_the_pods_that_it_had() -> None:
-    """The user part of their label, as the release before stores were there made it."""
+    """The user part of their revision label, as computed by the release before stores existed."""
     assert user_part(pool_of()) == "4f4fb07141"
 
 
 def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
-    """A host's report becomes a ModelHost, which is joined with the pod that the operator makes."""
+    """A host's report becomes a ModelHost, which the gateway joins with the operator's pod."""
     pool = pool_of()
     pod = build_host(pool, Image("runtime:1"), HostKey(b"o" * 32), "x1")
     pod["metadata"] |= {"uid": "p", "resourceVersion": "2"}

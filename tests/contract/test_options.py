@@ -1,4 +1,6 @@
-"""The CRDs and the list of the runtime's options (docs/options.json) agree: names, types, values, bounds, defaults."""
+"""The CRDs and the list of the runtime's options (docs/options.json) agree on names, types, values, limits and
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def field(kind: str, path: str) -> dict[str, Any]:
-    """The schema of a field; empty if there is none."""
+    """Return the schema of a field; empty if there is none."""
     node = schema(kind)
     for name in path.split("."):
         node = node.get("properties", {}).get(name, {})
@@ -37,7 +39,7 @@ def field(kind: str, path: str) -> dict[str, Any]:
 
 
 def declared(kind: str) -> dict[str, dict[str, Any]]:
-    """Options by their path in the spec."""
+    """Return the options by their path in the spec."""
     return {option[kind]: option for option in OPTIONS if kind in option}
 
 
@@ -53,7 +55,7 @@ PAIRS = list(pairs())
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_has_its_field(kind: str) -> None:
-    """Add a field that is missing here to the definition in crds/, and run `make chart`."""
+    """Add a missing field to the definition in crds/, and run `make chart`."""
     assert [path for path in declared(kind) if not field(kind, path)] == []
 
 
@@ -61,7 +63,7 @@ def test_every_option_has_its_field(kind: str) -> None:
     ("kind", "parts"), [("deployment", ("runtime", "responses", "files")), ("pool", ("responses", "files", "memory"))]
 )
 def test_every_field_is_an_option(kind: str, parts: tuple[str, ...]) -> None:
-    """Add a field that is missing here to `deployment` or `pool` of its Option, and run `make reference`."""
+    """Add a missing field to `deployment` or `pool` of its Option, and run `make reference`."""
     fields = {f"{part}.{name}" for part in parts for name in field(kind, part)["properties"]}
     assert fields - OF_A_CLUSTER - declared(kind).keys() == set()
 
@@ -80,7 +82,7 @@ def test_a_field_has_the_type_of_its_option(option: dict[str, Any], schema: dict
 
 @pytest.mark.parametrize(("option", "schema"), PAIRS)
 def test_a_field_takes_what_its_option_takes(option: dict[str, Any], schema: dict[str, Any]) -> None:
-    """The same choices; the bounds of a cluster may be tighter, but an end must not be open."""
+    """The choices are equal; the limits of a cluster may be tighter, but no end may be open."""
     assert schema.get("enum") == option.get("choices")
     if schema.get("type") == "integer" and "enum" not in schema:
         assert schema["minimum"] >= option["minimum"]
@@ -88,7 +90,7 @@ def test_a_field_takes_what_its_option_takes(option: dict[str, Any], schema: dic
 
 
 def value(text: str, option: dict[str, Any]) -> Any:
-    """What a schema's default, or a word of its description, stands for; the text itself if it is no value."""
+    """Return the value of a schema's default or of a word of its description; the text itself if it is not a value."""
     if text in ("On", "Off"):
         return text == "On"
     if text.endswith("%"):
@@ -98,14 +100,14 @@ def value(text: str, option: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(("option", "schema"), [pair for pair in PAIRS if "default" in pair.values[0]])
 def test_a_field_has_the_default_of_its_option(option: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Also in its description, such as "30 when left out"."""
+    """Includes the description, such as "30 when left out"."""
     described = re.findall(r"([A-Z0-9]\S*|(?<=\()\w+),? when left out", schema["description"])
     defaults = [*described, *([str(schema["default"])] if schema.get("default") else [])]
     assert [value(text, option) for text in defaults] == [option["default"]] * len(defaults)
 
 
 def test_the_flag_of_a_runtime_field_is_its_name_with_hyphens() -> None:
-    """The operator's rule."""
+    """The operator relies on this."""
     for path, option in declared("deployment").items():
         if path.startswith("runtime."):
             name = re.sub("-(.)", lambda letter: letter[1].upper(), option["flag"].removeprefix("--"))

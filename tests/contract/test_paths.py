@@ -1,4 +1,4 @@
-"""Gateway and runtime take the same paths for one, so that a client may ask either."""
+"""Gateway and runtime normalise paths in the same way, so that clients can use either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the gateway and the runtime wait for the head of a request, by a clock that the test moves."""
+"""The time that gateway and runtime wait for the headers of a request, with a fake clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class Timer:
-    """Stands for asyncio's handle."""
+    """Replaces asyncio's handle."""
 
     def __init__(self, due: float, call: Callable[[], None]) -> None:
         self.due, self.call, self.cancelled = due, call, False
@@ -29,7 +29,7 @@ class Timer:
 
 
 class Loop:
-    """The running loop with a clock of its own."""
+    """The running loop with a fake clock."""
 
     def __init__(self) -> None:
         self._real = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ class Loop:
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Records the bytes written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Transport(asyncio.Transport):
 
 
 class Client:
-    """One connection, seen from the other side."""
+    """The client side of one connection."""
 
     def __init__(self, protocol: Protocol, release: asyncio.Event) -> None:
         async def app(_scope: object, _receive: object, send: Callable[[dict[str, Any]], Any]) -> None:
@@ -111,7 +111,7 @@ class Client:
 
 @pytest.fixture
 async def release() -> asyncio.Event:
-    """Set: the application answers."""
+    """If set, the application answers."""
     made = asyncio.Event()
     made.set()
     return made
@@ -160,7 +160,7 @@ async def test_an_answer_may_take_as_long_as_it_likes(client: Client, release: a
     client.wait(HEAD_SECONDS - 1)
     client.send(REQUEST[5:])
     client.wait(100_000)
-    client.send(REQUEST[:5])  # the next one's first bytes, while this one is answered
+    client.send(REQUEST[:5])  # the first bytes of the next request, while this one is answered
     client.wait(100_000)
     assert not client.transport.is_closing()
     release.set()

@@ -1,4 +1,4 @@
-"""A request has one id on its whole way: what the gateway keeps of a client's, the runtime keeps too."""
+"""A request has one id on its whole way: gateway and runtime keep the same client ids."""
 
 from __future__ import annotations
 

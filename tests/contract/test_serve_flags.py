@@ -1,4 +1,4 @@
-"""Every option that a ModelDeployment may set is one that `plimsoll serve` takes, with the same bounds."""
+"""`plimsoll serve` has all options that a ModelDeployment may set, with the same limits."""
 
 import re
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def flag(field: str) -> str:
 
 
 def values() -> Iterator[tuple[str, str]]:
-    """Each option with every value of its enumeration, or the ends of its range, or samples of its pattern."""
+    """Yield each option with all values of its enumeration, the ends of its range, or samples of its pattern."""
     for field, schema in options().items():
         if schema["type"] == "boolean":
             continue
@@ -64,7 +64,7 @@ def test_what_is_on_can_be_switched_off(field: str) -> None:
 
 
 def kept() -> Iterator[tuple[str, str]]:
-    """The same of what is kept beyond an answer."""
+    """Yield the options of stored responses and files in the same way."""
     for option in (*options_of(ResponseBounds), *options_of(BatchOptions)):
         if not option.deployment:
             continue

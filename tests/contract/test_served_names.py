@@ -1,4 +1,4 @@
-"""Rules, claims, deletions and restarts: no name goes to a namespace that may not have it."""
+"""Rules, claims, deletions and restarts: no namespace gets a name that it may not have."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RULES = st.lists(
 
 
 class Cluster(Api):
-    """The API server: ModelDeployments, and one ConfigMap whose writes compare its version."""
+    """An API server with ModelDeployments, and one ConfigMap whose writes compare its version."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -77,7 +77,7 @@ class Cluster(Api):
         return {"metadata": {**meta, "resourceVersion": str(self.record_version)}, "data": dict(self.data)}
 
     def show(self, models: Store[Any], record: Store[Any] | None) -> None:
-        """A store sees all there is."""
+        """Let a store see all objects."""
         part = models.part_of("")
         entries = [models.resource.entry(item) for item in self.models.values()]
         part.end_list(part.begin_list(), {entry.key: entry for entry in entries}, self.version)
@@ -88,7 +88,7 @@ class Cluster(Api):
 
 
 class Operator:
-    """One process."""
+    """One operator process."""
 
     def __init__(self, cluster: Cluster, rules: NameRules, now: Callable[[], datetime]) -> None:
         self.stores, self.names = Stores(None, name_record=RECORD), NameRegistry(NamePolicy(rules))
@@ -109,12 +109,12 @@ class Operator:
 
 
 def claims_of(items: Iterable[Object]) -> set[tuple[str, str]]:
-    """Namespaces and the names that their objects claim."""
+    """Return the namespaces and names that objects claim."""
     return {(item["metadata"]["namespace"], name) for item in items for name in item["spec"]["model"]["servedNames"]}
 
 
 class Names(RuleBasedStateMachine):
-    """`claimed`: when an operator last saw a claim, and the record said so; the grace period counts from there."""
+    """`claimed`: when an operator last saw a claim that the record contained; the grace period counts from there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Names(RuleBasedStateMachine):
 
     @rule(space=SPACES, name=st.sampled_from(["m", "n"]), names=NAMED, older=st.booleans())
     def apply(self, space: str, name: str, names: set[str], older: bool) -> None:
-        """A new object, or other names of one that is there."""
+        """Create an object, or change the names of an existing one."""
         key, self.cluster.version = ObjectKey(space, name), self.cluster.version + 1
         known = self.cluster.models.get(key)
         self.created += timedelta(seconds=1)
@@ -164,7 +164,7 @@ class Names(RuleBasedStateMachine):
     @precondition(lambda self: self.cluster.models)
     @rule(data=st.data(), ready=st.booleans())
     def a_pass_writes_a_status(self, data: st.DataObject, ready: bool) -> None:
-        """By what the operator has seen, which may be old."""
+        """Write a status from the operator's view, which may be outdated."""
         key = data.draw(st.sampled_from(sorted(self.cluster.models)))
         seen = self.operator.stores.models.get(key)
         if seen is None or seen.uid != self.cluster.models[key]["metadata"]["uid"]:
@@ -209,7 +209,7 @@ class Names(RuleBasedStateMachine):
 
     @rule()
     def all_comes_to_rest(self) -> None:
-        """Then operator and gateway agree about each name, and nothing is written any more."""
+        """Operator and gateway then agree about all names, and nothing more is written."""
         for _ in range(4):
             self.the_operator_sees()
             run(self.operator.recorder.write())
@@ -236,7 +236,9 @@ class Names(RuleBasedStateMachine):
 
     @invariant()
     def note(self) -> None:
-        """A name leaves the record when a rule gives it to others, or when no claim was seen for the whole grace."""
+        """A name leaves the record when a rule gives it to others, or when no claim was seen for the whole grace
+        period.
+        """
         seen = [entry.value for entry in self.operator.stores.models] if hasattr(self, "operator") else []
         stored = parse_record(self.cluster.data)
         told = {(kept.namespace, name) for name, kept in stored.items() if kept.until is None}
@@ -262,7 +264,7 @@ class Names(RuleBasedStateMachine):
             )
 
     def policy(self) -> NamePolicy:
-        """By what the gateway has seen of the record."""
+        """Return the policy from the gateway's view of the record."""
         record = self.gateway.record
         entry = None if record is None else record.get(RECORD)
         return NamePolicy(self.name_rules, {} if entry is None else parse_record(entry.value))
@@ -273,7 +275,7 @@ TestNames = Names.TestCase
 
 
 def test_a_name_stays_while_no_operator_runs() -> None:
-    """An object is deleted and made again while the operator starts again, and another namespace claims its name."""
+    """An object is deleted and created again while the operator restarts, and another namespace claims its name."""
     world = Names()
     world.begin([])
     world.apply("prod", "m", {"a"}, older=False)
@@ -308,7 +310,7 @@ def test_a_name_stays_while_no_operator_runs() -> None:
 
 
 def test_a_record_that_people_have_edited_is_put_right() -> None:
-    """And what a rule gives to others goes at once."""
+    """A name that a rule gives to others is removed immediately."""
     world = Names()
     world.begin([Rule(("c",), ("prod",))])
     world.apply("prod", "m", {"a"}, older=False)

@@ -1,4 +1,4 @@
-"""What passes between gateway and runtime beside a request: whose it is, the proof, and how busy the runtime is."""
+"""The headers between gateway and runtime: tenant, credential, and the runtime's load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN = "a-credential-for-both-sides"
 
 
 def fields_of(voucher: headers.Voucher) -> dict[str, str]:
-    """What the gateway sends with it."""
+    """Return the headers that the gateway sends with a voucher."""
     return {name.decode(): value.decode() for name, value in headers.request_headers([], "id", voucher)}
 
 

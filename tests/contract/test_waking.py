@@ -1,4 +1,4 @@
-"""A relayed request wakes a model that sleeps in a pool's pod, without an operator or a token of the host API."""
+"""A forwarded request wakes a sleeping model in a pool's pod, without an operator or a token of the host API."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from plimsoll_gateway.routing.pick import Picker
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),  # a process that imports torch starts, and an engine more than once
+    pytest.mark.timeout(900),  # starts a process that imports torch, and an engine more than once
     pytest.mark.skipif(sys.platform != "linux", reason="gives the host a loopback address of its own"),
 ]
 
 ADDRESS = f"127.{os.getpid() % 250 + 1}.{os.getpid() // 250 % 250 + 1}.7"
-"""Pods answer on one port, so each needs an address."""
+"""Pods listen on the same port, so each needs an address."""
 TOKEN = "what-the-operator-has-and-the-gateway-does-not"
 META = {"namespace": "team", "name": "m", "uid": "u", "resourceVersion": "1", "generation": 1}
 DEPLOYMENT: dict[str, Any] = {
@@ -48,18 +48,18 @@ POD: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Hosted:
-    """A `plimsoll host` that runs."""
+    """A running `plimsoll host`."""
 
     url: str
 
     def entry(self) -> dict[str, Any]:
-        """What it reports of the model."""
+        """Return its report of the model."""
         answer = httpx.get(f"{self.url}/host/v1/report", headers=self.headers, timeout=60).json()
         (found,) = answer["models"]
         return dict(found)
 
     def until_asleep(self) -> None:
-        """Send it to sleep, and wait until it does."""
+        """Send the model to sleep, and wait until it is."""
         said = {"operation": f"sleep-{time.monotonic_ns()}", "level": "InHost"}
         url = f"{self.url}/host/v1/models/team/m/sleep"
         while True:
@@ -72,7 +72,7 @@ class Hosted:
 
     @property
     def headers(self) -> dict[str, str]:
-        """For its own API."""
+        """Headers for its own API."""
         return {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -94,7 +94,7 @@ def hosted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
 
 @asynccontextmanager
 async def gateway_of(state: str, limits: Limits) -> Any:
-    """A client of a gateway whose table says that the pod has the model in that state."""
+    """A client of a gateway whose table says that the pod has the model in this state."""
     pod = {"kind": "Pod", "name": "shared-x1", "uid": "p", "controller": True}
     host = {
         "metadata": META | {"name": "shared-x1", "uid": "h", "ownerReferences": [pod]},

@@ -1,4 +1,4 @@
-"""The page at / is one page: what the gateway makes of the runtime's template is what the runtime would make."""
+"""Gateway and runtime render the page at / from one template identically."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 {{/*
-ValidatingAdmissionPolicies (CEL) that bind what RBAC cannot: RBAC knows kinds and verbs, a policy knows the object.
+ValidatingAdmissionPolicies (CEL) for limits that RBAC cannot express: RBAC restricts kinds and verbs, a policy checks the object.
 */}}
 
-{{/* The operator as the API server sees it. */}}
+{{/* The operator's user name at the API server. */}}
 {{- define "plimsoll.admission.operator" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "plimsoll.serviceAccount" (list "operator" .) }}
 {{- end }}
 
 {{/*
-Whether an object is a child of a ModelDeployment or a RuntimePool, before and after the request. Before, by its owner alone: a label that
-somebody took away is put back.
+Whether an object is a child of a ModelDeployment or a RuntimePool, before and after the request. Before it, only the owner counts, so that
+the operator may restore a removed label.
 */}}
 {{- define "plimsoll.admission.variables" -}}
 - name: ours
@@ -26,7 +26,7 @@ somebody took away is put back.
     o.?controller.orValue(false) && o.kind in ['ModelDeployment', 'RuntimePool'] && o.apiVersion.startsWith('plimsoll.dev/'))
 {{- end }}
 
-{{/* The head of a policy: include "plimsoll.admission.head" (dict "name" "operator-pods" "root" .) */}}
+{{/* The first part of a policy: include "plimsoll.admission.head" (dict "name" "operator-pods" "root" .) */}}
 {{- define "plimsoll.admission.head" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -38,7 +38,7 @@ metadata:
 {{- end }}
 
 {{/*
-Which requests a policy about the operator judges: include "plimsoll.admission.limits" (dict "kind" "pods" "group" "" "root" .); optional: "version"
+The requests that a policy about the operator checks: include "plimsoll.admission.limits" (dict "kind" "pods" "group" "" "root" .); optional: "version"
 */}}
 {{- define "plimsoll.admission.limits" -}}
 failurePolicy: Fail
@@ -54,7 +54,7 @@ matchConditions:
       request.userInfo.username == {{ include "plimsoll.admission.operator" .root | squote }}
 {{- end }}
 
-{{/* Namespaces in which the operator must not write, as JSON. */}}
+{{/* Namespaces that the operator must not write to, as JSON. */}}
 {{- define "plimsoll.admission.closed" -}}
 {{- $closed := list "kube-system" -}}
 {{- if not (or .Values.admissionPolicy.allowReleaseNamespace (has .Release.Namespace .Values.watchNamespaces)) -}}
@@ -64,7 +64,7 @@ matchConditions:
 {{- end }}
 
 {{/*
-The rule about namespaces. Deletions are allowed everywhere, so that what an earlier release made there can go: include "plimsoll.admission.place" .
+The rule about namespaces. Deletions are allowed everywhere, so that objects of an earlier release can be removed: include "plimsoll.admission.place" .
 */}}
 {{- define "plimsoll.admission.place" -}}
 {{- $closed := include "plimsoll.admission.closed" . | fromJsonArray -}}

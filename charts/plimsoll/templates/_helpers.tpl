@@ -45,7 +45,7 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 0 }}
 {{- end }}
 
-{{/* Labels of a component's pods; without the chart's version, which alone is no reason to replace them. */}}
+{{/* Labels of a component's pods, without the chart's version, whose change alone must not replace pods. */}}
 {{- define "plimsoll.podLabels" -}}
 {{- $root := index . 1 -}}
 {{ include "plimsoll.selector" . }}
@@ -59,12 +59,12 @@ app.kubernetes.io/part-of: plimsoll
 {{- end }}
 {{- end }}
 
-{{/* The Secret with the keys that tokens for runtime pods are made from. */}}
+{{/* The Secret with the keys from which tokens for runtime pods are derived. */}}
 {{- define "plimsoll.hostKeys" -}}
 {{- default (printf "%s-host-keys" (include "plimsoll.fullname" .)) .Values.hostKeys.existingSecret -}}
 {{- end }}
 
-{{/* What the operator is told of defaults and profiles, as JSON; empty for none. */}}
+{{/* Defaults and profiles for the operator as JSON; empty without any. */}}
 {{- define "plimsoll.profiles" -}}
 {{- $defaults := dict -}}
 {{- range $name, $value := .Values.runtime.defaults -}}
@@ -75,18 +75,18 @@ app.kubernetes.io/part-of: plimsoll
 {{- end -}}
 {{- end }}
 
-{{/* The Secret by which gateways know each other. */}}
+{{/* The Secret that authenticates gateways to each other. */}}
 {{- define "plimsoll.peerSecret" -}}
 {{- default (printf "%s-gateway-peers" (include "plimsoll.fullname" .)) .Values.gateway.peers.existingSecret -}}
 {{- end }}
 
-{{/* Which pods the operator makes, whatever their namespace. */}}
+{{/* Labels of all pods that the operator creates. */}}
 {{- define "plimsoll.runtime.selector" -}}
 app.kubernetes.io/name: plimsoll-runtime
 app.kubernetes.io/managed-by: plimsoll-operator
 {{- end }}
 
-{{/* Those of them that have a host API. */}}
+{{/* Labels of those with a host API. */}}
 {{- define "plimsoll.host.selector" -}}
 {{ include "plimsoll.runtime.selector" . }}
 plimsoll.dev/role: host
@@ -111,7 +111,7 @@ plimsoll.dev/role: host
 {{- end -}}
 {{- end }}
 
-{{/* The arguments that say which namespaces are watched. */}}
+{{/* The arguments for the watched namespaces. */}}
 {{- define "plimsoll.namespaceArgs" -}}
 {{- if .Values.watchNamespaces }}
 {{- range .Values.watchNamespaces }}
@@ -122,10 +122,10 @@ plimsoll.dev/role: host
 {{- end }}
 {{- end }}
 
-{{/* The ConfigMap in which the operator records names that have served. */}}
+{{/* The ConfigMap in which the operator records names that have served traffic. */}}
 {{- define "plimsoll.nameRecord" -}}{{ include "plimsoll.fullname" . }}-served-names{{- end }}
 
-{{/* The arguments that say which namespaces may have which served names. */}}
+{{/* The arguments for the rules of served names. */}}
 {{- define "plimsoll.nameArgs" -}}
 {{- range .Values.servedNames.rules }}
 - {{ printf "--name-rule=%s=%s" (join "," .names) (join "," .namespaces) | quote }}
@@ -135,7 +135,7 @@ plimsoll.dev/role: host
 {{- end }}
 {{- end }}
 
-{{/* What the pods of the operator and the gateway have in common: include "plimsoll.podSpec" (list "operator" .) */}}
+{{/* The common part of the operator's and the gateway's pod specs: include "plimsoll.podSpec" (list "operator" .) */}}
 {{- define "plimsoll.podSpec" -}}
 {{- $root := index . 1 -}}
 {{- $component := index . 0 -}}
@@ -168,7 +168,7 @@ topologySpreadConstraints:
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels: {{- include "plimsoll.selector" . | nindent 8 }}
-    {{- /* Pods that an upgrade takes away count for nothing: else the new ones may all come to one node. */}}
+    {{- /* Pods that an upgrade replaces do not count: otherwise all new ones might be placed on one node. */}}
     matchLabelKeys: [pod-template-hash]
 {{- end }}
 volumes:

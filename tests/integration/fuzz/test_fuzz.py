@@ -1,4 +1,4 @@
-"""The short form of `make fuzz`: some hundred requests at real servers, of which nothing may fail, hang or stay."""
+"""The short form of `make fuzz`: some hundred requests to real servers, none of which may fail, hang or leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway under its chart's memory limit, while clients do their worst: nothing is killed, nobody else notices."""
+"""The gateway under its chart's memory limit, with abusive clients: it is not killed, and other clients are served."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_abuse_kills_nothing_and_stops_nobody(group: MemoryGroup, tmp_path
 
 @contextlib.asynccontextmanager
 async def opened(port: int) -> AsyncIterator[list[Stream]]:
-    """Streams that have begun and stay."""
+    """Open streams that stay open."""
     limit = asyncio.Semaphore(ABREAST)
 
     async def one() -> Stream:
@@ -82,7 +82,7 @@ async def opened(port: int) -> AsyncIterator[list[Stream]]:
 
 
 async def ask_on(port: int) -> None:
-    """Small requests, one after the other, each of which is answered."""
+    """Send small requests one after the other; each must be answered."""
     while True:
         assert await ask(port, SMALL) == 200
 
@@ -101,7 +101,7 @@ async def ask_on(port: int) -> None:
 async def test_no_attack_on_connections_succeeds(
     group: MemoryGroup, tmp_path: Path, unused_tcp_port: int, attacks: tuple[connections.Attack, ...]
 ) -> None:
-    """Each succeeds on uvicorn's protocol alone (`python -m abuse.connections`)."""
+    """Each attack succeeds on uvicorn's protocol alone (`python -m abuse.connections`)."""
     gateway.raise_open_files()
     backend, port = Backend(), unused_tcp_port
     async with backend.running(), gateway.running(group, backend.ports, tmp_path, port) as process:

@@ -1,6 +1,7 @@
-"""The runtime under the memory of an example, while clients do their worst: nothing is killed, others are answered.
+"""The runtime under the memory limit of an example, with abusive clients: it is not killed, and other clients are
+served.
 
-The bodies are as large as the gateway lets through.
+The bodies are as large as the gateway allows.
 """
 
 from __future__ import annotations
@@ -93,14 +94,14 @@ async def test_abuse_kills_nothing_and_stops_nobody(
 
 
 async def ask_on(port: int) -> None:
-    """Small requests, one after the other, each of which is answered."""
+    """Send small requests one after the other; each must be answered."""
     while True:
         assert await ask(port, SMALL) == 200
 
 
 @pytest.mark.slow
 async def test_many_long_prompts_at_once_fit_into_a_small_pod(model: Path, unused_tcp_port: int) -> None:
-    """Each is legal, and unfolds to twenty times its size."""
+    """Each is legal, and expands to twenty times its size."""
     try:
         with memory_group(SMALL_POD) as group:
             async with running(group, model, "64MiB", unused_tcp_port):

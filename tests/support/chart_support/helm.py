@@ -1,4 +1,4 @@
-"""Renders the chart with the real Helm."""
+"""Render the chart with the real Helm."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Object = dict[str, Any]
 
 
 class NoHelmError(Exception):
-    """There is no Helm; the message says where it would come from."""
+    """Helm was not found; the message says where to get it."""
 
 
 class RefusedError(Exception):
-    """Helm refused; the message is what it said."""
+    """Helm failed; the message is its output."""
 
 
 def find_helm() -> str:
-    """The binary that PLIMSOLL_HELM names, the one on the PATH, or the one that `make check` has built."""
+    """Return the path of Helm: PLIMSOLL_HELM, the one on the PATH, or the one that `make check` built."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plimsoll" / "cluster"
     built = sorted(Path(os.environ.get("PLIMSOLL_CLUSTER_CACHE") or cache).glob("bin/helm-*/helm"))
     found = os.environ.get("PLIMSOLL_HELM") or shutil.which("helm") or (str(built[-1]) if built else None)
@@ -36,7 +36,7 @@ def find_helm() -> str:
 
 
 def helm(*arguments: str, stdin: str = "") -> str:
-    """Run Helm and return what it prints. Raises NoHelmError and RefusedError."""
+    """Run Helm and return its output. Raises NoHelmError and RefusedError."""
     done = subprocess.run([find_helm(), *arguments], input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RefusedError(done.stderr)
@@ -51,7 +51,7 @@ def render(
     namespace: str = "serving",
     kubernetes: str = KUBERNETES,
 ) -> list[Object]:
-    """The objects that the chart makes of these values. Raises NoHelmError and RefusedError."""
+    """Return the objects that the chart renders with these values. Raises NoHelmError and RefusedError."""
     command = ["template", release, str(chart), f"--namespace={namespace}", f"--kube-version={kubernetes}"]
     output = helm(*command, "--values=-", stdin=yaml.safe_dump(values))
     return [document for document in yaml.safe_load_all(output) if document]

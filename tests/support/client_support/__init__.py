@@ -1,1 +1,1 @@
-"""What programs of clients share; they run in the environment of `make clients`."""
+"""Shared code of the client programs; they run in the environment of `make clients`."""

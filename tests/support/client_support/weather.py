@@ -1,4 +1,4 @@
-"""A tool that an agent calls, and the form of an answer."""
+"""A tool for an agent, and the format of an answer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 HEARD: list[str] = []
-"""The cities that the tool was called with."""
+"""The cities of the tool's calls."""
 
 
 class Forecast(BaseModel):
-    """What the weather will be."""
+    """A weather forecast."""
 
     sky: Literal["clear", "grey"]
     degrees: int = Field(ge=-60, le=60)

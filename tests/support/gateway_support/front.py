@@ -1,4 +1,4 @@
-"""A gateway on a socket of its own: alone, or before a server that a test runs."""
+"""A gateway on a separate socket: alone, or in front of a server that a test runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plimsoll_gateway.server.connection_guard import ConnectionGuard
 async def serve_asgi(
     app: Gateway | Operations, protocol: type[ConnectionGuard] = ConnectionGuard
 ) -> AsyncIterator[str]:
-    """The URL of an application that uvicorn serves, without its process machinery."""
+    """Serve an application with uvicorn, without its process machinery; yields the URL."""
     config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
     config.load()
     state = ServerState()
@@ -42,8 +42,8 @@ async def serve_asgi(
 
 @asynccontextmanager
 async def gateway_before(url: str, names: Sequence[str], files: str = "", **options: Any) -> AsyncIterator[str]:
-    """The URL of a gateway whose one replica is at `url` and answers to these names; `options` are Gateway's. `files`:
-    the claim on which it keeps files.
+    """Serve a gateway whose only replica is at `url` with these served names; yields its URL. `options` are
+    Gateway's. `files`: the claim for the replica's files.
     """
     store = TableStore()
     replica = Replica("r", url, ready=True, files=files)

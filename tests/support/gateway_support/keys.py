@@ -1,4 +1,4 @@
-"""API keys in a folder, as a gateway reads them, and the credential by which runtimes believe it."""
+"""API keys in a folder, as a gateway reads them, and the credential for runtimes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CREDENTIAL = "a-credential-for-the-runtimes"
 
 
 class Keys:
-    """A folder of keys, headers with them, and a file with the credential, which are made below `place`."""
+    """A folder of keys, their headers, and a file with the credential, created below `place`."""
 
     def __init__(self, place: Path) -> None:
         self.folder, self.token = place / "keys", place / "token"
@@ -31,5 +31,5 @@ class Keys:
         return {"authorization": f"Bearer {self.texts[name]}"}
 
     def options(self) -> dict[str, Any]:
-        """Of a gateway that lets in who has one of them."""
+        """Return the options of a gateway that requires one of these keys."""
         return {"keyring": Keyring(KeyFolder(self.folder)), "credential": Credential(self.token)}

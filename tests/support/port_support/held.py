@@ -1,4 +1,4 @@
-"""A port for a server of a test that nobody else gets before it listens."""
+"""A reserved port for a test's server."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PORTS = range(20000, 30000)
-"""Below those that kernels give to who connects, or binds to any."""
+"""Below the ports that kernels assign to clients and to port 0."""
 
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """Other tests of this machine, in whatever process, do not get it as long as this lasts."""
+    """Reserve a port for the block: no other test on this machine, in any process, gets it."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         with socket.socket(socket.AF_UNIX) as held:
             try:
                 held.bind(f"\0plimsoll-test-{port}")
                 socket.create_server(("127.0.0.1", port)).close()
             except OSError:
-                continue  # another test's, or another program's
+                continue  # used by another test or program
             yield port
             return
     raise RuntimeError(f"none of the ports {PORTS.start} to {PORTS.stop - 1} is free")

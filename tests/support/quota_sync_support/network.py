@@ -1,4 +1,4 @@
-"""Gateways on a simulated network: messages are late, lost or cut off, clocks differ, time passes when it is told."""
+"""Gateways on a simulated network: messages are late, lost or cut off, clocks differ, and the test moves time."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def api_key(name: str = "k", **limits: int) -> ApiKey:
 
 @dataclass(eq=False)
 class Pod:
-    """One gateway process: its own clock, its own memory."""
+    """One gateway process with its own clock and memory."""
 
     address: str
     clock: Callable[[], float]
     keys: Mapping[str, ApiKey]
     instance: str
-    asked: dict[str, float] = field(default_factory=dict)  # peers that have not replied, and since when
+    asked: dict[str, float] = field(default_factory=dict)  # peers with an open report, and since when
     streams: list[ExitStack] = field(default_factory=list)
     alive: bool = True
 
@@ -46,7 +46,7 @@ class Pod:
         return self.node.quota_share(key, usage, now)
 
     def share(self, name: str, kind: Kind = Kind.REQUESTS) -> int:
-        """What may be used here, by this pod's own word."""
+        """Return the share of this pod as it sees it."""
         quota_share = self.node.quota_share(self.keys[name], self.quotas.usage(name), self.clock())
         limit = {
             Kind.REQUESTS: self.keys[name].limits.requests_per_minute,
@@ -56,7 +56,7 @@ class Pod:
 
 
 class Network:
-    """All pods. `admitted`: time, address and key of each request that was let in."""
+    """All pods. `admitted`: time, address and key of each admitted request."""
 
     def __init__(self, *keys: ApiKey, seed: int = 0, loss: float = 0.0, most_delay: float = 0.05) -> None:
         self.keys = {key.name: key for key in keys}
@@ -74,7 +74,7 @@ class Network:
         self._order = itertools.count()
 
     def start(self, address: str, *, listed: bool = True) -> Pod:
-        """A new process there; what was there before is gone."""
+        """Start a new process at an address; one that runs there dies."""
         if address in self.pods:
             self.pods[address].alive = False
         offset = self._rng.uniform(-500, 500)
@@ -88,15 +88,15 @@ class Network:
         return pod
 
     def kill(self, address: str) -> None:
-        """Its memory and its streams are gone; names tell of it until `unlist`."""
+        """Kill a pod with its memory and streams; DNS lists it until `unlist`."""
         self.pods.pop(address).alive = False
 
     def heal(self) -> None:
-        """All reach each other again."""
+        """Restore all connections."""
         self.cut.clear()
 
     def ask(self, address: str, name: str = "k", *, hold: bool = False) -> bool:
-        """A request there; whether it is let in. `hold`: it stays under way."""
+        """Send a request and return whether it is admitted. `hold`: it keeps running."""
         pod = self.pods[address]
         stack = ExitStack()
         try:
@@ -114,7 +114,7 @@ class Network:
         return True
 
     def pass_time(self, seconds: float) -> None:
-        """Let happen what is due."""
+        """Run all events that are due."""
         ends = self.now + seconds
         while self._due and self._due[0][0] <= ends:
             at, _, happens = heapq.heappop(self._due)
@@ -123,11 +123,11 @@ class Network:
         self.now = ends
 
     def streams(self) -> int:
-        """Requests under way everywhere."""
+        """Return the number of running requests of all pods."""
         return sum(len(pod.streams) for pod in self.pods.values())
 
     def most_in_a_minute(self, name: str = "k") -> int:
-        """The greatest number of requests of a key let in within any 60 seconds."""
+        """Return the largest number of a key's requests admitted within any 60 seconds."""
         times = [at for at, _, key in self.admitted if key == name]
         most = first = 0
         for last, at in enumerate(times):

@@ -1,4 +1,4 @@
-"""Renders the chart with the real Helm; without one, the tests that need it are skipped."""
+"""Render the chart with the real Helm; tests that need it are skipped without one."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ Render = Callable[..., list[Object]]
 
 @pytest.fixture(scope="session")
 def helm() -> Callable[..., str]:
-    """Runs Helm with these arguments and returns what it prints; raises RefusedError."""
+    """Return a function that runs Helm and returns its output, or raises RefusedError."""
     try:
         chart.find_helm()
     except chart.NoHelmError as missing:
@@ -21,11 +21,11 @@ def helm() -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def render(helm: Callable[..., str]) -> Render:
-    """The objects that the chart makes of these values, in release `pl` in namespace `serving`."""
+    """Return a function that renders the chart with values, as release `pl` in namespace `serving`."""
     return chart.render
 
 
 @pytest.fixture(scope="session")
 def refused() -> type[Exception]:
-    """What `helm` and `render` raise."""
+    """The error that `helm` and `render` raise."""
     return chart.RefusedError

@@ -1,4 +1,4 @@
-"""What the chart passes to our commands is what they take, and what it selects is what they make."""
+"""The chart passes valid arguments to the commands, and its selectors match their pods."""
 
 import base64
 import json
@@ -72,7 +72,7 @@ def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespa
 
 
 def test_keys_and_the_credential_are_mounted_where_the_gateway_looks(render: Render) -> None:
-    """A Secret of keys may be missing, that with the credential not; only the gateway's user reads either."""
+    """A Secret of keys may be missing, the credential's may not; only the gateway's user can read either."""
     values: Object = {"keys": {"secrets": ["team-a", "team-b"]}, "credential": {"secretName": "shared", "key": "word"}}
     found = pod(render({"gateway": values}), "gateway")
     (container,) = found["containers"]
@@ -223,7 +223,7 @@ def test_without_profiles_the_operator_mounts_none(render: Render) -> None:
 
 @pytest.mark.parametrize("component", ["operator", "gateway"])
 def test_the_users_of_the_charts_own_pods_can_be_left_out(render: Render, component: str) -> None:
-    """As docs/install.md has it for OpenShift."""
+    """As in docs/install.md for OpenShift."""
     unset = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
     found = pod(render({component: {"podSecurityContext": unset}}), component)
     assert found["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -263,7 +263,7 @@ def test_gateway_may_read_what_it_watches(render: Render) -> None:
 
 
 def granted(role: Object) -> set[tuple[str, str, str]]:
-    """Group, resource and verb of everything that a role allows."""
+    """Return group, resource and verb of all rules of a role."""
     return {
         (group, resource, verb)
         for rule in role["rules"]
@@ -309,7 +309,7 @@ def test_secrets_may_be_read_in_the_namespaces_that_are_listed_for_it_alone(
         assert granted(role) == TOKEN_RIGHTS
         assert bindings[role["metadata"]["namespace"], role["metadata"]["name"]] == account
     if watched:
-        with pytest.raises(refused, match="tokenNamespaces has team-x, whose models are not watched"):
+        with pytest.raises(refused, match="tokenNamespaces has team-x, which is not watched"):
             render({"watchNamespaces": watched, "operator": {"tokenNamespaces": ["team-x"]}})
 
 
@@ -386,7 +386,7 @@ def test_the_default_grace_is_the_operators(render: Render) -> None:
 
 
 def test_what_the_chart_lets_pass_is_what_the_commands_take(render: Render, refused: type[Exception]) -> None:
-    """The longest pattern, and those that neither takes."""
+    """The longest patterns, and some that both refuse."""
     name, namespace = "x" * 128, "n" * 63
     for end in ("", "*"):
         rules = [{"names": [name + end], "namespaces": [namespace + end]}]
@@ -398,7 +398,7 @@ def test_what_the_chart_lets_pass_is_what_the_commands_take(render: Render, refu
 
 
 def test_the_gateways_metrics_are_on_no_public_service(render: Render) -> None:
-    """But where what scrapes them looks: on the pods' other port."""
+    """The pods' other port serves them, which the monitors scrape."""
     objects = render(
         {"gateway": {"service": {"type": "LoadBalancer"}}, "metrics": {"serviceMonitor": {"enabled": True}}}
     )
@@ -422,7 +422,7 @@ def test_the_gateways_metrics_are_on_no_public_service(render: Render) -> None:
 
 
 def test_the_host_api_is_reached_by_the_operator_alone(render: Render) -> None:
-    """Whoever else may reach the pods, as for their metrics, does not reach that port."""
+    """Other allowed peers, such as scrapers, do not reach that port."""
     others = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
     (policy,) = [
         item["spec"]

@@ -1,4 +1,4 @@
-"""What the chart holds twice is the same twice, and the generator refuses what it cannot turn into a schema."""
+"""Generated files of the chart are up to date, and the generator refuses values that have no schema."""
 
 import importlib.util
 import json
@@ -75,12 +75,12 @@ def test_a_section_refuses_other_keys_and_a_free_map_takes_them(generate: Module
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("pods: 2\n", "pods: no comment above it"),
-        ("# Fine.\na:\n  b: 1\n", r"a\.b: no comment above it"),
+        ("pods: 2\n", "pods: it has no description"),
+        ("# Fine.\na:\n  b: 1\n", r"a\.b: it has no description"),
         ("# Pods.\npods: []\n", "pods: a list needs"),
         ("# Labels.\nlabels: {}\n", "labels: an empty map needs"),
-        ("# Name.\nname: null\n", "name: a default of type"),
-        ("# Just a comment.\n- 1\n", "not a map"),
+        ("# Name.\nname: null\n", "name: the default's type"),
+        ("# Just a comment.\n- 1\n", "must be a map"),
     ],
 )
 def test_what_has_no_schema_is_refused(generate: ModuleType, text: str, message: str) -> None:

@@ -1,4 +1,6 @@
-"""Who reaches whom by the rendered NetworkPolicies, worked out by Kubernetes' rules for each pair of pods and port."""
+"""Connections that the rendered NetworkPolicies allow, evaluated by Kubernetes' rules for each pair of pods and
+port.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ def ours(component: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Pod:
-    """`namespace` None: something outside the cluster, as the API server or a hub is."""
+    """`namespace` None: outside the cluster, such as the API server or a hub."""
 
     namespace: str | None
     labels: dict[str, str] = field(default_factory=dict, hash=False)
@@ -62,7 +64,7 @@ def is_peer(peer: Object, pod: Pod, home: str) -> bool:
 
 
 def lets(policies: list[Object], pod: Pod, direction: str, other: Pod, port: int) -> bool:
-    """Whether the policies of a pod let a connection through; a pod that none selects is open."""
+    """Return whether the policies allow a connection of a pod; a pod without policies is open."""
     mine = [
         policy
         for policy in policies
@@ -106,7 +108,7 @@ HOSTS = {"host", "guest's host"}
 
 
 def test_the_host_api_is_reached_by_the_operator_alone(policies: list[Object]) -> None:
-    """The gateway wakes models by the requests that it relays."""
+    """The gateway wakes models by forwarded requests only."""
     pairs = {pair for pair in reached(policies, 8100) if pair[1] in RUNTIMES}
     assert pairs == {("operator", host) for host in HOSTS}
 
@@ -128,7 +130,7 @@ def test_the_gateway_is_open_and_its_metrics_are_not(policies: list[Object]) -> 
 
 
 def test_a_gateway_api_implementation_reaches_the_gateway_where_it_is_named(render: Render) -> None:
-    """As an ingress controller does: by its pods, which carry the requests."""
+    """Like an ingress controller: its pods forward the requests."""
     envoy = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "envoys"}}}
     route = {"enabled": True, "parentRefs": [{"name": "public", "namespace": "gateways"}]}
     found = render({"httpRoute": route, "networkPolicy": {"gatewayFrom": [envoy]}})
@@ -138,7 +140,7 @@ def test_a_gateway_api_implementation_reaches_the_gateway_where_it_is_named(rend
 
 @pytest.mark.parametrize("who", ["operator", "gateway"])
 def test_what_the_control_plane_may_reach(policies: list[Object], who: str) -> None:
-    """The API server is outside, wherever its ports are; the hub, the metadata of a cloud and databases are not its."""
+    """The API server is outside the cluster, on any address; hubs, cloud metadata and databases are not reachable."""
     out = {
         port: {other for other, pod in PODS.items() if other != who and lets(policies, PODS[who], "egress", pod, port)}
         for port in (22, 53, 80, 443, 5432, 6443, 8000, 8080, 8100, 9090)
@@ -151,7 +153,7 @@ def test_what_the_control_plane_may_reach(policies: list[Object], who: str) -> N
 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_the_external_scaler_is_asked_by_keda_alone(render: Render, *, enabled: bool) -> None:
-    """That pods are picked by a policy at all closes the port where it is not asked for."""
+    """Since a policy selects the pods, the port is closed unless it is enabled."""
     found = render({"operator": {"externalScaler": {"enabled": enabled}}})
     policies = [item for item in found if item["kind"] == "NetworkPolicy"]
     assert {pair for pair in reached(policies, 8083) if pair[1] == "operator"} == (

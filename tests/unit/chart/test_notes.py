@@ -1,4 +1,4 @@
-"""The notes after `helm install` name the next step with the real host, and what an uninstall leaves."""
+"""The notes after `helm install` have the real host, and what an uninstall keeps."""
 
 import shutil
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Render = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def notes(render: Render, tmp_path: Path) -> Callable[[dict[str, Any]], str]:
-    """`helm template` prints no notes: render them as a template of a copy of the chart."""
+    """`helm template` prints no notes: render them as a template in a copy of the chart."""
     chart = tmp_path / "plimsoll"
     shutil.copytree(ROOT / "charts" / "plimsoll", chart)
     (chart / "templates" / "NOTES.txt").rename(chart / "notes")
@@ -33,7 +33,7 @@ def test_defaults(notes: Callable[[dict[str, Any]], str]) -> None:
     assert "all namespaces" in text
     assert "port-forward service/pl-plimsoll-gateway 8080:80" in text
     assert "namespace: serving" in text
-    assert "takes away everything but the definitions of ModelDeployment, ModelHost, RuntimePool" in text
+    assert "removes everything except the definitions of ModelDeployment, ModelHost, RuntimePool" in text
     names = [yaml.safe_load(crd.read_text())["metadata"]["name"] for crd in sorted((ROOT / "crds").glob("*.yaml"))]
     assert f"kubectl delete crd {' '.join(names)}\n" in text
     assert "WARNING: servedNames.rules is empty." in text
@@ -52,7 +52,7 @@ def test_with_an_ingress(notes: Callable[[dict[str, Any]], str]) -> None:
     assert "URL=https://ai.example.com\n" in text
     assert "port-forward" not in text
     assert "namespace: team-a" in text
-    assert "every ModelDeployment too" in text
+    assert "also every ModelDeployment" in text
 
 
 def test_with_several_hosts(notes: Callable[[dict[str, Any]], str]) -> None:

@@ -1,4 +1,4 @@
-"""What the chart makes of its values: whole, as snapshots, and rule by rule."""
+"""Objects that the chart renders: complete snapshots, and single rules."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -87,7 +87,7 @@ VALUES: dict[str, Object] = {
 
 
 class YamlSnapshot(SingleFileSnapshotExtension):
-    """One YAML file a snapshot, as `helm template` would print it."""
+    """One YAML file for each snapshot, as `helm template` prints it."""
 
     _write_mode = WriteMode.TEXT
     file_extension = "yaml"
@@ -101,7 +101,7 @@ def objects(request: pytest.FixtureRequest, render: Render) -> list[Object]:
 def test_snapshot(objects: list[Object], snapshot: SnapshotAssertion) -> None:
     ours = [item for item in objects if item["kind"] != "CustomResourceDefinition"]
     for item in ours:
-        if item["kind"] == "Secret":  # other ones each time
+        if item["kind"] == "Secret":  # different each time
             item["data"] = dict.fromkeys(item["data"], "random")
     assert yaml.safe_dump_all(ours, sort_keys=False) == snapshot(extension_class=YamlSnapshot)
 
@@ -124,7 +124,7 @@ def pods(objects: list[Object]) -> Iterator[Object]:
 
 
 def faults(pod: Object) -> Iterator[str]:
-    """What the restricted Pod Security Standard forbids in this pod."""
+    """Yield violations of the restricted Pod Security Standard."""
     context = pod.get("securityContext", {})
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(key):
@@ -269,7 +269,7 @@ def test_long_release_names_stay_names(helm: Callable[..., str]) -> None:
 
 
 def test_the_policy_that_needs_an_object_touches_no_pods_of_others(render: Render) -> None:
-    """The API server asks for the parameter before it reads matchConditions, whoever the request is from."""
+    """The API server reads the parameter before matchConditions, for any request."""
     policies = by_kind(render({}), "ValidatingAdmissionPolicy")
     (constraints,) = [p["spec"]["matchConstraints"] for p in policies if "paramKind" in p["spec"]]
     assert constraints["objectSelector"]["matchLabels"] == {"app.kubernetes.io/managed-by": "plimsoll-operator"}

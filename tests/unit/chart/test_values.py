@@ -1,4 +1,4 @@
-"""Wrong values are refused by Helm itself, with a message that names them."""
+"""Helm refuses wrong values with a message that names them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ({"ingress": {"paths": ["v1"]}}, "/ingress/paths/0"),
         ({"ingress": {"hosts": ["a.example.com"]}}, "/ingress/hosts/0"),
         ({"ingress": {"hosts": [{"host": "a_b"}]}}, "/ingress/hosts/0/host"),
-        ({"ingress": {"host": "a.b", "hosts": [{"host": "a.b"}]}}, "names the host a.b twice"),
+        ({"ingress": {"host": "a.b", "hosts": [{"host": "a.b"}]}}, "have the host a.b twice"),
         (
             {"ingress": {"hosts": [{"host": "a.b", "secretName": "s"}]}},
-            "certificate s for a.b, and ingress.tls",
+            "certificate s for a.b, but ingress.tls",
         ),
-        ({"httpRoute": {"enabled": True}}, "needs httpRoute.parentRefs: name the Gateway"),
+        ({"httpRoute": {"enabled": True}}, "requires httpRoute.parentRefs; name the route's Gateway"),
         ({"httpRoute": {"parentRefs": [{"nam": "public"}]}}, "/httpRoute/parentRefs/0"),
         ({"httpRoute": {"hostnames": ["https://a.b"]}}, "/httpRoute/hostnames/0"),
         ({"httpRoute": {"timeouts": {"request": "forever"}}}, "/httpRoute/timeouts/request"),
@@ -62,7 +62,7 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
                     "rules": [{"names": [f"{n}-{m:0120}" for m in range(64)], "namespaces": []} for n in range(20)]
                 }
             },
-            "servedNames.rules is [0-9]+ characters of JSON, and 100000 fit .*use prefixes",
+            "servedNames.rules is [0-9]+ characters of JSON; the limit is 100000, .*use prefixes",
         ),
         ({"fullnameOverride": "My_Release"}, "/fullnameOverride"),
         ({"fullnameOverride": "1st"}, "/fullnameOverride"),
@@ -71,16 +71,16 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ({"gateway": {"priorityClassName": "High!"}}, "/gateway/priorityClassName"),
         (
             {"gateway": {"autoscaling": {"minReplicas": 5, "maxReplicas": 2}}},
-            r"minReplicas \(5\) is above maxReplicas \(2\); lower the one or raise the other",
+            r"minReplicas \(5\) exceeds maxReplicas \(2\); lower the former or raise the latter",
         ),
         ({"gateway": {"keys": {"secrets": ["Team_A"]}}}, "/gateway/keys/secrets/0"),
         ({"gateway": {"keys": {"secrets": ["a", "a"]}}}, "/gateway/keys/secrets"),
         ({"gateway": {"credential": {"key": "a/b"}}}, "/gateway/credential/key"),
         ({"gateway": {"filesClaim": "shared"}}, "/gateway/filesClaim"),
         ({"gateway": {"corsOrigins": ["https://chat.example.com/"]}}, "/gateway/corsOrigins/0"),
-        ({"gateway": {"keys": {"secrets": ["a"]}}}, r"needs gateway.credential.secretName.*docs/keys.md"),
+        ({"gateway": {"keys": {"secrets": ["a"]}}}, r"requires gateway.credential.secretName.*docs/keys.md"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "commonLabels must not set app.kubernetes.io/name"),
-        ({"commonLabels": {"helm.sh/chart": "x"}}, "commonLabels must not set helm.sh/chart.*leave it out"),
+        ({"commonLabels": {"helm.sh/chart": "x"}}, "commonLabels must not set helm.sh/chart.*remove it"),
         ({"operator": {"podLabels": {"app.kubernetes.io/component": "x"}}}, "operator.podLabels must not set"),
         ({"gateway": {"podLabels": {"plimsoll.dev/pod-hash": "x"}}}, "gateway.podLabels must not set"),
         (
@@ -89,7 +89,7 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ),
         (
             {"commonLabels": {"team": "a"}, "gateway": {"podLabels": {"team": "b"}}},
-            "gateway.podLabels and commonLabels both set team; leave it out of one of them",
+            "gateway.podLabels and commonLabels both set team; remove one of them",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_registries_that_there_are(render: Render, registry: str) -> None:
 
 def test_a_release_whose_name_no_service_can_have(helm: Callable[..., str], refused: type[Exception]) -> None:
     command = ("template", "1st", "charts/plimsoll", "--namespace=serving", f"--kube-version={KUBERNETES}")
-    with pytest.raises(refused, match=r"named .*1st-plimsoll.*a letter first; set fullnameOverride"):
+    with pytest.raises(refused, match=r"named .*1st-plimsoll.*start with a letter; set fullnameOverride"):
         helm(*command)
     helm(*command, "--set=fullnameOverride=first")
 
@@ -115,7 +115,9 @@ def test_a_release_whose_name_no_service_can_have(helm: Callable[..., str], refu
 def test_a_kubernetes_without_policies_does_without_them_only_when_told(
     render: Callable[..., list[dict[str, Any]]], refused: type[Exception]
 ) -> None:
-    with pytest.raises(refused, match=r"needs Kubernetes 1\.30, this is v1\.29\.4; .*admissionPolicy\.enabled=false"):
+    with pytest.raises(
+        refused, match=r"requires Kubernetes 1\.30, this is v1\.29\.4; .*admissionPolicy\.enabled=false"
+    ):
         render({}, kubernetes="1.29.4")
     render({"admissionPolicy": {"enabled": False}}, kubernetes="1.29.4")
 

@@ -1,4 +1,4 @@
-"""Requests as they go over the wire, beside what the client library would have sent."""
+"""Requests equal those of the Kubernetes client library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = ("Accept", "Authorization", "Content-Type")
 
 @dataclass
 class Server:
-    """Keeps what it was asked: method, path, query, headers, body."""
+    """Records method, path, query, headers and body of requests."""
 
     url: str = ""
     asked: list[tuple[str, str, dict[str, str], dict[str, str], bytes]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A real client against a small API server: paths, pages, what an error says."""
+"""A real client against a small API server: paths, pages, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODES: Resource[None] = Resource("Node", "/api/v1", "nodes", lambda _: None, nam
 
 
 class Api:
-    """Lists seven things, two on a page."""
+    """Lists seven objects, two on a page."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -59,7 +59,7 @@ async def api() -> AsyncIterator[tuple[Api, Any]]:
 
 
 async def test_one_object_is_asked_for_by_its_name(api: tuple[Api, Any]) -> None:
-    """So that a Role may name it."""
+    """A Role can therefore name it."""
     server, client = api
     source = KubernetesSource(client, Resource("Thing", "/apis/x/v1", "things", lambda _: None, name="t1"), "ns")
     assert [page async for page in source.list()]

@@ -24,7 +24,7 @@ def event(kind: str, thing: Object) -> Mapping[str, Any]:
 
 
 class Script:
-    """A source that answers as told, then stops the reflector by cancelling it. A list is given page by page."""
+    """A scripted source that cancels the reflector at its end. A list is given page by page."""
 
     title = "things"
 
@@ -59,7 +59,7 @@ class Script:
 
 
 async def follow(script: Script) -> tuple[Store[Any], list[set[str]], list[float]]:
-    """Run to the script's end; also the names after each change, and how long was waited."""
+    """Run to the script's end. Returns the store, the names after each change, and the waits."""
     seen: list[set[str]] = []
     waits: list[float] = []
 

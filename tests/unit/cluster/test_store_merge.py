@@ -1,4 +1,4 @@
-"""A part that is fed as kopf feeds it: events in order for each object alone, lost deletions, and lists of our own."""
+"""A part fed as kopf feeds it: events in order for each object alone, lost deletions, and our own lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def listed(*items: dict[str, Any]) -> dict[ObjectKey, Entry[Any]]:
 
 @dataclass
 class Listing:
-    """A list that the server has answered, and that is on its way."""
+    """A response to a list request that has not arrived."""
 
     number: int
     items: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class Listing:
 
 
 class Merged(RuleBasedStateMachine):
-    """Two names on a server; `history` has every state that each name was in, None where there is nothing."""
+    """Two names on a server; `history` has each state of each name, None if it does not exist."""
 
     @initialize()
     def begin(self) -> None:
@@ -60,7 +60,7 @@ class Merged(RuleBasedStateMachine):
         self.reached: dict[str, int] = dict.fromkeys(NAMES, 0)
 
     def follow(self, changes: Any) -> None:
-        """What a listener makes of all changes."""
+        """Apply all changes to a copy, as a listener."""
         for change in changes:
             assert self.copy.get(change.key.name) == (change.before and change.before.version)
             if change.after is None:
@@ -94,7 +94,7 @@ class Merged(RuleBasedStateMachine):
 
     @rule()
     def kopf_lists(self) -> None:
-        """It goes on from here, and of what was deleted meanwhile it says nothing."""
+        """kopf lists and continues from there; it does not report the deletions in between."""
         for item in self.objects.values():
             self.queue(event(None, item))
         self.received = len(self.told)
@@ -122,7 +122,7 @@ class Merged(RuleBasedStateMachine):
 
     @invariant()
     def it_shows_a_state_that_was(self) -> None:
-        """Each name is shown as it was at a version at or after the one that the store claims to have reached."""
+        """Each name is shown as it was at a version at or after the one that the store has reached."""
         if not hasattr(self, "store"):
             return
         self.store.check_integrity()

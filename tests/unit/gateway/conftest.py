@@ -1,4 +1,4 @@
-"""A gateway on a real socket, with upstreams that behave as a test says."""
+"""A gateway on a real socket, with upstreams that a test controls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = Limits(dict.fromkeys(BODY_BYTES, MAX_BODY), MAX_HELD, MAX_WAITING)
 
 @dataclass
 class Request:
-    """What an upstream received."""
+    """A request that an upstream received."""
 
     line: str
     headers: dict[str, str]
@@ -45,7 +45,7 @@ class Request:
         self.send("\r\n".join(head) + "\r\n\r\n" + body)
 
     def begin(self, *headers: str) -> None:
-        """The head of a chunked response."""
+        """Send the head of a chunked response."""
         self.send("\r\n".join(["HTTP/1.1 200 OK", "transfer-encoding: chunked", *headers]) + "\r\n\r\n")
 
     def begin_events(self) -> None:
@@ -66,7 +66,7 @@ Behaviour = Callable[[Request], Awaitable[None]]
 
 
 class Upstream:
-    """An HTTP/1.1 server of the plainest kind. One behaviour for each request; the last one stays."""
+    """A minimal HTTP/1.1 server. Each request uses the next behaviour; the last one stays."""
 
     def __init__(self, *behaviours: Behaviour) -> None:
         self._behaviours = list(behaviours)
@@ -113,7 +113,7 @@ class Upstream:
 
 
 async def body_of(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
-    """A whole body, however it says where it ends."""
+    """Read a complete body of either framing."""
     if headers.get("transfer-encoding") != "chunked":
         return await reader.readexactly(int(headers.get("content-length", 0)))
     body = b""
@@ -148,12 +148,12 @@ class World:
         return Replica(f"r{next(self._ids)}", f"http://127.0.0.1:{port}", ready)
 
     def show(self, *replicas: Replica, name: str = "m", message: str = "", **fields: Any) -> None:
-        """Make the table hold one model with these replicas."""
+        """Set a table of one model with these replicas."""
         model = Model(ObjectKey("ns", name), (name,), 1000.0, message, replicas, **fields)
         self.store.replace(build_table([model]))
 
     async def model(self, *behaviours: Behaviour) -> Upstream:
-        """A model `m` with one replica."""
+        """Set a model `m` with one replica."""
         made = await self.upstream(*behaviours)
         self.show(self.replica(made))
         return made
@@ -167,16 +167,16 @@ class World:
         return self.client.get(self.url + path)
 
     async def ask(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON of an answer."""
+        """Return the status and the JSON of a response."""
         async with self.client.request(method, self.url + path, **options) as response:
             return response.status, await response.json()
 
     def inside(self, path: str) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """On the port that clients do not reach."""
+        """Send a request to the port that clients cannot reach."""
         return self.client.get(self.inside_url + path)
 
     async def metric(self, line: str) -> float:
-        """The value of one series, 0 where there is none."""
+        """Return the value of one series, 0 if it does not exist."""
         async with self.get("/metrics") as response:
             lines = (await response.text()).splitlines()
         return next((float(one.removeprefix(line)) for one in lines if one.startswith(line + " ")), 0.0)
@@ -190,7 +190,7 @@ class World:
 async def running_world(
     limits: Limits = LIMITS, bounded: Callable[[], float] | None = None, **options: Any
 ) -> AsyncIterator[World]:
-    """A gateway without a model; `options` are Gateway's. `bounded`: the clock by which connections give way."""
+    """A gateway without a model; `options` are Gateway's. `bounded`: the clock of the connection limit."""
     store = TableStore()
     async with Pool() as upstreams, aiohttp.ClientSession() as client:
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
@@ -215,22 +215,22 @@ async def world() -> AsyncIterator[World]:
 
 @pytest.fixture
 def run_world() -> Callable[..., contextlib.AbstractAsyncContextManager[World]]:
-    """For gateways that are not the usual one: `async with run_world(keyring=keyring) as world`."""
+    """For gateways with other options: `async with run_world(keyring=keyring) as world`."""
     return running_world
 
 
 async def answer_ok(request: Request) -> None:
-    """A small answer in JSON."""
+    """A small JSON response."""
     request.respond(200, '{"ok": true}', "content-type: application/json")
 
 
 async def answer_503(request: Request) -> None:
-    """What a runtime says while it drains."""
+    """The response of a draining runtime."""
     request.respond(503, '{"error": {"message": "draining"}}', "content-type: application/json", "retry-after: 7")
 
 
 async def reset(request: Request) -> None:
-    """Go away before an answer."""
+    """Disconnect before a response."""
     request.die()
 
 
@@ -251,7 +251,7 @@ def resets() -> Behaviour:
 
 @pytest.fixture
 def refused_port() -> Iterator[int]:
-    """A port on which nothing listens, and which nobody else can be given meanwhile."""
+    """A port that nothing listens on, and that no other process gets during the test."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

@@ -249,7 +249,7 @@ async def test_a_fault_of_ours_is_a_500_in_openais_shape(world: World, monkeypat
 async def test_two_lengths_are_refused_and_the_connection_closed(
     world: World, ok: Behaviour, request_line: str
 ) -> None:
-    """A proxy in front may believe the other one: what it takes for the rest of a body would be read as a request."""
+    """A proxy in front may use the other length: the rest of its body would be read as a request."""
     upstream = await world.model(ok)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
     head = f"{request_line} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -1,7 +1,8 @@
-"""Whatever the table does under many clients, each request ends once, nothing is sent twice, and nothing is left over.
+"""Whatever the table does under many clients, each request ends once, nothing is sent twice, and nothing is left
+over.
 
-Sockets are real, and so are the clients; what they meet is drawn. The order of what happens between two drawn actions
-is the machine's, so that no two runs are quite alike.
+Sockets and clients are real; actions are drawn at random. The order of events between two actions is the machine's, so
+that runs differ.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ ACTIONS = st.one_of(
 
 @dataclass
 class Asked:
-    """What one client saw. `error` is the code of what it was refused with, `nonces` those of the answers it got of."""
+    """The result of one client. `error`: the code of its refusal. `nonces`: those of the attempts whose responses it
+    got.
+    """
 
     id: str
     streams: bool
@@ -70,7 +73,7 @@ class Chaos:
         self.world = world
         self.keyed = keyed
         self.fields = fields
-        self.log: list[tuple[str, str]] = []  # what replicas were asked: the request's id, and the attempt's own
+        self.log: list[tuple[str, str]] = []  # requests to replicas: the request's id, and the attempt's own
         self.released = asyncio.Event()
         self.replicas: list[tuple[Any, Any]] = []
         self.clients: list[tuple[asyncio.Task[None], Asked]] = []
@@ -172,7 +175,7 @@ class Chaos:
                 asked.nonces.append(found["nonce"])
 
     async def settle(self) -> None:
-        """A replica that answers everything that still waits."""
+        """Start a replica that answers all waiting requests."""
         self.replicas.clear()
         await self.act(("start", "answers"))
         self.released.set()
@@ -187,7 +190,7 @@ class Chaos:
         )
 
     def check_ends(self) -> None:
-        """Each request has one end, and what it got of an answer is of one attempt, the last that was made."""
+        """Each request has one end, and its response is from one attempt, the last."""
         for task, asked in self.clients:
             attempts = [nonce for name, nonce in self.log if name == asked.id]
             assert len(attempts) <= 2, asked
@@ -236,7 +239,7 @@ async def story(run_world: RunWorld, actions: Sequence[Sequence[Any]], keyed: bo
         chaos.check_ends()
         chaos.check_nothing_is_left()
     async with asyncio.timeout(60):
-        while asyncio.all_tasks() != before:  # a task that outlives its request stays for ever
+        while asyncio.all_tasks() != before:  # a task that outlives its request never ends
             await asyncio.sleep(0)
     return chaos
 
@@ -258,7 +261,7 @@ def test_every_request_ends_once_whatever_happens(
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("fields", [{"scales_to": 2}, {"pooled": True}])
 async def test_to_zero_and_back_under_load(run_world: RunWorld, keyed: bool, fields: dict[str, Any]) -> None:
-    """The usual day of a small model, with replicas that answer: no request fails."""
+    """The usual day of a small model, with replicas that respond: no request fails."""
     actions: list[tuple[Any, ...]] = []
     for _ in range(4):
         actions += [("ask", index % 2 == 0, "ab"[index % 2]) for index in range(10)]

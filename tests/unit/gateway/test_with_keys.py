@@ -1,4 +1,4 @@
-"""A gateway with keys: who is let in, to what, how often, in whose turn; and what the runtime is told of it."""
+"""A gateway with keys: authentication, allowed models, limits, order of requests; and the headers to the runtime."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def credential(keys: Keys) -> Credential:
 async def keyed(
     run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys, credential: Credential
 ) -> AsyncIterator[World]:
-    """Its keys are those of the folder when the test begins to ask."""
+    """A gateway with the keys that the folder has when the test starts."""
     folder = KeyFolder(keys.folder)
     async with run_world(keyring=Keyring(folder), credential=credential) as world:
         world.refresh = folder.refresh  # type: ignore[attr-defined]
@@ -288,9 +288,9 @@ async def served(
     used: dict[str, int],
     names: tuple[str, ...] = ("m",),
 ) -> str:
-    """In which order keys are served by a model with two places that are asked in this order, a letter a request.
+    """Return the order in which a model with two slots serves these requests, one letter (key) each.
 
-    `used`: tokens that each key's answers tell. `names`: by which the model is asked, in turn.
+    `used`: tokens that the responses to each key report. `names`: the model's names, used in turn.
     """
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     in_flight = 'plimsoll_gateway_requests_in_flight{model="m",namespace="ns"}'
@@ -314,7 +314,7 @@ async def served(
                 await response.read()
                 return response.status
 
-        known = asyncio.create_task(ask_as("b"))  # from now on the gateway knows how many places there are
+        known = asyncio.create_task(ask_as("b"))  # the gateway then knows the number of slots
         respond(await arrived.get())
         assert await known == 200
         tasks: list[asyncio.Task[int]] = []
@@ -340,14 +340,14 @@ async def test_a_full_model_serves_keys_in_turn(
     credential: Credential,
     names: tuple[str, ...],
 ) -> None:
-    """Of a key that asked six times before another asked once, not all six go first."""
+    """If one key sent six requests before another sent one, not all six go first."""
     assert await served(run_world, keys, credential, "aaaaaab", {"a": 250, "b": 250}, names) == "aabaaaa"
 
 
 async def test_a_key_whose_answers_were_long_waits_for_the_other(
     run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys, credential: Credential
 ) -> None:
-    """Both are expected to take as much. With the estimates alone they would take turns one by one."""
+    """Both have the same estimate. With the estimates alone they would alternate."""
     assert await served(run_world, keys, credential, "aaaabbb", {"a": 10_000, "b": 10}) == "aabbbaa"
 
 
@@ -413,7 +413,7 @@ async def test_what_runtimes_tell_the_gateway_goes_no_further(keyed: World, keys
 async def test_no_secret_is_in_logs_metrics_or_errors(
     keyed: World, keys: Keys, ok: Behaviour, resets: Behaviour, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Damaged files, wrong keys, failures and retries, with everything logged that can be."""
+    """Damaged files, wrong keys, failures and retries, with the most detailed logging."""
     wrong = new_key()
     secrets = [*keys.texts.values(), wrong, CREDENTIAL]
     with caplog.at_level(logging.DEBUG):

@@ -1,4 +1,4 @@
-"""Rules for served names, and the record of them as a ConfigMap."""
+"""Rules of served names, and their record as a ConfigMap."""
 
 from __future__ import annotations
 

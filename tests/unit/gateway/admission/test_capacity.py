@@ -1,4 +1,4 @@
-"""What a model takes at once, by a name and by several, while its replicas come and go and change their names."""
+"""Capacity of a model by one name and by several, while its replicas come, go and change their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replica(number: int, names: str, *, ready: bool = True) -> Replica:
 
 
 def capacity(*replicas: Replica, scales_to: int = 0) -> Capacity:
-    """Of a model with the names a and b."""
+    """Return the capacity of a model with the names a and b."""
     store = TableStore()
     found = Capacity(store, Picker())
     model = Model(ObjectKey("ns", "m"), ("a", "b"), 1.0, "", replicas, scales_to=scales_to)

@@ -1,4 +1,4 @@
-"""The memory that the gateway may use is that of its container."""
+"""The gateway's memory limit is that of its container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait for an answer are bounded by model, and what is refused says so."""
+"""Requests that wait for a response are limited by model, and refusals have the reason."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_no_more_wait_than_the_replicas_can_be_expected_to_answer() -> None:
 
 
 async def test_more_than_may_wait_are_refused(world: World, ok: Behaviour) -> None:
-    """Those that wait get their answers, and another model is as free as ever."""
+    """Waiting requests get their responses, and another model is not affected."""
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     full, free = world.replica(await world.upstream(arrived.put)), world.replica(await world.upstream(ok))
     world.store.replace(build_table([model("m", full), model("free", free)]))
@@ -114,7 +114,7 @@ async def test_more_than_may_wait_are_refused(world: World, ok: Behaviour) -> No
 
 @pytest.mark.parametrize("how", ["begins", "breaks", "client"])
 async def test_a_place_is_free_when_an_answer_begins_or_never_will(world: World, how: str) -> None:
-    """It begins: however long it goes on from there. It breaks twice: the second attempt waits in the same place."""
+    """It begins, however long it takes after that. It breaks twice: the second attempt keeps the same ticket."""
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     await world.model(arrived.put)
     waiting = [asyncio.create_task(ask(world, "m")) for _ in range(MOST)]
@@ -144,6 +144,6 @@ async def test_a_place_is_free_when_an_answer_begins_or_never_will(world: World,
 
 
 async def ask(world: World, name: str) -> tuple[int, str]:
-    """Status and text of an answer."""
+    """Return status and text of a response."""
     async with world.post({"model": name}) as response:
         return response.status, await response.text()

@@ -1,4 +1,4 @@
-"""Answers arrive whole or tell that they are not, and each way in which asking fails has its name."""
+"""Responses arrive complete or report that they are not, and each kind of failure has its error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Replica = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 @contextlib.asynccontextmanager
 async def serving(replica: Replica) -> AsyncIterator[str]:
-    """The URL of a server whose every connection is handled so, and then closed."""
+    """Serve each connection with `replica`, then close it; yields the URL."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +60,7 @@ async def serving(replica: Replica) -> AsyncIterator[str]:
 
 
 def saying(text: bytes, cuts: tuple[int, ...] = ()) -> Replica:
-    """Answers so, in pieces that end there."""
+    """Return a replica that sends `text` in chunks."""
 
     async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -81,7 +81,7 @@ async def whole(response: Response) -> bytes:
 
 
 async def answer(pool: Pool, url: str) -> bytes:
-    """A whole one. Raises UpstreamError."""
+    """Return a complete response. Raises UpstreamError."""
     response = await pool.ask(url, "GET", "/")
     try:
         text = await whole(response)
@@ -257,7 +257,7 @@ async def test_a_url_that_names_no_host_is_an_error(url: str) -> None:
 
 
 async def test_a_connection_that_is_never_made_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where as many wait to be accepted as may, Linux answers no more."""
+    """With a full backlog, Linux does not respond."""
     monkeypatch.setattr(pools, "CONNECT_SECONDS", 0.2)
     with socket.socket() as full, contextlib.ExitStack() as stack:
         full.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What is told of demand is what happened, whatever the table does meanwhile, and totals do not fall."""
+"""The reported demand equals the events, whatever the table does in between, and totals never decrease."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def standing(_: Replica) -> Standing:
 
 
 class Demands(RuleBasedStateMachine):
-    """Requests come, are held, answered and end; models and revisions come and go."""
+    """Requests arrive, are held, answered and end; models and revisions come and go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Demands(RuleBasedStateMachine):
         self.asked = dict.fromkeys(NAMES, 0)
         self.held = dict.fromkeys(NAMES, 0)
         self.answers: dict[tuple[str, str], list[int]] = {}
-        self.turns = 0  # times that some model began or ended to have requests held
+        self.turns = 0  # changes of a model between some held requests and none
 
     @rule(name=st.sampled_from(NAMES))
     def ask(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Durations by bounds are what one would count by hand."""
+"""Histograms of durations equal a manual count."""
 
 from __future__ import annotations
 

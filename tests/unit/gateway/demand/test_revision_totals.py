@@ -1,4 +1,4 @@
-"""What is counted of a revision's answers, and how a stream's pieces are timed."""
+"""Counts of a revision's responses, and the timing of a stream's chunks."""
 
 from __future__ import annotations
 

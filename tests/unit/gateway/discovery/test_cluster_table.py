@@ -1,4 +1,4 @@
-"""The table by key is the table made from nothing, after whatever was told; and who waits for a change is woken."""
+"""The incremental table equals one built from scratch, after any events; waits for a change are woken."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ RECORD = ObjectKey("serving", "names")
 
 
 class Following(RuleBasedStateMachine):
-    """Objects that come, change, go and come again under the same name, told one by one or as a whole list.
+    """Objects are created, changed, deleted and created again under the same name, by events or complete lists.
 
-    Namespace `team` alone may have the name `a`, and a record of served names comes and changes.
+    Only namespace `team` may use the name `a`, and a record of served names comes and changes.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Following(RuleBasedStateMachine):
     def tell_of_a_pod(
         self, space: str, name: str, owner: str, owner_space: str, uid: str, ready: bool, address: str, owned: bool
     ) -> None:
-        """Its owner may be one of another namespace, or one that is no more."""
+        """Its owner may be in another namespace, or deleted."""
         meta = self._meta(space, name, f"pod-{space}-{name}")
         reference = {"kind": "ModelDeployment", "name": owner, "uid": f"{owner_space}-{owner}-{uid}"}
         meta["ownerReferences"] = [reference | {"controller": owned}]
@@ -101,7 +101,7 @@ class Following(RuleBasedStateMachine):
     def tell_of_a_host(
         self, space: str, name: str, pod_space: str, models: list[tuple[str, str, str, list[str]]]
     ) -> None:
-        """It is named as its pod, and may say that it belongs to one of another namespace."""
+        """It has the name of its pod, and may claim an owner in another namespace."""
         meta = self._meta(space, name, f"host-{space}-{name}")
         meta["ownerReferences"] = [{"kind": "Pod", "name": name, "uid": f"pod-{pod_space}-{name}", "controller": True}]
         entries = [
@@ -121,7 +121,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["models", "pods", "hosts"]), space=SPACES, lost=st.sets(NAMES))
     def list_anew(self, kind: str, space: str, lost: set[str]) -> None:
-        """What went while nobody listened is told by its absence."""
+        """Deletions in between show by absence from the list."""
         self.truth[kind] = {k: v for k, v in self.truth[kind].items() if k[0] != space or k[1] not in lost}
         part, read = self._part(kind, space), self._store(kind).resource.entry
         entries = [read(item) for (where, _), item in self.truth[kind].items() if where == space]
@@ -277,7 +277,7 @@ async def test_who_hangs_up_leaves_the_others_waiting() -> None:
 
 
 def test_a_pod_of_a_pool_that_is_not_ready_any_more_is_cut_at_once() -> None:
-    """Whatever its ModelHost says: who writes that may be dead."""
+    """Whatever its ModelHost says: the operator, which writes it, may be dead."""
     store, due = TableStore(), list[Callable[[], None]]()
     table = ClusterTable(["team"], store, soon=due.append)
     meta = {"namespace": "team", "uid": "u", "resourceVersion": "2", "creationTimestamp": "2026-01-01T00:00:00Z"}

@@ -29,7 +29,7 @@ def deployment(name: str, version: int) -> dict[str, Any]:
         "uid": f"u-{name}",
         "resourceVersion": str(version),
         "creationTimestamp": "2026-01-01T00:00:00Z",
-        "annotations": {"long": "x" * 300_000},  # more than a line reader of aiohttp would take
+        "annotations": {"long": "x" * 300_000},  # longer than aiohttp's line limit
     }
     return {"metadata": meta, "spec": {"model": {"source": "demo://x"}}}
 
@@ -48,7 +48,7 @@ def pod(name: str, owner: str, version: int) -> dict[str, Any]:
 
 
 class Api:
-    """Lists what it holds, streams what is put into a queue."""
+    """Lists its objects, and streams events from a queue."""
 
     def __init__(self) -> None:
         self.held: dict[str, list[dict[str, Any]]] = {DEPLOYMENTS: [], PODS: [], HOSTS: []}
@@ -88,7 +88,7 @@ async def api(unused_tcp_port: int) -> AsyncIterator[tuple[Api, str]]:
 
 
 class SignallingStore(TableStore):
-    """Hands out each table that is put in."""
+    """Provides each new table in a queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ async def test_the_table_follows_the_cluster(api: tuple[Api, str]) -> None:
         server.events[PODS].put_nowait(gone)
         assert (await store.next()).models[0].replicas == ()
 
-        # The server ends a watch: the next begins where it ended, without a new list.
+        # The server ends a watch: the next one continues from its version, without a new list.
         server.events[DEPLOYMENTS].put_nowait(None)
         server.events[DEPLOYMENTS].put_nowait({"type": "DELETED", "object": deployment("a", 15)})
         assert (await store.next()).names() == ("b",)

@@ -43,7 +43,7 @@ OWNER = POD["metadata"]["ownerReferences"][0]
 def table_of(
     deployments: list[dict[str, Any]], pods: list[dict[str, Any]], hosts: Sequence[dict[str, Any]] = ()
 ) -> RoutingTable:
-    """Of objects as the API server returns them."""
+    """Build a table from objects as the API server returns them."""
     return table_of_entries(map(MODELS.entry, deployments), map(PODS.entry, pods), map(HOSTS.entry, hosts))
 
 
@@ -99,7 +99,7 @@ def test_a_ready_model_has_no_message() -> None:
 @given(reason=st.sampled_from([*PASSING, "Crashed", "EngineDied", "NeverHeardOf"]), text=st.text(min_size=1))
 @example("Crashed", "gemma-x1: INFO 9f3c of team-b POST /v1/files 200, file-0123 (1 restart)")
 def test_clients_get_reason_and_advice_and_no_message(reason: str, text: str) -> None:
-    """The message is for those who may read the object."""
+    """The message is for users who may read the object."""
     told = [
         table_of([changed(DEPLOYMENT, "status", "conditions", value=[condition])], []).models[0].message
         for condition in (
@@ -165,7 +165,7 @@ def test_pods_that_take_no_requests() -> None:
 
 
 def test_a_replica_has_the_revision_of_its_pod_and_in_a_pool_none() -> None:
-    """A pool's revision says how its pods were made, not which model they have."""
+    """A pool's revision describes its pods, not its models."""
     labels = {"plimsoll.dev/revision": "ab12-cd34-1"}
     (model,) = table_of([DEPLOYMENT], [changed(POD, "metadata", "labels", value=labels)]).models
     assert [replica.revision for replica in model.replicas] == ["ab12-cd34-1"]
@@ -263,7 +263,7 @@ def test_a_host_that_does_not_answer_for_a_model_yet_or_any_more(state: str) -> 
 
 
 def test_a_host_at_which_a_model_drains_is_asked_where_no_other_is_ready() -> None:
-    """It holds the request, and wakes the model again or says that it is gone."""
+    """It holds the request, and wakes the model again or reports that it is gone."""
     draining = changed(HOST, "status", "models", value=[{**HOST["status"]["models"][0], "state": "Draining"}])
     (model,) = table_of([DEPLOYMENT], [SHARED], [draining]).models
     (replica,) = model.ready_for("gemma")
@@ -274,7 +274,7 @@ def test_a_host_at_which_a_model_drains_is_asked_where_no_other_is_ready() -> No
 
 
 def test_the_pods_own_readiness_counts_whatever_its_modelhost_says() -> None:
-    """Who writes ModelHosts may be dead for long."""
+    """The operator, which writes ModelHosts, may be dead for long."""
     unready = changed(SHARED, "status", "conditions", value=[{"type": "Ready", "status": "False", "reason": "x"}])
     (replica,) = table_of([DEPLOYMENT], [unready], [HOST]).models[0].replicas
     assert not replica.ready
@@ -308,7 +308,9 @@ def test_a_modelhost_of_another_pod_or_namespace_says_nothing() -> None:
     ],
 )
 def test_a_host_is_believed_to_have_what_the_operator_admits(home: str, said: dict[str, bool], believed: bool) -> None:
-    """`home`: the namespace of the pool; the model is of `team`. Without a word only its own pools are believed."""
+    """`home`: the namespace of the pool; the model is in `team`. Without `admitted`, only its own namespace's pools
+    are accepted.
+    """
     entry = {**HOST["status"]["models"][0], **said}
     host = changed(changed(HOST, "metadata", "namespace", value=home), "status", "models", value=[entry])
     shared = changed(SHARED, "metadata", "namespace", value=home)

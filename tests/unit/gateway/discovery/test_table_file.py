@@ -65,7 +65,7 @@ def test_what_is_not_a_table_says_where(content: str, what: str) -> None:
 
 
 def replace(path: Path, content: str) -> None:
-    """As whoever writes a table must."""
+    """Replace the file atomically."""
     fresh = path.with_suffix(".new")
     fresh.write_text(content)
     fresh.replace(path)

@@ -1,4 +1,4 @@
-"""On Anthropic's paths: its errors, its streams' ends, and replicas that are overloaded in its words."""
+"""Anthropic's paths: their errors, ends of streams, and overloaded replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica says of itself is read, whatever bytes it is made of."""
+"""Errors of replicas are read, whatever their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key's file says whose the key is and what it may do; what is wrong with it is told, and never quoted."""
+"""A key file has the owner and limits of a key; errors in it are reported without quotes of its content."""
 
 from __future__ import annotations
 

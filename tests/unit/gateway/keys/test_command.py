@@ -1,4 +1,4 @@
-"""The tool makes keys that the gateway takes, and keeps nothing of them but the hash."""
+"""The command creates keys that the gateway accepts, and stores only their hash."""
 
 from __future__ import annotations
 

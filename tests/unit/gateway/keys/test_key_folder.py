@@ -1,4 +1,4 @@
-"""Keys come from a folder that changes under the gateway, as the kubelet changes a mounted Secret."""
+"""Keys in a folder that changes as the kubelet changes a mounted Secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_mounted_secret_is_read_and_renewed_by_its_link(tmp_path: Path) -> None:
-    """What the kubelet makes: files that link to `..data`, which links to a folder with a time for a name."""
+    """The kubelet's layout: files that link to `..data`, which links to a folder named by time."""
     mount, one, other = tmp_path / "mount", new_key(), new_key()
     write(mount / "..2026_1" / "a.json", one)
     (mount / "..data").symlink_to("..2026_1")

@@ -1,4 +1,4 @@
-"""What operators are told by a gateway that answers requests."""
+"""/metrics and /demand of a gateway that serves requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_what_a_stream_took_is_told_by_revision(world: World, unavailable:
 async def test_errors_are_those_of_the_replicas(
     world: World, ok: Behaviour, unavailable: Behaviour, resets: Behaviour
 ) -> None:
-    """503 that another replica makes good is none, and what nobody answered is one."""
+    """A 503 that another replica makes good does not count; a request without a response does."""
 
     async def wrong(request: Request) -> None:
         request.respond(400, "{}")
@@ -80,7 +80,7 @@ async def test_errors_are_those_of_the_replicas(
     with contextlib.ExitStack() as stack:
         for _ in range(9):
             stack.enter_context(world.gateway._picker.hold(one))
-        show(world, one, two)  # the idle one is taken first
+        show(world, one, two)  # the idle one is picked first
         for _ in range(2):
             async with world.post() as response:
                 assert response.status == 200

@@ -1,4 +1,4 @@
-"""GET /: what a gateway shows to browsers and programs, and to whom."""
+"""GET /: the page for browsers and programs."""
 
 from typing import Any
 

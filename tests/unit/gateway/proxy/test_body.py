@@ -1,4 +1,4 @@
-"""Bodies: how much of them is held, for how long, and what is said where it would be too much."""
+"""Request bodies: how much is held and for how long, and the refusals beyond that."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def new_memory(most: int = 4 * MOST) -> BodyMemory:
 
 
 def endless(memory: BodyMemory, held: list[int]) -> Receive:
-    """A client that never stops; notes how much was held at each of its pieces."""
+    """A client that never stops; records how much was held at each chunk."""
 
     async def receive() -> Message:
         held.append(memory.held)
@@ -52,13 +52,13 @@ def endless(memory: BodyMemory, held: list[int]) -> Receive:
 
 
 async def test_the_limit_holds_while_a_body_streams() -> None:
-    """A 413 alone proves nothing: it comes as well when the whole body has been kept first."""
+    """A 413 alone proves nothing: it could follow after the whole body was held."""
     memory = new_memory(1 << 40)
     held: list[int] = []
     with pytest.raises(Refusal, match="larger than this gateway allows") as refused:
         await read_body(endless(memory, held), {}, MOST, memory)
     assert refused.value.status == 413
-    assert len(held) * PIECE > DISCARD_BYTES  # it was heard out for a while
+    assert len(held) * PIECE > DISCARD_BYTES  # the rest was read and discarded for a while
     assert max(held) == MOST
     assert memory.held == 0
 
@@ -88,7 +88,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
 
 
 async def test_a_body_that_drips_is_given_up() -> None:
-    """Each piece comes within the minute that a client may be silent; all together would take hours."""
+    """Each chunk arrives within the idle limit; the whole body would take hours."""
     memory = new_memory()
     now = 0.0
 
@@ -164,7 +164,7 @@ HEAD: Message = {"type": "http", "http_version": "1.0", "method": "POST", "query
 
 
 async def test_a_request_takes_its_body_and_little_more(sessionless: Gateway) -> None:
-    """Whatever is in it: here as many lists as fit, which as Python's objects would be 28 times as large."""
+    """Whatever the body contains: here as many lists as fit, which as Python objects would be 28 times as large."""
     size = BODY_BYTES[CHAT]
     unit = b"[0]," * (PIECE // 4)
     pieces = [b'{"model": "m", "prompt": [', *[unit] * (size // PIECE - 1), b"0]}"]
@@ -189,7 +189,7 @@ async def test_a_request_takes_its_body_and_little_more(sessionless: Gateway) ->
 
 
 async def test_each_path_has_its_limit(world: World, ok: Behaviour, sessionless: Gateway) -> None:
-    """Checked with the real ones; a client that declares its length sends nothing in vain."""
+    """Checked with the real limits; a client that declares its length is refused before it sends."""
     for path in MODEL_PATHS:
         limit = BODY_BYTES[path]
         sent: list[Message] = []
@@ -228,7 +228,7 @@ async def test_large_requests_that_wait_leave_small_ones_alone(world: World) -> 
 
 @pytest.fixture
 def bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Body]]]:
-    """All bodies that the gateway has read, as long as somebody refers to them; the garbage collector is off."""
+    """All bodies that the gateway has read and that are still referenced; the garbage collector is off."""
     read: list[weakref.ref[Body]] = []
 
     async def reading(
@@ -269,7 +269,7 @@ async def test_a_body_is_dropped_when_its_answer_begins(world: World, bodies: li
 
 @pytest.mark.parametrize("how", ["waiting", "streaming", "cut", "refused", "answered"])
 async def test_nothing_of_a_request_outlives_it(world: World, bodies: list[weakref.ref[Body]], how: str) -> None:
-    """However it ends, without help of the garbage collector."""
+    """However it ends, without the garbage collector."""
     arrived: asyncio.Queue[Request] = asyncio.Queue()
 
     async def behave(request: Request) -> None:
@@ -305,11 +305,11 @@ async def test_nothing_of_a_request_outlives_it(world: World, bodies: list[weakr
 
 
 async def opened(world: World, body: bytes) -> aiohttp.ClientResponse:
-    """An answer that has begun."""
+    """Return a response that has begun."""
     return await world.client.post(world.url + CHAT, data=body)
 
 
 async def post(world: World, body: bytes) -> tuple[int, bytes]:
-    """Status and content of an answer."""
+    """Return status and content of a response."""
     async with world.client.post(world.url + CHAT, data=body) as response:
         return response.status, await response.read()

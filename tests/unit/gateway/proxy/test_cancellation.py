@@ -1,4 +1,4 @@
-"""Work for a caller ends when he hangs up."""
+"""Work for a client ends when it disconnects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Hears:
-    """A `receive` on which a client that stays says nothing."""
+    """A `receive` of a client that stays connected and sends nothing."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -55,7 +55,7 @@ async def test_a_caller_who_goes_after_the_work_ends_nothing() -> None:
 
 
 async def test_every_request_of_a_connection_has_its_own_caller(world: World) -> None:
-    """One that is sent ahead of an answer, too: both end with the connection."""
+    """Also one that is pipelined: both end with the connection."""
     arrived = asyncio.Event()
 
     async def hang(request: Request) -> None:

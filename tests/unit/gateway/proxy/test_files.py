@@ -1,4 +1,4 @@
-"""Files and batches lead to the replicas of the model that keeps them, for the key that asks."""
+"""Files and batches go to the replicas of the model that keeps them for the key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ASKED = [
 
 
 async def believing(request: Request) -> None:
-    """A runtime that knows the gateway."""
+    """A runtime that accepts the gateway's credential."""
     request.respond(200, '{"ok": true}', "content-type: application/json", "x-plimsoll-tenant: believed")
 
 
@@ -67,7 +67,7 @@ async def test_without_the_setting_it_is_named(world: World, ok: Behaviour, meth
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
 async def test_models_say_that_they_keep_them(world: World, ok: Behaviour, method: str, path: str) -> None:
-    """Those of their replicas are asked that have the folder."""
+    """Only replicas with the folder are asked."""
     upstream, without, plain = [await world.upstream(ok) for _ in range(3)]
     replicas = (replace(world.replica(upstream), files="ns/shared"), world.replica(without))
     keeping = Model(ObjectKey("ns", "m"), ("m",), 1.0, "", replicas, files="ns/shared")
@@ -101,7 +101,7 @@ async def test_models_of_one_claim_answer_for_each_other(world: World, ok: Behav
 async def test_while_a_changed_claim_rolls_out_those_that_have_the_old_one_are_not_asked(
     world: World, ok: Behaviour
 ) -> None:
-    """What is sent to them would be gone with them."""
+    """Data sent to them would be lost with them."""
     old, new = [await world.upstream(ok) for _ in range(2)]
     replicas = tuple(
         replace(world.replica(upstream), files=claim) for upstream, claim in ((old, "ns/old"), (new, "ns/new"))
@@ -115,14 +115,14 @@ async def test_while_a_changed_claim_rolls_out_those_that_have_the_old_one_are_n
 
 
 def keeper(name: str, namespace: str, created: float = 1.0, *, ready: bool | None = True, claim: str = "c") -> Model:
-    """A model that keeps files on a claim of its namespace. `ready` None: it has no pod."""
+    """Return a model that keeps files on a claim of its namespace. `ready` None: it has no pod."""
     files, key = f"{namespace}/{claim}", ObjectKey(namespace, name)
     pod = Replica(f"{key}", f"http://{name}", ready=bool(ready), files=files)
     return Model(key, (name,), created, "", () if ready is None else (pod,), files=files)
 
 
 def claim_of(models: Iterable[Model], key: ApiKey | None, filing: FileReplicas | None = None) -> str:
-    """On which claim files of the key are; the status of the refusal if none of it is ready."""
+    """Return the claim of the key's files, or the status of the refusal if it is not ready."""
     table = build_table(models)
     filing = filing or FileReplicas(Picker())
     filing.note(table)
@@ -139,7 +139,7 @@ def key_of(name: str = "k", **terms: Any) -> ApiKey:
 
 
 def test_a_claim_that_nothing_has_mounted_turns_nobodys_files_off() -> None:
-    """Whoever may edit a model may name a claim in it, also in an older one than any."""
+    """Users who may edit a model may name a claim in it, even in the oldest one."""
     production = keeper("chat", "prod", 5.0)
     for key in (None, key_of(), key_of(models=("chat",))):
         for ready in (None, False):
@@ -147,7 +147,7 @@ def test_a_claim_that_nothing_has_mounted_turns_nobodys_files_off() -> None:
 
 
 def test_a_newer_claim_turns_nobodys_files_off() -> None:
-    """Nor does it get them while the replicas of the other are away."""
+    """It does not get them while the replicas of the other are away, either."""
     filing, key = FileReplicas(Picker()), key_of()
     newer = keeper("x", "tenant-b", 9.0)
     assert claim_of([keeper("chat", "prod", 5.0), newer], key, filing) == "prod/c"
@@ -191,7 +191,7 @@ MODELS = st.lists(
 
 @given(before=MODELS, after=MODELS)
 def test_a_claim_that_is_named_is_the_one_whatever_models_say(before: list[Model], after: list[Model]) -> None:
-    """By the key's file, or by the gateway for keys whose files name none."""
+    """By the key's file, or by the gateway for keys without a claim."""
     for filing, key in (
         (FileReplicas(Picker()), key_of("team-b", files="prod/c")),
         (FileReplicas(Picker(), "a"), key_of(files="prod/c")),
@@ -210,8 +210,8 @@ def test_a_claim_that_is_named_is_the_one_whatever_models_say(before: list[Model
 def test_no_other_tenant_changes_what_a_keys_files_do(
     steps: list[tuple[list[Model], bool]], terms: tuple[str, ...]
 ) -> None:
-    """Others come and go, and the pods of its own model do: the key's files are on its claim, or away. With a key for
-    all models that holds for others that are newer.
+    """Other models come and go, and the pods of its own do: the key's files are on its claim, or unavailable. For a
+    key for all models this holds against newer models.
     """
     filing, key = FileReplicas(Picker()), key_of(models=terms)
     assert claim_of([keeper("a", "own", -1.0)], key, filing) == "own/c"
@@ -265,7 +265,7 @@ def test_files_are_in_one_place() -> None:
 
 
 async def test_who_is_to_keep_them_and_is_not_ready_is_waited_for(world: World) -> None:
-    """It is no matter of settings: a client may try again."""
+    """This is not a matter of settings: a client may retry."""
     world.show(name="m", files="ns/shared", message="the model is loading")
     status, told = await world.ask("GET", "/v1/files")
     assert (status, told["error"]["code"]) == (503, "model_not_ready")
@@ -303,7 +303,7 @@ async def test_a_file_without_a_length_goes_as_it_comes(run_world: RunWorld, ok:
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_a_file_that_is_too_large_is_refused(run_world: RunWorld, ok: Behaviour, declared: bool) -> None:
-    """One that does not tell its length is refused once too much of it has come; its replica never sees its end."""
+    """An upload without a length is refused once it exceeds the limit; its replica never gets its end."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(MAX_FILE // 1000 + 1):
@@ -329,7 +329,7 @@ async def test_a_request_for_a_batch_is_small(run_world: RunWorld, ok: Behaviour
 
 
 async def test_a_replica_that_refuses_a_file_early_is_heard(run_world: RunWorld) -> None:
-    """It answers when it has seen the head, and takes nothing more."""
+    """It answers after the headers, and reads nothing more."""
 
     async def full(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -349,7 +349,7 @@ async def test_a_replica_that_refuses_a_file_early_is_heard(run_world: RunWorld)
 
 
 async def test_no_more_of_a_file_is_asked_for_than_its_replica_takes() -> None:
-    """What waits for the replica stays with the client, but for what sockets take."""
+    """Except for socket buffers, unread data stays with the client."""
     asked, count, size = 0, 2000, 64 << 10
     reads, closed = asyncio.Event(), asyncio.Event()
 
@@ -386,7 +386,7 @@ async def test_no_more_of_a_file_is_asked_for_than_its_replica_takes() -> None:
 
 
 async def test_a_client_that_leaves_ends_its_file(run_world: RunWorld) -> None:
-    """The replica sees that it is not whole."""
+    """The replica detects that the upload is incomplete."""
     arrived, ended = asyncio.Event(), asyncio.Event()
 
     async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The model's name is found whatever surrounds it, and reading it takes no memory to speak of."""
+"""The model's name is found among any other members, in almost no memory."""
 
 from __future__ import annotations
 

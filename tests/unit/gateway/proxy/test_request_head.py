@@ -1,4 +1,4 @@
-"""Heads of requests: slashes too many change no path, a model's name is left as it is, and there is one host."""
+"""Request heads: extra slashes do not change a path, a model's name stays as it is, and there is one host."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 PATHS = sorted(MODEL_PATHS | {"/v1/models", "/v1/files", "/v1/files/file-1/content", "/v1/batches", "/health", "/"})
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,20}[A-Za-z0-9])?", fullmatch=True)
-"""As the schema of ModelDeployments takes them."""
+"""The format in the schema of ModelDeployments."""
 
 
 @st.composite
 def more_slashes(draw: st.DrawFn, path: str) -> str:
-    """The path with each slash one to three times, and up to two at its end."""
+    """Return the path with each slash repeated one to three times, and up to two at its end."""
     spread = re.sub("/", lambda _: "/" * draw(st.integers(1, 3)), path)
     return spread + "/" * draw(st.integers(0, 2))
 
@@ -51,7 +51,7 @@ def test_a_plain_path_is_plain(path: str) -> None:
 
 @given(hosts=st.integers(0, 3), others=st.integers(0, 3), version=st.sampled_from(["1.0", "1.1"]))
 def test_a_head_has_one_host(hosts: int, others: int, version: str) -> None:
-    """Among whatever other fields that come twice. HTTP/1.0 may have none."""
+    """Other headers may be repeated. HTTP/1.0 may have no host."""
     scope = {"headers": [(b"x-same", b"1")] * others + [(b"host", b"a")] * hosts, "http_version": version}
     if hosts == 1 or (not hosts and version == "1.0"):
         check_host(scope)

@@ -1,4 +1,4 @@
-"""Work that holds up the loop is done in turns, with a rest after each three times as long as the work was."""
+"""Work that blocks the event loop runs in turns, each followed by a pause of three times its length."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_gateway.proxy.request_peek import CpuTimeSlices
 
 
 class Time:
-    """A clock that work and sleep move on."""
+    """A clock that work and sleep advance."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -32,7 +32,7 @@ async def test_every_turn_is_followed_by_a_rest() -> None:
     turns = CpuTimeSlices(lambda: time.now, time.sleep)
     results = await asyncio.gather(*(turns.take(partial(time.work, each)) for each in (2.0, 1.0, 4.0)))
     assert results == [2.0, 1.0, 4.0]
-    assert time.slept == [6.0, 3.0]  # nobody rests for a turn after which nobody comes
+    assert time.slept == [6.0, 3.0]  # no pause after the last turn
     time.now += 11.0
     await turns.take(lambda: time.work(1.0))
     assert time.slept[2:] == [1.0]

@@ -1,4 +1,4 @@
-"""Two revisions share a model's requests as its canary says, and a conversation stays with one of them."""
+"""Two revisions share a model's requests by its canary, and a conversation stays with one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas that accept requests and answer none are found, left out, and taken back; slow ones are left in peace."""
+"""Replicas that accept requests and do not respond are found, ejected and readmitted; slow ones are not affected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODEL = Model(ObjectKey("ns", "m"), ("m",), 1000.0, "", (ONE, TWO))
 
 
 class Place:
-    """A prober with a clock that the test moves, and replicas of which it says which are alive."""
+    """A prober with a fake clock, and replicas whose health the test sets."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -46,7 +46,7 @@ class Place:
         return replica.id in self.alive
 
     async def wait(self, seconds: float) -> list[str]:
-        """Who is asked at the end of the time."""
+        """Advance the clock, and return the replicas that are probed."""
         self.now += seconds
         self.asked.clear()
         for vigil in self.prober.due():
@@ -56,7 +56,7 @@ class Place:
 
     @asynccontextmanager
     async def request(self, replica: Replica) -> AsyncIterator[asyncio.Task[str]]:
-        """A request that waits for its answer; cancelled at the end of the block."""
+        """A request that waits for its response; cancelled at the end of the block."""
 
         async def waiting() -> str:
             try:
@@ -76,7 +76,7 @@ class Place:
             self.prober.check_integrity()
 
     def picked(self) -> set[str]:
-        """The replicas that take turns."""
+        """Return the replicas that are picked in turn."""
         return {replica.id for _ in range(4) if (replica := self.picker.pick((ONE, TWO))) is not None}
 
     @property
@@ -96,7 +96,7 @@ async def test_a_replica_is_asked_only_while_requests_wait_in_silence(place: Pla
     async with place.request(ONE) as waiting:
         assert await place.wait(QUIET_SECONDS - 1) == []
         assert await place.wait(1) == ["1"]
-        assert await place.wait(QUIET_SECONDS - 1) == []  # it has answered: the silence begins anew
+        assert await place.wait(QUIET_SECONDS - 1) == []  # it has responded: the silence starts again
         assert await place.wait(1) == ["1"]
         assert not waiting.done()
     assert await place.wait(1000) == []
@@ -126,7 +126,7 @@ async def test_a_replica_that_misses_all_questions_is_ejected_and_its_requests_e
     assert place.picked() == {"2"}
     assert place.ejections == 1
     assert await place.wait(AGAIN_SECONDS - 1) == []
-    assert await place.wait(1) == ["1"]  # though nobody waits for it any more
+    assert await place.wait(1) == ["1"]  # although no request waits for it
     assert place.picked() == {"2"}
     place.alive.add("1")
     assert await place.wait(AGAIN_SECONDS) == ["1"]
@@ -170,7 +170,7 @@ async def test_an_answer_during_the_question_counts(place: Place, monkeypatch: p
 
 
 async def test_what_waits_for_an_ejected_replica_ends_at_the_next_miss(place: Place) -> None:
-    """Where all are ejected, requests are still sent: they must not wait for ever either."""
+    """If all are ejected, requests are still sent; they must not wait forever either."""
     place.prober.eject(ONE, MODEL)
     place.prober.eject(TWO, MODEL)
     assert place.picked() == {"1", "2"}
@@ -201,7 +201,7 @@ async def test_a_replica_that_is_gone_is_forgotten(place: Place) -> None:
 
 @pytest.fixture
 async def probing(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """The real thing, in a hurry."""
+    """The real prober with short times."""
     monkeypatch.setattr(health_probe, "QUIET_SECONDS", 0.02)
     monkeypatch.setattr(health_probe, "AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(health_probe, "TICK_SECONDS", 0.01)
@@ -213,7 +213,7 @@ async def probing(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 
 async def hang(request: Request) -> None:
-    """Take everything and say nothing."""
+    """Accept everything and send nothing."""
 
 
 async def test_a_request_to_a_replica_that_hangs_is_asked_of_another(probing: World, ok: Behaviour) -> None:
@@ -245,7 +245,7 @@ async def test_a_replica_that_hangs_alone_is_a_502(probing: World) -> None:
 
 
 async def test_a_replica_that_takes_its_time_is_left_in_peace(probing: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_request, "HEALTH_SECONDS", 60)  # every question has its answer
+    monkeypatch.setattr(upstream_request, "HEALTH_SECONDS", 60)  # all probes are answered
     questions = 0
     enough = asyncio.Event()
 
@@ -269,7 +269,7 @@ async def test_a_replica_that_takes_its_time_is_left_in_peace(probing: World, mo
 async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
     world: World, ok: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits in vain for 5 s, and the next ones shall not."""
+    """One request waits in vain for 5 s; the next ones must not."""
     asked: list[str] = []
 
     async def send(pool: Pool, replica: Replica, call: Call) -> Response:
@@ -288,6 +288,6 @@ async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
 
 
 async def ask(world: World) -> int:
-    """The status of an answer."""
+    """Return the status of a response."""
     async with world.post() as response:
         return response.status

@@ -1,4 +1,4 @@
-"""What replicas say of themselves is believed while it is fresh, and only if it can be read."""
+"""Reports of replicas count while they are recent and valid."""
 
 from __future__ import annotations
 

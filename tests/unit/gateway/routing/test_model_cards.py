@@ -1,4 +1,4 @@
-"""What replicas say of their models: asked once, and never in the way of a list."""
+"""Model cards of replicas are fetched once, and never delay a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picker agrees with a plain count, sends prefixes to one place while it has room, and spreads the rest."""
+"""The picker agrees with a plain count, sends prefixes to one replica up to the load bound, and spreads the rest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFIXES = [prefix_blocks(b"root", bytes([number]) * 2048) for number in range(3
 
 
 class PickerMachine(RuleBasedStateMachine):
-    """Holds and releases at random, with prefixes and without; the picker must agree with a plain count."""
+    """Holds and releases at random, with and without prefixes; the picker must agree with a plain count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ TestPicker = PickerMachine.TestCase
 
 
 def hold(picker: Picker, stack: ExitStack, count: int, hints: RoutingHints = ANYTHING) -> list[str]:
-    """Pick so often, hold what was picked; the ids."""
+    """Pick `count` times, hold the replicas, and return their ids."""
     picked = []
     for _ in range(count):
         replica = picker.pick(REPLICAS, (), hints)
@@ -160,7 +160,7 @@ def test_one_prefix_lands_on_one_replica_until_that_is_loaded_beyond_the_bound()
         counts = Counter([*first, *later])
     assert later[0] != first[0]
     assert max(counts.values()) <= math.ceil(BOUND * (len(first) + len(later)) / len(REPLICAS))
-    # Once there is room again, it goes where it belongs.
+    # Below the bound again, it gets its prefix back.
     assert hold(Picker(), ExitStack(), 1, hints) == hold(picker, ExitStack(), 1, hints) == first[:1]
 
 
@@ -175,7 +175,9 @@ def test_a_prefix_avoids_a_replica_whose_cache_is_full() -> None:
 
 
 def test_a_conversation_stays_where_its_longest_part_is() -> None:
-    """Both begin alike; one went elsewhere while its home was full, and its next turn goes there too."""
+    """Both start with the same prefix; one went elsewhere while its replica was full, and its next turn goes there
+    too.
+    """
     picker = Picker()
     system, one, other = b"s" * 1024, b"1" * 1024, b"2" * 1024
     home = picker.pick(REPLICAS, (), RoutingHints(prefix_blocks(b"", system + one)))
@@ -206,7 +208,7 @@ def test_a_replica_that_goes_moves_its_share_and_no_other() -> None:
 
 def test_a_scorer_more_decides_with_the_others() -> None:
     class Adapters:
-        """Wants the last replica, and much more than any prefix."""
+        """Scores the last replica, far above any prefix."""
 
         def scores(self, hints: RoutingHints, replicas: list[Replica]) -> list[float]:
             return [float(replica is REPLICAS[-1]) for replica in replicas]

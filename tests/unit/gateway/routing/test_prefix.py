@@ -1,4 +1,4 @@
-"""Names of blocks stand for everything before them, and for whose they are."""
+"""Hashes of blocks cover all blocks before them, and the root."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_only_whole_blocks_count_and_only_the_first_ones() -> None:
 
 
 def test_names_are_the_same_in_every_gateway() -> None:
-    """They were written down: a change sends every prefix elsewhere while gateways of two versions run."""
+    """Fixed values: a change would redirect all prefixes while gateways of two versions run."""
     assert prefix_blocks(b"root", b"a" * 1024) == (11708322230185148723, 10091477538854278888)
 
 
@@ -70,7 +70,7 @@ def test_no_more_is_remembered_than_so_much() -> None:
     assert prefix._longer.cache_info().currsize <= MOST_KNOWN
     assert prefix._begun.cache_info().currsize <= MOST_ROOTS
     before = prefix._begun.cache_info().currsize, prefix._longer.cache_info().currsize
-    prefix_blocks(b"r" * (BLOCK_BYTES + 1), b"", b"h" * BLOCK_BYTES)  # a piece that is larger than a block
+    prefix_blocks(b"r" * (BLOCK_BYTES + 1), b"", b"h" * BLOCK_BYTES)  # larger than a block
     assert (prefix._begun.cache_info().currsize, prefix._longer.cache_info().currsize) == before
 
 

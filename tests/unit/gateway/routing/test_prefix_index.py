@@ -1,4 +1,4 @@
-"""The memory of prefixes forgets the oldest, and agrees with a plain list of what was sent."""
+"""The prefix index removes the oldest entries, and agrees with a plain list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 6
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """`uses` has every block in the order of use, `places` the replicas of each in the order of arrival."""
+    """`uses` has all blocks in order of use, `places` the replicas of each in order of arrival."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What replicas keep: whoever asks for it is led to the replica that has it, by the id alone."""
+"""Requests for stored responses reach the replica that has them, by the id alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kept_by(replica: str) -> str:
 
 
 async def trio(world: World, *behaviours: Behaviour) -> dict[str, Upstream]:
-    """The upstreams of a model's three replicas, by the replicas' ids."""
+    """Return the upstreams of a model's three replicas, by the replicas' ids."""
     upstreams = [await world.upstream(*behaviours) for _ in range(3)]
     replicas = [world.replica(upstream) for upstream in upstreams]
     world.show(*replicas)
@@ -52,7 +52,7 @@ def lines(upstreams: dict[str, Upstream]) -> dict[str, list[str]]:
 
 
 async def test_a_replica_is_told_its_place(world: World, ok: Behaviour) -> None:
-    """By the gateway alone: a client cannot say it."""
+    """Only the gateway can send it, not a client."""
     upstreams = await trio(world, ok)
     for path in (PATH, "/v1/chat/completions"):
         for _ in range(4):
@@ -84,7 +84,7 @@ async def test_it_is_asked_for_where_it_is(world: World, ok: Behaviour, method: 
 
 
 async def test_what_outlives_its_replica_is_found_at_the_next_one(world: World, ok: Behaviour) -> None:
-    """Both keep it under one name; others never had it."""
+    """Both store it under one name; others never had it."""
     first, second, other = [await world.upstream(ok) for _ in range(3)]
     keeping = [replace(world.replica(upstream), keeper="ns/m-0") for upstream in (first, second)]
     beside = replace(world.replica(other), keeper="ns/m-1")
@@ -101,7 +101,7 @@ async def test_what_outlives_its_replica_is_found_at_the_next_one(world: World, 
 
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_while_whoever_keeps_it_is_replaced_clients_ask_again(world: World, ok: Behaviour, goes_on: bool) -> None:
-    """Between a pod that is gone and the next one that has its name there is none; what is kept is not gone."""
+    """Between a deleted pod and its replacement there is no replica, but the data still exists."""
     first, other = [await world.upstream(ok) for _ in range(2)]
     keeping = replace(world.replica(first), keeper="ns/m-0")
     beside = replace(world.replica(other), keeper="ns/m-1")
@@ -261,7 +261,7 @@ async def test_a_replica_that_cannot_be_reached(world: World, refused_port: int)
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
-    """One, which has a limit of tokens."""
+    """One key, which has a limit of tokens."""
     made = Keys(tmp_path)
     made.add("team", tokensPerMinute=10_000, tenant="tenant")
     return made
@@ -292,7 +292,7 @@ async def test_whose_it_is_the_replica_is_told(keyed: AbstractAsyncContextManage
 async def test_a_replica_that_believes_nobody_tells_nothing(
     keyed: AbstractAsyncContextManager[World], keys: Keys, ok: Behaviour
 ) -> None:
-    """It would tell everybody of everybody's."""
+    """It would return any tenant's responses to all."""
     async with keyed as world:
         await world.model(ok)
         replica = only_replica(world)
@@ -331,7 +331,7 @@ def test_whatever_a_request_says_it_is_read(fields: dict[str, Any]) -> None:
 
 @given(st.text(max_size=30), st.booleans())
 def test_only_what_is_referred_to_leads_anywhere(text: str, escaped: bool) -> None:
-    """Ids in texts do not, nor do those of items that are sent whole."""
+    """Ids in texts do not count, nor do those of complete items."""
     reference = {"type": "item_reference", "id": f"msg_{place_of('r')}{RANDOM}0"}
     content = json.dumps(reference) if escaped else text
     whole = {"type": "message", "role": "user", "id": reference["id"], "content": content}
@@ -360,7 +360,7 @@ def test_keys_that_are_twice_there_are_refused_as_ever() -> None:
 async def test_what_is_refused_unread_is_taken_before_it_is_told(
     keyed: AbstractAsyncContextManager[World], keys: Keys, method: str, path: str, code: int
 ) -> None:
-    """Wherever it is refused: a client that sends all before it listens sees why, not a broken connection."""
+    """At any stage: a client that sends everything before it reads gets the reason, not a broken connection."""
     async with keyed as world:
         pieces, seen = [b"x" * 1000] * 3, list[str]()
 

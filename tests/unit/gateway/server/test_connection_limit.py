@@ -1,4 +1,4 @@
-"""Connections are bounded in number: idle ones give way, busy ones stay, and probes always get through."""
+"""The number of connections is limited: idle ones are closed, busy ones stay, and probes are always answered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST = 3
 
 
 class FakeConnection:
-    """One that knows whether it had to give way."""
+    """Records whether it was closed."""
 
     def __init__(self) -> None:
         self.gone = False
@@ -36,7 +36,7 @@ class FakeConnection:
 
 
 class ConnectionsMachine(RuleBasedStateMachine):
-    """Connections come, ask, are answered and go, while time passes."""
+    """Connections open, send requests, are answered and close, while time passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ Connect = Callable[[Any], Awaitable[Client]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Makes raw connections to a gateway, which are closed in the end."""
+    """Open raw connections to a gateway, closed at the end."""
     made: list[Client] = []
 
     async def open_one(world: World) -> Client:

@@ -1,4 +1,4 @@
-"""Web pages: those of the origins that are allowed use the API from a browser, others do not."""
+"""Web pages of allowed origins can use the API from a browser, others cannot."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_page_of_another_origin_is_refused(run_world: RunWorld, ok: Beha
 
 
 async def test_every_answer_says_that_the_page_may_read_it(run_world: RunWorld, tmp_path: Path) -> None:
-    """Errors and streams too, and whatever a replica says of its own pages."""
+    """Including errors and streams, whatever a replica sends for its own pages."""
 
     async def stream(request: Request) -> None:
         request.begin("content-type: text/event-stream", f"{ALLOW}: *", "x-plimsoll-tenant: believed")

@@ -1,4 +1,4 @@
-"""Random malformed requests over raw sockets: each gets an answer that blames the client, and nothing breaks."""
+"""Random malformed requests over raw sockets: each gets a 4xx response, and nothing breaks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ HEADERS = [
 
 
 def make(rng: random.Random) -> bytes:
-    """One request, wrong in one way or several."""
+    """Return one request with one or several errors."""
     body = rng.choice(BODIES)
     headers = rng.sample(HEADERS, rng.choice([0, 0, 0, 1, 1, 2]))
     if rng.random() < 0.9:
@@ -81,7 +81,7 @@ def make(rng: random.Random) -> bytes:
 
 
 async def exchange(port: int, raw: bytes) -> bytes:
-    """Send, say that nothing more will come, and read all there is."""
+    """Send, half-close, and read to the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(raw)

@@ -1,4 +1,4 @@
-"""The gateway as a process: options, signals, a graceful end."""
+"""The gateway as a process: options, signals, an orderly stop."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits_of_all_paths_and_of_one() -> None:
-    """The one for a single path counts, in whatever order they are given."""
+    """The limit of a single path takes precedence, in any order."""
     limits = parse_options(["--all-namespaces"]).limits
     assert limits == Limits()
     assert max(limits.body_bytes[path] for path in MODEL_PATHS) == 8 << 20
@@ -124,7 +124,7 @@ class Process:
         fresh.replace(self._table)
 
     async def until_healthy(self, client: aiohttp.ClientSession, wanted: int = 200) -> None:
-        """Wait for a status of /health; each question waits for an answer, so this is no busy loop."""
+        """Wait for a status of /health; each poll waits for a response, so that this is not a busy loop."""
         async with asyncio.timeout(60):
             while True:
                 try:
@@ -154,7 +154,7 @@ async def process(tmp_path: Path, unused_tcp_port: int, request: pytest.FixtureR
 async def test_a_process_with_keys_lets_in_who_has_one(
     tmp_path: Path, unused_tcp_port: int, world: World, ok: Behaviour, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the tool to an answer, and a key that is made while the gateway runs."""
+    """From the command to a response, and a key created while the gateway runs."""
     folder, token, table = tmp_path / "keys", tmp_path / "token", tmp_path / "table.json"
     folder.mkdir()
     token.write_text("a-credential-for-the-runtimes")
@@ -178,7 +178,7 @@ async def test_a_process_with_keys_lets_in_who_has_one(
 
     async with asyncio.timeout(60):
         while await ask(key) != 200:
-            await asyncio.sleep(0.02)  # until it has looked again
+            await asyncio.sleep(0.02)  # until it has reloaded the folder
     assert await ask(new_key()) == 401
     assert upstream.requests[0].headers["x-plimsoll-tenant"] == "team-a"
     process.signal(signal.SIGTERM)
@@ -221,7 +221,7 @@ async def test_running_answers_finish_before_it_ends(process: Process, world: Wo
     async with world.client.post(f"{process.url}/v1/completions", json={"model": "m"}) as response:
         await response.content.readuntil(b"\n\n")
         process.signal(signal.SIGTERM)
-        await asyncio.sleep(0.3)  # several turns of its loop: it must not have given up
+        await asyncio.sleep(0.3)  # several iterations of its loop: it must still run
         release.set()
         assert await response.content.read() == b"data: [DONE]\n\n"
     assert await process.ended() == 0

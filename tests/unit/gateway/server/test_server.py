@@ -1,4 +1,4 @@
-"""The server's sockets. Nagle's algorithm must be off: with it, answers wait 40 ms to be acknowledged."""
+"""The server's sockets. Nagle's algorithm must be off: otherwise responses wait 40 ms for an acknowledgement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_what_is_accepted_is_known_to_be_tcp() -> None:
     with listen("127.0.0.1", 0) as server, socket.create_connection(server.getsockname()):
         accepted, _ = server.accept()
         with accepted:
-            assert accepted.proto == socket.IPPROTO_TCP  # asyncio's condition for switching it off
+            assert accepted.proto == socket.IPPROTO_TCP  # asyncio's condition for disabling it
 
 
 def test_the_server_has_an_end_to_its_patience_and_counts_its_connections() -> None:

@@ -1,4 +1,4 @@
-"""What a cold start took, and what is remembered of it."""
+"""Measured cold starts, and the state kept for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OTHER = Model(ObjectKey("ns", "other"), ("other",), 2.0, "", ())
 
 
 class Place:
-    """Cold starts by a clock of their own."""
+    """Cold starts with a fake clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -28,7 +28,7 @@ class Place:
         return value
 
     def wake(self) -> None:
-        """Held for three seconds, until a replica is ready."""
+        """Hold a request for three seconds, until a replica is ready."""
         self.show(ready=False)
         self.cold.held(KEY)
         self.now += 3

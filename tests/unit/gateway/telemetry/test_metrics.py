@@ -1,4 +1,4 @@
-"""Series end with what they tell of, once somebody has seen their last figures."""
+"""Series are removed with their owners, after their last values have been scraped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model(name: str) -> Model:
 
 
 def told(metrics: Metrics) -> dict[tuple[str, str], float]:
-    """The answers that a scrape sees, by model and code."""
+    """Return the counted responses of a scrape by model and code."""
     families = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
     samples = families["plimsoll_gateway_requests"].samples
     return {
@@ -53,7 +53,7 @@ def test_a_scrape_sees_the_last_figures_of_a_model_and_the_next_one_nothing() ->
         metrics.answered(one, 200)
     metrics.answered(None, 404)
     store.replace(build_table([kept]))
-    metrics.answered(gone, 499)  # one that was under way
+    metrics.answered(gone, 499)  # a request that was still running
     assert told(metrics) == {("kept", "200"): 1, ("gone", "200"): 1, ("gone", "499"): 1, ("", "404"): 1}
     assert told(metrics) == {("kept", "200"): 1, ("", "404"): 1}
     assert lines(metrics, "gone") == []
@@ -98,7 +98,7 @@ def test_series_of_a_key_end_with_it() -> None:
         metrics.key_answered(name, 200)
         metrics.key_used(name, 7)
     source.current = keys("b")
-    assert len(lines(metrics, "a")) == 4  # two totals, and when each was made
+    assert len(lines(metrics, "a")) == 4  # two totals, and the creation time of each
     assert lines(metrics, "a") == []
     assert len(lines(metrics, "b")) == 4
 
@@ -115,7 +115,7 @@ names = st.sampled_from("abcde")
     )
 )
 def test_a_registry_has_the_series_of_its_owners(steps: list[tuple[str, Any, Any]]) -> None:
-    """The model: a count for each owner and code, in the order in which owners were first asked for."""
+    """Models a count for each owner and code, in the order of first use of the owners."""
     family = Counter("c", "C.", ("owner", "code"), registry=CollectorRegistry())
     owners: Owners[str] = Owners()
     expected: dict[str, dict[str, int]] = {}
@@ -139,7 +139,7 @@ def counts(family: Counter) -> dict[tuple[str, str], float]:
 
 
 async def test_a_model_deleted_under_requests_leaves_nothing_behind(world: Any) -> None:
-    """Held ones and one under way: what ends after the scrape neither raises nor counts below nothing."""
+    """Held and running requests: one that ends after the scrape neither raises nor counts below zero."""
     arrived, go_on = asyncio.Event(), asyncio.Event()
 
     async def late(request: Any) -> None:

@@ -1,4 +1,6 @@
-"""Fair queueing: nothing is lost or served twice, shares go by weight, priorities first, estimates are corrected."""
+"""Fair queueing: nothing is lost or served twice, shares follow weights, priorities go first, estimates are
+corrected.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from plimsoll_gateway.admission.fair.fair_queue import Entry, FairQueue, Share
 
 
 def jain(shares: list[float]) -> float:
-    """Jain's index: 1 where all have the same, 1/n where one has it all (Jain, Chiu and Hawe, 1984)."""
+    """Return Jain's index: 1 for equal shares, 1/n if one flow has everything (Jain, Chiu and Hawe, 1984)."""
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
 def known(queue: FairQueue[int]) -> object:
-    """What decides of all turns to come."""
+    """Return all state that decides the order of later requests."""
     flows = {name: (flow.finish, flow.served, flow.share, dict(flow.costs)) for name, flow in queue._flows.items()}
     return flows, queue._virtual, queue._waiting
 
@@ -31,7 +33,7 @@ LANES = st.sets(st.sampled_from("xyz"))
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Beside the queue the requests of each flow in order, and what each flow has been charged."""
+    """Models the queue by the requests of each flow in order, and the charges of each flow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 @dataclass
 class Client:
-    """A key that always has `depth` requests waiting. `says` is what it makes the gateway expect of `cost`."""
+    """A key that always has `depth` requests waiting. `says`: its estimates relative to `cost`."""
 
     share: Share
     depth: int
@@ -133,7 +135,7 @@ class Client:
 
 
 def simulate(clients: list[Client], places: int, seconds: float) -> dict[str, float]:
-    """Service in tokens of each key, where `places` requests run at once and one takes a second for 100 tokens."""
+    """Return the served tokens of each key, if `places` requests run at once and 100 tokens take a second."""
     rng, queue, now = random.Random(7), FairQueue[tuple[Client, int]](), 0.0
     running: list[tuple[float, int, Entry[tuple[Client, int]]]] = []
     service: dict[str, float] = defaultdict(float)
@@ -168,7 +170,7 @@ def shares_of(clients: list[Client], service: dict[str, float]) -> list[float]:
 
 @pytest.mark.parametrize("places", [1, 8, 64])
 def test_keys_that_ask_for_all_get_equal_shares(places: int) -> None:
-    """One asks a hundred times as much as the others, one has long answers, one has both."""
+    """One key has a hundred times as many requests as the others, one has long outputs, one has both."""
     clients = [
         Client(Share("greedy"), 400, (50, 150)),
         Client(Share("modest"), 4, (50, 150)),
@@ -176,7 +178,7 @@ def test_keys_that_ask_for_all_get_equal_shares(places: int) -> None:
         Client(Share("greedy and long"), 400, (2000, 4000)),
         Client(Share("short"), 70, (5, 15)),
     ]
-    if places > 4:  # a key cannot have more places than it has requests
+    if places > 4:  # a key cannot use more slots than it has requests
         clients = [Client(c.share, max(c.depth, 2 * places), c.cost) for c in clients]
     service = simulate(clients, places, 4000 if places < 64 else 800)
     assert jain(shares_of(clients, service)) >= 0.95
@@ -189,7 +191,7 @@ def test_shares_go_by_weight() -> None:
 
 
 def test_wrong_estimates_give_nobody_more() -> None:
-    """One leaves max_tokens at ten times what it takes, one says a tenth."""
+    """One key leaves max_tokens at ten times the output, one sets a tenth of it."""
     clients = [
         Client(Share("over"), 50, (100, 300), says=10),
         Client(Share("under"), 50, (100, 300), says=0.1),
@@ -200,7 +202,7 @@ def test_wrong_estimates_give_nobody_more() -> None:
 
 
 def test_an_arrival_by_arrival_queue_would_fail_the_same_test() -> None:
-    """The load is one that unfair queues share unfairly: in one flow, service goes by what was asked."""
+    """Proves that the load is unfair: in a single flow, service follows demand."""
     clients = [Client(Share("all"), 400, (50, 150)), Client(Share("all"), 4, (50, 150))]
     by_client: dict[int, float] = defaultdict(float)
     rng, queue = random.Random(7), FairQueue[int]()
@@ -244,7 +246,7 @@ def test_who_asked_for_nothing_has_saved_nothing_up() -> None:
 
 
 def test_who_could_not_be_served_has_saved_nothing_up() -> None:
-    """The lane of one was closed while another's was not; once both are open they take turns."""
+    """One lane was closed while the other was open; once both are open, they alternate."""
     queue: FairQueue[str] = FairQueue()
     for _ in range(20):
         queue.push(Share("shut out"), 10, "shut out", "closed")
@@ -281,7 +283,7 @@ def test_a_request_that_gives_up_costs_its_key_nothing() -> None:
     first = queue.pop()
     assert first is not None
     assert first.item == "a"
-    queue.settle(first, 0)  # let in, and gone before it was sent
+    queue.settle(first, 0)  # admitted, and gone before it was sent
     assert [entry.item for entry in [queue.pop()] if entry is not None] == ["b"]
     queue.push(Share("a"), 10, "again")
     served = queue.pop()

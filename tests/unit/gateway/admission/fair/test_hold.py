@@ -1,4 +1,4 @@
-"""Requests for a model that has no replica just now: they wait, bounded, wake it once, and each ends once."""
+"""Requests for a model without replicas: they wait within limits, wake it once, and each ends once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RunWorld = Callable[..., contextlib.AbstractAsyncContextManager[Any]]
 
 
 async def answer_404(request: Any) -> None:
-    """What a host says of a model that has left it."""
+    """The response of a host whose model has left."""
     error = {"message": "No such model.", "type": "t", "param": "model", "code": "model_not_found"}
     request.respond(404, json.dumps({"error": error}), "content-type: application/json")
 
@@ -33,13 +33,13 @@ async def status_of(world: Any) -> int:
 
 
 async def until_waiting(world: Any, count: int = 1) -> None:
-    """So many requests wait for a replica."""
+    """Wait until this many requests wait for a replica."""
     while (model := found(world)) is None or model.held != count:
         await asyncio.sleep(0)
 
 
 def found(world: Any) -> ModelDemand | None:
-    """What is told of the model."""
+    """Return the demand reported for the model."""
     return next(iter(world.gateway._demand.report().models), None)
 
 
@@ -49,7 +49,7 @@ def sequence(world: Any) -> int:
 
 
 async def stream_ok(request: Any) -> None:
-    """A whole stream."""
+    """A complete stream."""
     request.begin_events()
     request.chunk("data: 1\n\n")
     request.chunk("data: [DONE]\n\n")
@@ -105,7 +105,7 @@ async def test_who_comes_to_a_pod_that_the_model_left_goes_on_to_the_next(world:
     ],
 )
 async def test_what_else_a_pod_does_not_find_is_its_answer(world: Any, ok: Behaviour, body: str) -> None:
-    """A path that it does not offer is offered by no other pod; the model is still there."""
+    """No other pod offers that path either; the model is still there."""
 
     async def answer(request: Any) -> None:
         request.respond(404, body, "content-type: application/json", "x-theirs: 1")
@@ -168,7 +168,7 @@ async def test_a_request_for_a_model_at_zero_wakes_it_once_and_goes_out_when_a_r
 
 
 async def test_a_burst_after_a_wake_does_not_exceed_what_the_replica_takes(run_world: RunWorld) -> None:
-    """Four places and a quarter more: five of the requests are out at once, the others follow as answers end."""
+    """Four slots and a quarter more: five requests run at the same time, the others follow as responses end."""
     arrived: asyncio.Queue[Any] = asyncio.Queue()
     async with run_world(limits=Limits()) as world:
         upstream = await world.upstream(arrived.put)
@@ -222,7 +222,7 @@ async def test_a_client_that_goes_while_it_waits_counts_for_nothing(world: Any) 
 
 
 async def test_more_than_the_replicas_to_come_can_answer_are_refused(world: Any) -> None:
-    """The room has 3 places in this world."""
+    """The queue limit is 3 in this world."""
     world.show(scales_to=1)
     asked = [asyncio.create_task(status_of(world)) for _ in range(3)]
     await until_waiting(world, 3)
@@ -293,7 +293,7 @@ async def test_a_model_that_is_deleted_while_a_stream_waits_is_told_as_an_event(
 
 
 async def test_a_stream_that_a_pools_pod_is_still_waking_gets_comments(run_world: RunWorld) -> None:
-    """Its replica is ready, and says nothing yet."""
+    """Its replica is ready, but silent."""
     async with run_world(limits=Limits(hold_seconds=0.0)) as world:
         arrived: asyncio.Queue[Any] = asyncio.Queue()
         upstream = await world.upstream(arrived.put)

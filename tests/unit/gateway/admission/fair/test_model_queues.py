@@ -1,4 +1,4 @@
-"""The gate lets in as many as fit, in fair turns, and loses nobody however clients come and go."""
+"""Model queues admit as many requests as fit, in fair order, and lose none however clients come and go."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ A, B, HIGH = Share("a"), Share("b"), Share("high", priority=1)
 
 
 class World:
-    """Gates of one model whose capacity a test sets. Of what its replicas take, those that answer to "new" take
-    `renewed`, None: all of it; where they are `apart`, no other name is answered by those.
+    """Queues of one model whose capacity a test sets.
+
+    Of the capacity, replicas that serve "new" have `renewed` (None: all of it); if `apart`, those serve no other name.
     """
 
     def __init__(self, capacity: int | None, most: int = 1000) -> None:
@@ -58,7 +59,7 @@ class World:
     def come(
         self, share: Share | None, cost: int = 10, name: str = "m"
     ) -> tuple[asyncio.Task[None], asyncio.Event, asyncio.Event]:
-        """A request: its task, what is set once it is inside, and what ends it."""
+        """Start a request. Returns its task, the event of its admission, and the event that ends it."""
         inside, end = asyncio.Event(), asyncio.Event()
 
         async def run() -> None:
@@ -70,7 +71,7 @@ class World:
 
 
 async def settle() -> None:
-    """Let everything run that can."""
+    """Let all tasks run as far as they can."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -92,7 +93,7 @@ async def test_as_many_as_fit_are_let_in_and_the_next_when_one_ends() -> None:
 
 
 async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
-    """A pod that was made before a name was added does not answer to it."""
+    """A pod created before a name was added does not serve it."""
 
     class Known:
         def now(self, name: str) -> int:
@@ -228,7 +229,7 @@ async def test_what_is_held_by_one_name_takes_no_room_from_another() -> None:
 
 
 async def test_nobody_in_particular_always_passes() -> None:
-    """Others that are held by another name are not in the way."""
+    """Requests held under another name do not block it."""
     world = World(1)
     world.renewed = 0
     held = world.come(None, name="new")
@@ -261,7 +262,7 @@ async def test_replicas_that_come_let_more_in_and_where_none_is_left_all_hear_it
 
 
 async def test_a_client_that_goes_leaves_its_place_to_the_next() -> None:
-    """While it waits; while it is inside; and in the moment between being let in and noticing."""
+    """While waiting, while running, and between admission and its next step."""
     world = World(1)
     first, waits, goes, last = (world.come(A) for _ in range(4))
     await settle()
@@ -269,7 +270,7 @@ async def test_a_client_that_goes_leaves_its_place_to_the_next() -> None:
     await settle()
     assert world.model_queues.waiting(KEY) == 2
     first[2].set()
-    await asyncio.sleep(0)  # `first` leaves and `goes` is let in, and has not run yet
+    await asyncio.sleep(0)  # `first` ends and `goes` is admitted, but has not run yet
     goes[0].cancel()
     await settle()
     assert last[1].is_set()
@@ -318,7 +319,7 @@ async def test_the_least_room_is_what_the_gateway_can_hold() -> None:
 
 
 async def test_a_closed_gate_holds_everybody_and_opens_in_fair_order() -> None:
-    """One key came first with ten requests; when there is room for four, the other one's two are among them."""
+    """One key queued ten requests first; of the four admitted then, two are the other key's."""
     world = World(0)
     greedy = [world.come(A) for _ in range(10)]
     modest = [world.come(B) for _ in range(2)]
@@ -388,7 +389,7 @@ async def test_as_many_are_held_as_the_replicas_to_come_can_be_expected_to_answe
 
 
 def test_who_is_held_for_too_long_goes_on_to_hear_why() -> None:
-    """Patience is each request's own, and begins anew where a gate that was open closes."""
+    """The time is counted for each request, and restarts if an open queue closes."""
 
     async def story() -> None:
         world = World(1)
@@ -418,7 +419,7 @@ def test_who_is_held_for_too_long_goes_on_to_hear_why() -> None:
 
 
 class GateMachine(RuleBasedStateMachine):
-    """Requests come, are let in, cancelled and ended in any order, and the capacity changes."""
+    """Requests arrive, are admitted, cancelled and ended in any order, and the capacity changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -471,13 +472,13 @@ class GateMachine(RuleBasedStateMachine):
         self.world.model_queues.wake()
 
     def _note_bounds(self, before: dict[str, int]) -> None:
-        """No more than were inside, or than may be, by each name and by both."""
+        """Update the most running requests: as many as before, or as are allowed, by each name and by both."""
         bounds = {name: self.world.now(name) or 0 for name in ("m", "new")}
         bounds[""] = self.world.together(("m", "new"))
         self.most_inside = {name: max(bound, before[name]) for name, bound in bounds.items()}
 
     def _running(self) -> dict[str, int]:
-        """By name, and by both."""
+        """Return the running requests by name, and of both."""
         model_queue = self.world.model_queues._queues.get(KEY)
         found = {
             name: model_queue.lanes[name].running if model_queue and name in model_queue.lanes else 0
@@ -494,7 +495,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([PATIENCE / 2, PATIENCE]))
     def pass_time(self, seconds: float) -> None:
-        """Whoever is held for long enough goes on, however many those are; nobody else does."""
+        """All requests held for long enough proceed, and no others."""
         self.loop.run_until_complete(settle())
         closed, open_ = self._closed(), [name for name in ("m", "new") if not self.world.closed(name)]
         before = self._waiting(open_)
@@ -522,7 +523,7 @@ TestGate.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 
 
 async def test_what_an_answer_cost_counts_against_its_key() -> None:
-    """Both said 10; one took 1000. The other's next ones go first."""
+    """Both estimated 10; one used 1000. The other key's next requests go first."""
     world = World(1)
     order: list[str] = []
 

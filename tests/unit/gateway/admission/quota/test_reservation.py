@@ -1,4 +1,4 @@
-"""What a request counts for: nothing where it was refused or given up, and what it used where it was answered."""
+"""Quota usage of a request: none if it was refused or abandoned, the actual usage if it was answered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def key(requests: int | None = None, tokens: int | None = None, streams: int | N
 
 
 class AdmissionMachine(RuleBasedStateMachine):
-    """Requests of one key at every stage; beside it, what must count now. The clock stands within one minute."""
+    """Requests of one key at all stages, and the expected counts. The clock stays within one minute."""
 
     def __init__(self) -> None:
         super().__init__()

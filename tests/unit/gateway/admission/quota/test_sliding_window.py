@@ -1,4 +1,4 @@
-"""No minute has more than was allowed, wherever it begins; and a window agrees with a plain list."""
+"""No minute exceeds the limit, wherever it starts; and a window agrees with a plain list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 100
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """Beside the window a list of (second, amount), of which those count that are at most a minute old."""
+    """Models the window as a list of (second, amount), of which the last minute counts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tokens are read from answers that tell them, and counted where they do not."""
+"""Tokens are read from responses that report them, and counted in others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key's limits change while its requests are between admission and reservation: no error but a true 429."""
+"""A key's limits change between admission and reservation: the only error is a correct 429."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from plimsoll_gateway.errors.refusals import Refusal
 ADDRESSES = ("10.0.0.1:8082", "10.0.0.2:8082")
 LIMIT = st.none() | st.integers(1, 50)
 TURNS = 2.0
-"""Seconds in which a gateway takes account of a changed file."""
+"""Seconds in which a gateway applies a changed file."""
 
 
 @contextmanager
 def refused_for_limits() -> Iterator[None]:
-    """Accepts a 429 and no other error."""
+    """Accept a 429 and no other error."""
     try:
         yield
     except Refusal as refusal:
@@ -32,7 +32,7 @@ def refused_for_limits() -> Iterator[None]:
 
 
 class ChangingMachine(RuleBasedStateMachine):
-    """Two gateways share a key whose file is rewritten, or deleted, at any moment."""
+    """Two gateways share a key whose file is rewritten or deleted at any time."""
 
     def __init__(self) -> None:
         super().__init__()

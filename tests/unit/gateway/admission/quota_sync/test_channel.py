@@ -1,4 +1,4 @@
-"""Connections between gateways: who has the secret is heard, and whatever else comes harms nobody."""
+"""Connections between gateways: peers with the secret are served; other data does no harm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class Served:
-    """A door on a real socket."""
+    """A listener on a real socket."""
 
     listener: Listener
     node: Node
@@ -84,7 +84,7 @@ async def ask(channel: Channel, given: Report) -> Reply:
 
 
 async def ended(channel: Channel) -> bool:
-    """Whether the other side ends the connection."""
+    """Return whether the peer closes the connection."""
     async with asyncio.timeout(60):
         try:
             await channel.receive()
@@ -128,7 +128,7 @@ async def test_a_wrong_secret_is_refused_on_both_sides(served: Served) -> None:
 
 
 async def test_what_was_overheard_opens_no_connection(served: Served) -> None:
-    """The bytes of one who had the secret, said again."""
+    """The bytes of a peer with the secret are replayed."""
     said = b""
     async with served.raw() as (reader, writer):
         write = writer.write
@@ -176,7 +176,7 @@ def _reports(**fields: object) -> Callable[[Streams], Awaitable[None]]:
 
 
 async def _repeated(streams: Streams) -> None:
-    """A message of its own connection, said twice."""
+    """Replay a message within its own connection."""
     channel, said, write = await dial(*streams, SECRET), [], streams[1].write
 
     def overhear(data: bytes) -> None:
@@ -218,7 +218,7 @@ async def test_who_says_what_no_gateway_would_is_ended_and_told_of(
         await ask(friend, report(7, sender=THIRD, instance="2" * 32))
         async with served.raw() as streams, asyncio.timeout(60):
             await say(streams)
-            await streams[0].read()  # until it is ended
+            await streams[0].read()  # until it is closed
         assert served.listener.refused == 1
         assert why in caplog.text
         assert SECRET.decode() not in caplog.text
@@ -241,7 +241,7 @@ async def test_a_reply_that_cannot_be_read_ends_no_more_than_its_connection(
             await channel.send(reply)
             await reader.read()
         except OSError:
-            pass  # the talk has ended
+            pass  # the exchange has ended
         finally:
             writer.transport.abort()
 
@@ -252,7 +252,7 @@ async def test_a_reply_that_cannot_be_read_ends_no_more_than_its_connection(
     talk = exchange.Talk(node, "0" * 32, peer, lambda: [SECRET], time.monotonic)
     async with asyncio.timeout(60):
         await came.get()
-        await came.get()  # it has asked again
+        await came.get()  # it has sent another report
     assert ": it sent an invalid reply" in caplog.text
     server.close()
     talk.end()
@@ -261,7 +261,7 @@ async def test_a_reply_that_cannot_be_read_ends_no_more_than_its_connection(
 
 
 async def test_a_gateway_that_floods_waits_and_no_other_does(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has sent a hundred reports before the other one asks, and gets one reply in each of the other's turns."""
+    """It sends a hundred reports before the other gateway sends one, and gets one reply for each of the other's."""
     rests: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
 
     async def rest(_: float) -> None:
@@ -299,7 +299,7 @@ async def test_keys_that_nobody_has_are_not_remembered(served: Served) -> None:
 
 
 async def test_one_that_lies_about_its_need_gets_a_fair_share(served: Served) -> None:
-    """And one that says it has used all is believed: what is left to others is what they hold."""
+    """If a gateway reports that it has used everything, the others get only what they hold."""
     async with served.channel() as channel:
         for number in range(1, 6):
             lie = Line("k", Kind.REQUESTS, 30, 0, 10**15)

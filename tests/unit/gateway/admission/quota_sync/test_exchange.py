@@ -1,4 +1,4 @@
-"""Shares are kept up however slowly names are looked up."""
+"""Shares are maintained even if DNS lookups are slow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from plimsoll_gateway.admission.quota_sync.peer_addresses import PeerAddress
 
 
 class FakeRoster:
-    """Nobody else is there."""
+    """No other gateway exists."""
 
     members = ("10.0.0.1:8082",)
 
 
 class FakeNode:
-    """Tells of its turns and of what is listed."""
+    """Records its periodic work and the listed addresses."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -1,4 +1,6 @@
-"""Several gateways on a network that fails in every way: what they let in together, and what each holds after that."""
+"""Several gateways on a network that fails in all ways: the requests they admit together, and their shares
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ QUIET_SECONDS = 260.0
 
 
 class JoiningMachine(RuleBasedStateMachine):
-    """Gateways come, and messages are late: no minute has more than the limit, nor has a moment more streams."""
+    """Gateways join, and messages are late: no minute exceeds the limit, and the streams never do."""
 
     most = 1
     loss = 0.0
@@ -65,7 +67,7 @@ class JoiningMachine(RuleBasedStateMachine):
         assert self.network.streams() <= self.most * STREAMS
 
     def teardown(self) -> None:
-        """Left alone, whatever happened before, all comes to rest at even shares, and nobody speaks of any key."""
+        """After a quiet time all gateways hold even shares, and no key is reported, whatever happened before."""
         network = self.network
         network.heal()
         network.listed &= network.pods.keys()
@@ -81,7 +83,7 @@ class JoiningMachine(RuleBasedStateMachine):
 
 
 class PartedMachine(JoiningMachine):
-    """Some cannot reach each other, in any pattern and for any time, and none dies: never more than the limit."""
+    """Some gateways cannot reach each other, in any pattern and for any time, and none dies: the limit holds."""
 
     @rule(one=st.sampled_from(ADDRESSES), other=st.sampled_from(ADDRESSES))
     def cut(self, one: str, other: str) -> None:
@@ -93,7 +95,7 @@ class PartedMachine(JoiningMachine):
 
 
 class FailingMachine(PartedMachine):
-    """Gateways die, are started anew, lose messages and cannot reach each other: never twice as much as the limit."""
+    """Gateways die, restart, lose messages and cannot reach each other: at most twice the limit."""
 
     most = 2
     loss = 0.02
@@ -108,7 +110,7 @@ class FailingMachine(PartedMachine):
 
 
 class SurvivingMachine(JoiningMachine):
-    """Gateways die and are started anew, and one that knew what was used lives on: never more than the limit."""
+    """Gateways die and restart, but one that knew the usage survives: the limit holds."""
 
     @precondition(lambda self: len(self.network.pods) > 1)
     @rule(data=st.data(), unlisted=st.booleans())
@@ -128,7 +130,7 @@ TestParted.settings = TestSurviving.settings = TestJoining.settings
 
 
 def three(limit: int, **options: float) -> Network:
-    """Three gateways that know each other."""
+    """Return a network of three gateways that know each other."""
     network = Network(api_key(requests_per_minute=limit), api_key("s", streams=20), **options)  # type: ignore[arg-type]
     for address in ADDRESSES[:3]:
         network.start(address)
@@ -137,7 +139,7 @@ def three(limit: int, **options: float) -> Network:
 
 
 def offer(network: Network, rate: float, seconds: float, weights: tuple[float, ...]) -> int:
-    """Requests at random times to gateways by weight; how many were let in."""
+    """Send requests at random times to gateways by weight; return the number admitted."""
     rng, before, ends = random.Random(7), len(network.admitted), network.now + seconds
     while network.now < ends:
         network.pass_time(rng.expovariate(rate))
@@ -193,7 +195,7 @@ def test_with_its_owner_gone_each_keeps_its_share() -> None:
 
 @pytest.mark.parametrize("kind", [Kind.REQUESTS, Kind.STREAMS])
 def test_who_is_always_asked_gives_up_what_others_want(kind: Kind) -> None:
-    """Whatever leaves the last minute of one that had all, it would use again before it is told."""
+    """Without a fair split, a gateway that had everything would reuse whatever leaves its last minute."""
     network = three(60)
     name = "k" if kind is Kind.REQUESTS else "s"
     for tenth in range(2000):
@@ -202,7 +204,7 @@ def test_who_is_always_asked_gives_up_what_others_want(kind: Kind) -> None:
             streams = network.pods[address].streams
             if not alone or tenth % 10 == 0:
                 network.ask(address, name, hold=kind is Kind.STREAMS)
-            if streams and tenth % 10 == 0:  # one ends, and the next one is there at once
+            if streams and tenth % 10 == 0:  # one ends, and the next one starts immediately
                 streams.pop(0).close()
                 network.ask(address, name, hold=True)
         network.pass_time(0.1)
@@ -218,7 +220,7 @@ def test_who_is_always_asked_gives_up_what_others_want(kind: Kind) -> None:
 @pytest.mark.parametrize("near", [1, 2])
 @pytest.mark.parametrize("busy", [0, 1, 2])
 def test_in_a_split_nobody_serves_what_the_other_side_does(near: int, busy: int, rate: float) -> None:
-    """However uneven the shares were before it, on whichever side, and however long it lasts."""
+    """For any shares before the partition, on either side, and any duration."""
     network = three(120)
     weights = [float(at == busy) for at in range(3)]
     offer(network, 8.0, 120.0, tuple(weights))
@@ -234,7 +236,7 @@ def test_in_a_split_nobody_serves_what_the_other_side_does(near: int, busy: int,
 
 
 def test_what_only_the_dead_knew_of_is_let_in_again_up_to_an_even_part() -> None:
-    """One let in all there is, and died while the other had only started: nobody is left who could tell."""
+    """One gateway admitted everything, and died while the other had just started: no gateway knows the usage."""
     network = Network(api_key(requests_per_minute=120))
     network.start(ADDRESSES[0])
     network.pass_time(5.0)
@@ -251,7 +253,7 @@ def test_what_only_the_dead_knew_of_is_let_in_again_up_to_an_even_part() -> None
 
 @pytest.mark.parametrize("others", [1, 2])
 def test_a_gateway_that_starts_holds_its_even_part_at_once(others: int) -> None:
-    """As soon as it takes requests, and those that were there have made room for it."""
+    """As soon as it accepts requests, after the others have reduced their shares."""
     network = Network(api_key(requests_per_minute=120), api_key("s", streams=12))
     for address in ADDRESSES[:others]:
         network.start(address)
@@ -270,7 +272,7 @@ def test_a_gateway_that_starts_holds_its_even_part_at_once(others: int) -> None:
 
 
 def test_a_gateway_that_starts_among_the_dead_holds_its_even_part() -> None:
-    """Names still tell of them: it waits for their answers, but not for long."""
+    """DNS still lists them: it waits for their replies for a limited time."""
     network = three(120)
     started = network.start(ADDRESSES[3])
     for address in ADDRESSES[:3]:

@@ -1,4 +1,4 @@
-"""What an owner may hand out, step by step."""
+"""Grants of an owner, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTANCES = {"a": "a" * 32, "b": "b" * 32}
 
 
 class World:
-    """A ledger, whoever is there, and how many reports each has sent."""
+    """An owner, its members, and the number of reports each has sent."""
 
     def __init__(self, *members: str) -> None:
         self.members = members
@@ -25,7 +25,7 @@ class World:
         return self.members
 
     def says(self, member: str, held: int, used: int, want: int, *, joined: bool = True, instance: str = "") -> int:
-        """A report; the share that its reply grants."""
+        """Send a report, and return the share that its reply grants."""
         number = self._numbers[member] = self._numbers.get(member, 0) + 1
         lines = (Line("k", Kind.REQUESTS, held, used, want),)
         report = Report(member, instance or INSTANCES[member], number, joined, lines)
@@ -53,7 +53,7 @@ def test_what_is_called_back_is_nobodys_before_it_is_given_back() -> None:
 
 def test_what_was_granted_counts_before_its_holder_says_so() -> None:
     world = World("a", "b")
-    for _ in range(63):  # then what nobody accounted for is free
+    for _ in range(63):  # after that, the amount without a known holder is free
         world.says("a", 10, 10, 10)
         granted = world.says("b", 10, 10, 10)
         world.pass_time(1.0)
@@ -62,7 +62,7 @@ def test_what_was_granted_counts_before_its_holder_says_so() -> None:
 
 
 def test_what_nobody_accounts_for_counts_as_used_for_a_minute() -> None:
-    """The owner before this one died, and what it held may have been used until then."""
+    """The previous owner died, and its share may have been used until then."""
     world = World("a")
     assert world.says("a", 30, 30, 100) == 30
     for _ in range(60):
@@ -79,7 +79,7 @@ def test_the_share_of_one_who_is_gone_counts_as_used_for_a_minute() -> None:
     world.members = ("a",)
     world.pass_time(1.0)
     assert world.says("a", 50, 10, 100) == 50
-    for _ in range(31):  # the ledger goes on hearing of it
+    for _ in range(31):  # the owner still gets its reports
         world.pass_time(2.0)
         share = world.says("a", 50, 10, 100)
     assert share == 100

@@ -1,4 +1,4 @@
-"""Where gateways are, in one form however it is written."""
+"""Addresses of gateways are normalised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three gateways as processes: what they let in together, and what becomes of it when one is killed."""
+"""Three gateway processes: the requests they admit together, also after one is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUESTS, STREAMS = 200, 20
 
 @dataclass
 class Gateways:
-    """The processes, each with its port, its port for metrics and its log."""
+    """The processes, each with its port, its metrics port and its log."""
 
     processes: list[asyncio.subprocess.Process]
     ports: list[int]
@@ -45,7 +45,7 @@ class Gateways:
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
     async def until(self, at: int, holds: Callable[[dict[str, float]], bool]) -> None:
-        """Until the metrics of one say so; each question waits for an answer."""
+        """Wait until the metrics of one gateway satisfy a condition; each poll waits for a response."""
         async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(aiohttp.ClientConnectionError):
@@ -102,7 +102,7 @@ async def gateways(
 
 
 async def admitted(gateways: Gateways, order: list[int]) -> int:
-    """How many of so many requests, one after the other, are let in."""
+    """Return how many of these sequential requests are admitted."""
     count = 0
     for at in order:
         async with await gateways.ask(at, "rate") as response:
@@ -112,7 +112,7 @@ async def admitted(gateways: Gateways, order: list[int]) -> int:
 
 
 async def test_together_they_let_in_the_limit_of_a_key(gateways: Gateways) -> None:
-    """Most requests come to one of them. What the others do not need it gets within the same minute, and no more."""
+    """Most requests go to one gateway. It gets the others' unused quota within the same minute, and no more."""
     count = 0
     async with asyncio.timeout(50):  # within a minute of the first one
         while count < 0.8 * REQUESTS:

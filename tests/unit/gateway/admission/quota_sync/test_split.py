@@ -1,4 +1,4 @@
-"""Fair shares, against a definition that fills them one by one."""
+"""Fair shares agree with a definition that fills them unit by unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ wants = st.lists(st.integers(0, 40), min_size=1)
 
 
 def filled(quota: int, wanted: list[int]) -> list[int]:
-    """Unit by unit to whoever has least of those who want more, the first of equals; the rest evenly."""
+    """Give each unit to the smallest unmet share, the first of equals; the rest evenly."""
     shares = [0] * len(wanted)
     left = quota
     while left > 0 and (open_ones := [at for at, want in enumerate(wanted) if shares[at] < want]):
