@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "operator" / "plimsoll_gateway" / "pages"
 
 @pytest.mark.parametrize("name", files())
 def test_the_files_are_up_to_date(name: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == files()[name], "write them anew: make reference"
+    assert (FOLDER / name).read_text(encoding="utf-8") == files()[name], "outdated: run make reference"
 
 
 def test_a_gateway_shows_them() -> None:

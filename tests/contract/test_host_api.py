@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
 
 
 def test_the_file_is_up_to_date() -> None:
-    assert FILE.read_text() == text(), f"write it anew: {WRITE}"
+    assert FILE.read_text() == text(), f"outdated: run {WRITE}"
 
 
 async def test_the_routes_are_those_of_the_application(schema: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ def test_each_field_of_the_runtime_is_an_engines_or_the_servers(field: str) -> N
 
 
 def test_what_is_the_servers_is_in_the_schema() -> None:
-    assert fields().keys() >= server_fields() - {"maxLogitBias"}, "that one is for who places models on a host himself"
+    assert fields().keys() >= server_fields() - {"maxLogitBias"}, "only for users who place models on a host themselves"
 
 
 def test_threads_have_the_schemas_bound() -> None:

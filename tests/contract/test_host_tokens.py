@@ -73,10 +73,10 @@ async def test_a_route_is_open_to_the_operator_alone(
         assert answer.status_code in (200, 202), answer.text
         return
     assert answer.status_code == 401, answer.text
-    assert host.seen == before, "nothing was done"
+    assert host.seen == before, "no action was taken"
     assert TOKEN not in answer.text
     broken = await client.request(route["method"], url, content=b"{", headers=HEADERS[whose])
-    assert broken.status_code == answer.status_code, "nothing is read either"
+    assert broken.status_code == answer.status_code, "no body was read"
 
 
 def test_every_kind_of_body_is_sent() -> None:

@@ -61,7 +61,7 @@ def test_a_build_sees_what_it_copies(image: str) -> None:
     for copy in copies:
         for source in copy.split()[:-1]:
             assert (ROOT / source).exists(), source
-            assert source.split("/")[0] in seen, f"{source} is kept from the build by .dockerignore"
+            assert source.split("/")[0] in seen, f"{source} is excluded from the build by .dockerignore"
 
 
 def test_the_images_run_as_the_user_that_pods_run_as() -> None:

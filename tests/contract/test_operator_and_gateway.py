@@ -247,7 +247,7 @@ def test_a_pools_pod_keeps_what_a_models_does_and_the_gateway_knows() -> None:
     pooled["status"] = {"filesClaim": "models/shared"}
     assert MODELS.entry(pooled).value.files == "models/shared"
     moved = stored("gemma", KEEPING) | {"status": {"filesClaim": "models/shared"}}
-    assert MODELS.entry(moved).value.files == "team/shared", "it has pods of its own now"
+    assert MODELS.entry(moved).value.files == "team/shared", "it has dedicated pods"
 
 
 def test_the_gateway_knows_which_reasons_pass() -> None:

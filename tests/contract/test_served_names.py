@@ -231,7 +231,7 @@ class Names(RuleBasedStateMachine):
                 owner = self.shown.current.find(name)
                 assert (name in lost) is (owner is None or owner.key != spec.key)
         for name, kept in parse_record(self.cluster.data).items():
-            assert kept.until is None or kept.until > self.now, "what has ended is gone"
+            assert kept.until is None or kept.until > self.now, "ended entries are removed"
             assert kept.until is None or (kept.namespace, name) not in claims_of(self.cluster.models.values())
 
     @invariant()
@@ -291,7 +291,7 @@ def test_a_name_stays_while_no_operator_runs() -> None:
     world.the_gateway_sees("both")
     del world.cluster.models[ObjectKey("prod", "m")]
     world.the_gateway_sees("both")
-    assert world.shown.find("a") is None, "nobody serves it, and the other one must not"
+    assert world.shown.find("a") is None, "no object serves it, and the other namespace must not"
     world.restart_the_operator()
     world.the_operator_sees()
     assert run(world.operator.recorder.write()) == GRACE.total_seconds()
@@ -303,7 +303,7 @@ def test_a_name_stays_while_no_operator_runs() -> None:
     world.the_gateway_sees("both")
     found = world.shown.find("a")
     assert found is not None
-    assert found.key == ObjectKey("prod", "m"), "at once, before any operator has seen it"
+    assert found.key == ObjectKey("prod", "m"), "immediately, before an operator has seen it"
     world.the_operator_sees()
     run(world.operator.recorder.write())
     assert world.cluster.data == {"prod": "a\n"}
@@ -318,4 +318,6 @@ def test_a_record_that_people_have_edited_is_put_right() -> None:
     world.the_operator_sees()
     run(world.operator.recorder.write())
     ends = world.now + GRACE
-    assert world.cluster.data == format_record({"a": Kept("prod"), "b": Kept("team", ends)}), "no longer than the grace"
+    assert world.cluster.data == format_record({"a": Kept("prod"), "b": Kept("team", ends)}), (
+        "not beyond the grace period"
+    )

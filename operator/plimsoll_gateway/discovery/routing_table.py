@@ -126,10 +126,10 @@ class RoutingTable:
     def check_integrity(self, policy: NamePolicy = FREE) -> None:
         """Raise AssertionError if the records contradict each other or `policy`."""
         keys = [model.key for model in self.models]
-        assert len(keys) == len(set(keys)), f"a model twice: {keys}"
+        assert len(keys) == len(set(keys)), f"duplicate models: {keys}"
         assert keys == [m.key for m in sorted(self.models, key=age)], "models are not in order of age"
         claimed = {name for model in self.models for name in model.served_names}
-        assert set(self.owners) <= claimed, "an owner without claim"
+        assert set(self.owners) <= claimed, "a name has an owner without a claim"
         for name in claimed:
             claims = [model for model in self.models if name in model.served_names]
             allowed = [model for model in claims if policy.refusal(name, model.key.namespace) is None]

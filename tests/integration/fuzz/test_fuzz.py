@@ -18,4 +18,4 @@ def test_nothing_breaks_hangs_or_is_kept(tmp_path: Path) -> None:
     assert window.wrong == 0, summary(window)
     assert window.sent == COUNT
     answered = sum(counts["200"] for counts in window.kinds.values())
-    assert answered > COUNT / 10, "some must be harmless: they must not all be absurd"
+    assert answered > COUNT / 10, "some requests must be valid"

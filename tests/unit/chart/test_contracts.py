@@ -109,7 +109,7 @@ def test_gateways_with_keys_find_each_other_and_nobody_else_reaches_them_there(r
     services = {f"{item['metadata']['name']}.serving.svc": item for item in objects if item["kind"] == "Service"}
     service = services[place.host]
     assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["publishNotReadyAddresses"], "one that drains still uses its shares"
+    assert service["spec"]["publishNotReadyAddresses"], "a draining gateway still uses its shares"
     assert {port["name"]: port["containerPort"] for port in container["ports"]}["peers"] == peers.own.port == place.port
     assert peers.own.port not in {port["containerPort"] for port in container["ports"] if port["name"] != "peers"}
     (secret,) = [volume["secret"]["secretName"] for volume in found["volumes"] if volume["name"] == "peers"]
@@ -351,7 +351,7 @@ def test_operator_and_gateway_decide_about_served_names_by_the_same_rules_and_re
         assert rules.refusal("chat", "team-a") == Reserved("*", ())
     (record,) = [item for item in objects if item["kind"] == "ConfigMap"]
     assert str(operator.name_record) == f"{record['metadata']['namespace']}/{record['metadata']['name']}"
-    assert "data" not in record, "it is the operator's: no upgrade may write it"
+    assert "data" not in record, "the operator writes it; an upgrade must not"
     roles = {
         role["metadata"]["labels"]["app.kubernetes.io/component"]: role
         for role in objects
@@ -450,7 +450,7 @@ def test_the_operator_alone_holds_the_keys_of_hosts(render: Render, tmp_path: Pa
     assert operator_options(container["args"]).host_keys == Path(mount["mountPath"])
     assert not [volume for volume in gateway["volumes"] if "secret" in volume]
     for role in (item for item in objects if item["kind"] in ("Role", "ClusterRole")):
-        assert not any("secrets" in rule["resources"] for rule in role["rules"]), "nobody needs the right to read one"
+        assert not any("secrets" in rule["resources"] for rule in role["rules"]), "no role may read it"
 
 
 def test_keys_of_ones_own(render: Render) -> None:

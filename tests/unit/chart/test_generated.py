@@ -95,7 +95,7 @@ def test_the_schema_is_closed_everywhere(generate: ModuleType) -> None:
         assert node.get("description") or path == "values", f"{path} is not described"
         properties = node.get("properties")
         if isinstance(properties, dict):
-            assert node["additionalProperties"] is False, f"{path} takes any key"
+            assert node["additionalProperties"] is False, f"{path} accepts any key"
             for name, child in properties.items():
                 check(child, f"{path}.{name}")
 

@@ -83,7 +83,7 @@ async def test_a_list_comes_in_pages(api: tuple[Api, Any]) -> None:
     assert {path for path, _ in server.asked} == {"/apis/x/v1/namespaces/ns/things"}
     assert [query.get("continue") for _, query in server.asked] == [None, "2", "4", "6"]
     assert all(query["labelSelector"] == "a=b" for _, query in server.asked)
-    assert all("resourceVersion" not in query for _, query in server.asked), "an old list would show what is no more"
+    assert all("resourceVersion" not in query for _, query in server.asked), "an old list would include deleted objects"
 
 
 @pytest.mark.parametrize(("namespaces", "things"), [(None, 1), (["ns", "other"], 2)])

@@ -137,7 +137,7 @@ async def test_nothing_is_known_before_the_first_list() -> None:
 
 async def test_pages_become_one_list() -> None:
     store, seen, _ = await follow(Script(([item("a", 1)], [item("b", 2)], 5)))
-    assert seen == [{"a", "b"}], "never half of it"
+    assert seen == [{"a", "b"}], "a partial list must not be visible"
     assert store.parts[None].version == 5
 
 

@@ -177,7 +177,7 @@ def test_deletions_are_remembered_up_to_a_number_and_then_listed(monkeypatch: py
     part.end_list(part.lists_begun, {}, 9)
     assert len(asked) == 1
     part.merge(event("DELETED", thing("t9", 10)))
-    assert not part.outdated, "the list has made the others needless"
+    assert not part.outdated, "the list makes the others unnecessary"
 
 
 def test_a_server_that_was_restored_from_a_backup_is_believed() -> None:

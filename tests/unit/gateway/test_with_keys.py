@@ -187,7 +187,7 @@ async def test_a_limit_of_requests_is_told_in_openais_headers(keyed: World, keys
     assert headers["x-ratelimit-reset-requests"].endswith("s")
     assert (answer["error"]["code"], answer["error"]["type"]) == ("rate_limit_exceeded", "requests")
     assert len(upstream.requests) == 2
-    assert (await ask(keyed, keys.header("a")))[0] == 200, "another key has limits of its own"
+    assert (await ask(keyed, keys.header("a")))[0] == 200, "another key has separate limits"
     assert await keyed.metric('plimsoll_gateway_key_requests_total{code="429",key="two"}') == 1
 
 
@@ -208,8 +208,8 @@ async def test_tokens_are_reserved_and_corrected_by_what_the_answer_tells(keyed:
     assert (status, answer["error"]["type"]) == (429, "tokens")
     status, answer = await ask(keyed, header, max_tokens=1001)
     assert (status, "too large" in answer["error"]["message"]) == (429, True)
-    assert (await ask(keyed, header, max_tokens=1, prompt="x" * 3600))[0] == 429, "what was sent counts too"
-    assert (await ask(keyed, header, max_tokens=300, n=3))[0] == 429, "each answer has as many"
+    assert (await ask(keyed, header, max_tokens=1, prompt="x" * 3600))[0] == 429, "the prompt counts too"
+    assert (await ask(keyed, header, max_tokens=300, n=3))[0] == 429, "each response reports this many"
     assert await keyed.metric('plimsoll_gateway_key_tokens_total{key="t"}') == 300
 
 
@@ -254,7 +254,7 @@ async def test_a_request_that_no_replica_was_sent_counts_for_nothing(
     keyed.show(keyed.replica(refused_port))
     assert [(await ask(keyed, header))[0] for _ in range(3)] == [502] * 3
     await keyed.model(resets, resets, ok)
-    assert [(await ask(keyed, header))[0] for _ in range(3)] == [502, 200, 429], "what was sent counts, and once"
+    assert [(await ask(keyed, header))[0] for _ in range(3)] == [502, 200, 429], "a sent request counts once"
 
 
 async def test_a_client_that_goes_before_its_answer_begins_has_used_its_prompt(
@@ -269,7 +269,7 @@ async def test_a_client_that_goes_before_its_answer_begins_has_used_its_prompt(
     tokens = 'plimsoll_gateway_key_tokens_total{key="a"}'
     for _ in range(2):
         assert (await ask(keyed, keys.header("a"), prompt="x" * 4000))[0] == 502
-    assert await keyed.metric(tokens) == 0, "a replica that fails is not the client's doing"
+    assert await keyed.metric(tokens) == 0, "a replica's failure does not count for the client"
     asked = asyncio.create_task(ask(keyed, keys.header("a"), prompt="x" * 4000))
     held = await arrived.get()
     asked.cancel()
@@ -378,7 +378,7 @@ async def test_requests_with_one_cache_key_go_to_one_replica_of_a_tenant(
     homes = {(key, hint): await asked(key, hint) for key in "ab" for hint in ("one", "two", "three", None)}
     kept = [home.index(4) for (_, hint), home in homes.items() if hint is not None]
     assert len(set(kept)) > 1
-    assert kept[:3] != kept[3:], "one tenant's keys say nothing of another's"
+    assert kept[:3] != kept[3:], "keys of one tenant do not affect another's"
     assert max(homes["a", None]) < 4
 
 
@@ -439,7 +439,7 @@ async def test_a_key_is_renewed_while_the_gateway_runs(keyed: World, keys: Keys,
     keys.add("a")
     assert [(await ask(keyed, header))[0] for header in (old, keys.header("a"))] == [401, 200]
     (keys.folder / "a.json").unlink()
-    assert (await ask(keyed, keys.header("a")))[0] == 401, "no key is not open to all"
+    assert (await ask(keyed, keys.header("a")))[0] == 401, "without valid keys all requests are refused"
 
 
 def test_a_credential_is_read_again_and_never_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

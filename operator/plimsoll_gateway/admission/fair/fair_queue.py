@@ -203,7 +203,7 @@ class FairQueue(Generic[ItemT]):
         """Raise AssertionError if the records contradict each other."""
         waiting: Counter[str] = Counter()
         for name, flow in self._flows.items():
-            assert flow.share.flow == name, f"{name} is kept as {flow.share.flow}"
+            assert flow.share.flow == name, f"{name} is stored as {flow.share.flow}"
             assert flow.served >= 0, f"{name}: {flow.served} are in service"
             assert flow.costs.keys() == flow.lanes.keys(), f"{name}: costs and lanes differ"
             for lane, entries in flow.lanes.items():
@@ -213,6 +213,6 @@ class FairQueue(Generic[ItemT]):
                 assert numbers, f"{name} has an empty lane"
                 assert numbers == sorted(numbers), f"{name}: a lane is not in order of arrival"
                 assert all(entry.flow is flow and entry.lane == lane and entry.waiting for entry in entries), (
-                    f"{name} holds another flow's or lane's request, or one that has left"
+                    f"{name} holds another flow's or lane's request, or one that does not wait"
                 )
         assert waiting == self._waiting, "waiting is miscounted"

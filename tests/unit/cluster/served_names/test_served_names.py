@@ -70,7 +70,7 @@ def test_the_record_refuses_others_and_never_what_a_rule_gives(
     else:
         assert refusal is None
     if kept is not None and refusal is kept:
-        assert policy.refusal(name, kept.namespace) is None, "somebody may have it"
+        assert policy.refusal(name, kept.namespace) is None, "some namespace may use it"
 
 
 @given(RECORDS, RECORDS)

@@ -290,7 +290,7 @@ async def test_an_answer_that_nobody_reads_stops_its_replica() -> None:
         while before < written or not written:
             before = written
             await asyncio.sleep(0.2)
-        assert written < 32 << 20, "what sockets take, and no more"
+        assert written < 32 << 20, "not more than socket buffers hold"
         assert await response.read()
         response.close()
 
@@ -369,7 +369,7 @@ async def test_what_was_peeked_at_is_still_read() -> None:
         assert await whole(response) == b"hello world"
     async with serving(saying(SIZED[:-1], (len(SIZED) - 4,))) as url, Pool() as pool:
         response = await pool.ask(url, "GET", "/")
-        assert b"hello worl".startswith(await response.peek(100)), "what came before it broke"
+        assert b"hello worl".startswith(await response.peek(100)), "the bytes before the break"
         with pytest.raises(BrokenResponseError):
             await whole(response)
         response.close()

@@ -130,7 +130,7 @@ class Following(RuleBasedStateMachine):
 
     @rule()
     def publish(self) -> None:
-        assert len(self.due) <= 1, "changes that come together are one table"
+        assert len(self.due) <= 1, "simultaneous changes make one table"
         for call in self.due:
             call()
         self.due.clear()

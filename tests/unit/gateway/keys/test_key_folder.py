@@ -68,7 +68,7 @@ def test_one_damaged_file_costs_no_other_key(tmp_path: Path, caplog: pytest.LogC
     assert keys.current.names == {"good"}
     assert set(keys.current.damaged) == {"bad.json", "note", "large.json", "gone.json"}
     for file in keys.current.damaged:
-        assert caplog.text.count(f"'{file}'") == 1, "each is named once, however often the folder is read"
+        assert caplog.text.count(f"'{file}'") == 1, "each error is logged once"
     assert secret not in caplog.text
     assert good not in caplog.text
 

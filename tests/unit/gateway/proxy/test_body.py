@@ -79,7 +79,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
     memory.take(3 * MOST - 10, 3 * MOST - 10)
 
     async def receive() -> Message:
-        raise AssertionError("who waits for 100-continue must not be told to send")
+        raise AssertionError("a client that waits for 100-continue must not get it")
 
     expecting = {b"content-length": b"100000", b"expect": b"100-continue"}
     with pytest.raises(Refusal) as refused:

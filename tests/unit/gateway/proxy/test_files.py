@@ -154,7 +154,7 @@ def test_a_newer_claim_turns_nobodys_files_off() -> None:
     for ready in (False, None):
         assert claim_of([keeper("chat", "prod", 5.0, ready=ready), newer], key, filing) == "503"
     assert claim_of([keeper("chat", "prod", 5.0), newer], key, filing) == "prod/c"
-    assert claim_of([newer], key, filing) == "tenant-b/c", "production keeps none any more"
+    assert claim_of([newer], key, filing) == "tenant-b/c", "production no longer keeps files"
 
 
 def test_the_files_of_a_key_are_on_a_claim_of_what_it_may_use() -> None:
@@ -163,7 +163,9 @@ def test_the_files_of_a_key_are_on_a_claim_of_what_it_may_use() -> None:
     assert claim_of(models, key_of(models=("b-*",))) == "team-b/c"
     assert claim_of(models, key_of(models=("c-*",))) == "501"
     sneak = replace(keeper("other", "team-b", 3.0), served_names=("a-chat",))
-    assert claim_of([*models[1:], sneak, models[0]], key_of(models=("a-*",))) == "team-a/c", "the name is another's"
+    assert claim_of([*models[1:], sneak, models[0]], key_of(models=("a-*",))) == "team-a/c", (
+        "the name belongs to another model"
+    )
 
 
 def test_a_tenants_own_namespace_comes_first() -> None:
@@ -172,7 +174,7 @@ def test_a_tenants_own_namespace_comes_first() -> None:
     assert claim_of(models, key_of("team-b")) == "team-b/c"
     assert claim_of(models, key_of("k", tenant="team-b")) == "team-b/c"
     away = [models[0], keeper("b", "team-b", 2.0, ready=False)]
-    assert claim_of(away, key_of("team-b")) == "503", "its files are in no other namespace"
+    assert claim_of(away, key_of("team-b")) == "503", "its files are not in another namespace"
 
 
 MODELS = st.lists(

@@ -56,7 +56,7 @@ def test_conversations_are_split_by_their_prefix(share: int) -> None:
     found = [picked(one, replicas, conversation(number)).revision for number in range(4_000)]
     assert_near(found.count("b"), len(found), share)
     again = [picked(other, replicas, conversation(number)).revision for number in range(4_000)]
-    assert again == found, "every gateway, and every request of the conversation"
+    assert again == found, "same result at every gateway and for every request of the conversation"
 
 
 def test_who_came_to_the_canary_stays_there_as_its_share_grows() -> None:
@@ -67,7 +67,7 @@ def test_who_came_to_the_canary_stays_there_as_its_share_grows() -> None:
         return {n for n in range(1_000) if picked(picker, replicas, conversation(n)).share is not None}
 
     assert at(5) < at(20) < at(60) < at(100)
-    assert at(20) != at(20, "c"), "another canary is another draw"
+    assert at(20) != at(20, "c"), "another canary draws again"
 
 
 @pytest.mark.parametrize("hints", [ANYTHING, conversation(1)], ids=["lot", "prefix"])

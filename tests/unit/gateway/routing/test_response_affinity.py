@@ -113,7 +113,7 @@ async def test_while_whoever_keeps_it_is_replaced_clients_ask_again(world: World
         return await world.ask("GET", f"{PATH}/{response}")
 
     world.show(beside)
-    assert (await ask())[0] == 404, "nobody has heard of it"
+    assert (await ask())[0] == 404, "no table had this keeper"
     world.show(keeping, beside)
     world.show(beside)
     world.show(beside, replace(beside, id="more", keeper="ns/m-2"))

@@ -43,7 +43,7 @@ async def test_a_preflight_needs_no_key(run_world: RunWorld, tmp_path: Path, ori
                 assert "content-length" not in told
                 assert "x-request-id" in told
         async with world.client.options(f"{world.url}/v1/models", headers={"origin": CHAT}) as response:
-            assert response.status == 405, "it asks for no permission"
+            assert response.status == 405, "without Access-Control-Request-Method it is not a preflight"
 
 
 async def test_a_page_of_another_origin_is_refused(run_world: RunWorld, ok: Behaviour) -> None:
@@ -54,7 +54,7 @@ async def test_a_page_of_another_origin_is_refused(run_world: RunWorld, ok: Beha
             assert (response.status, (await response.json())["error"]["code"]) == (403, "origin_not_allowed")
             assert ALLOW not in response.headers
         async with world.post(headers={"origin": OTHER}) as response:
-            assert response.status == 200, "the browser keeps the answer from the page"
+            assert response.status == 200, "the browser hides the response from the page"
             assert ALLOW not in response.headers
             assert response.headers["vary"] == "origin"
         assert len(upstream.requests) == 1

@@ -106,7 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
             theirs = victim.flow.share
             there = {name: [e for e in entries if e.lane in lanes] for name, entries in self.waiting.items()}
             assert theirs.flow != flow
-            assert victim is there[theirs.flow][-1], "the last one gives way"
+            assert victim is there[theirs.flow][-1], "the newest entry is evicted"
             assert theirs.priority <= priority
             assert theirs.priority == min(self.priority[name] for name, entries in there.items() if entries)
 

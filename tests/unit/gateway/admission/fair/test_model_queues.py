@@ -140,7 +140,7 @@ async def test_by_all_names_together_a_model_is_asked_for_what_its_replicas_take
     assert [inside.is_set() for _, inside, _ in come] == [True] * 3 + [False] * 3
     come[1][2].set()
     await settle()
-    assert [inside.is_set() for _, inside, _ in come] == [True] * 4 + [False] * 2, "the turn is by key, not by name"
+    assert [inside.is_set() for _, inside, _ in come] == [True] * 4 + [False] * 2, "the order is by key, not by name"
     world.model_queues.check_integrity()
     for _, _, end in come:
         end.set()
@@ -348,7 +348,7 @@ async def test_without_keys_a_burst_after_a_wake_is_let_in_as_it_came_and_as_far
     late = world.come(None)
     await settle()
     assert [inside.is_set() for _, inside, _ in come] == [True, True, False, False, False]
-    assert not late[1].is_set(), "who comes meanwhile lines up behind them"
+    assert not late[1].is_set(), "later requests queue behind them"
     for task, inside, end in come:
         assert inside.is_set()
         end.set()
@@ -357,7 +357,7 @@ async def test_without_keys_a_burst_after_a_wake_is_let_in_as_it_came_and_as_far
     assert late[1].is_set()
     passes = world.come(None), world.come(None)
     await settle()
-    assert all(inside.is_set() for _, inside, _ in passes), "once nobody waits, everybody passes"
+    assert all(inside.is_set() for _, inside, _ in passes), "if no request waits, all pass"
     for task, _, end in [late, *passes]:
         end.set()
         await task
@@ -396,7 +396,7 @@ def test_who_is_held_for_too_long_goes_on_to_hear_why() -> None:
         loop = asyncio.get_running_loop()
         inside, waiting = world.come(A), world.come(A)
         await asyncio.sleep(10 * PATIENCE)
-        assert not waiting[1].is_set(), "a turn that does not come is nobody's patience"
+        assert not waiting[1].is_set(), "waiting in an open queue does not count as hold time"
         world.capacity = 0
         world.model_queues.wake()
         assert world.held == 1
@@ -432,7 +432,7 @@ class GateMachine(RuleBasedStateMachine):
         for task, _, _ in self.tasks:
             task.cancel()
         self.loop.run_until_complete(self._gather())
-        assert self.world.model_queues._queues == {}, "a gate at which nobody is any more is forgotten"
+        assert self.world.model_queues._queues == {}, "a queue without requests is removed"
         self.loop.close()
 
     async def _gather(self) -> None:

@@ -228,7 +228,7 @@ def test_in_a_split_nobody_serves_what_the_other_side_does(near: int, busy: int,
     network.cut |= {frozenset([one, other]) for one in ADDRESSES[:near] for other in ADDRESSES[near:3]}
     offer(network, rate, 300.0, (1, 1, 1))
     last = [at for at, _, _ in network.admitted if at > network.now - 60]
-    assert len(last) >= 0.95 * 120, "they go on serving, with an even part for each"
+    assert len(last) >= 0.95 * 120, "they keep serving with even shares"
     assert all(pod.share("k") >= 38 for pod in network.pods.values())
     network.heal()
     offer(network, rate, 180.0, (1, 1, 1))

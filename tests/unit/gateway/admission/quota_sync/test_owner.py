@@ -46,7 +46,7 @@ def test_what_is_called_back_is_nobodys_before_it_is_given_back() -> None:
     assert world.says("b", 10, 10, 60) == 10
     wanted_back = world.says("a", 90, 0, 0)
     assert wanted_back < 50
-    assert world.says("b", 10, 10, 60) == 10, "a may still use what it was told to give back"
+    assert world.says("b", 10, 10, 60) == 10, "a may still use the reclaimed amount"
     assert world.says("a", 40, 40, 40) == 40
     assert world.says("b", 10, 10, 60) == 60
 

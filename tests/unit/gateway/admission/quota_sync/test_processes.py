@@ -123,7 +123,7 @@ async def test_together_they_let_in_the_limit_of_a_key(gateways: Gateways) -> No
     assert 0.95 * REQUESTS <= count <= REQUESTS
     shares = [(await gateways.series(at))['plimsoll_gateway_key_share{key="rate",limit="requests"}'] for at in range(3)]
     assert sum(shares) <= REQUESTS
-    assert shares[0] >= 0.8 * REQUESTS, "it has used so much"
+    assert shares[0] >= 0.8 * REQUESTS, "the share covers the usage"
     ages = [(await gateways.series(at))['plimsoll_gateway_lease_age_seconds{key="rate"}'] for at in range(3)]
     assert all(age >= 0 for age in ages)
 
