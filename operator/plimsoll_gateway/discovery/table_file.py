@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Set
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated
+
+import msgspec
 
 from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, RoutingTable, TableStore, build_table
@@ -24,6 +23,26 @@ class TableFileError(ValueError):
     """The file is not a routing table; the message names the wrong field."""
 
 
+class _ReplicaEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    url: Annotated[str, msgspec.Meta(pattern="^https?://")]
+    ready: bool
+
+
+class _ModelEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    namespace: str
+    name: str
+    served_names: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...]
+    created: Annotated[datetime, msgspec.Meta(tz=True)]
+    message: str
+    replicas: tuple[_ReplicaEntry, ...]
+    files: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    models: tuple[_ModelEntry, ...]
+
+
 def parse_table(text: str) -> RoutingTable:
     """Parse `{"models": [{"namespace", "name", "servedNames", "created", "message", "replicas": [...]}]}`.
 
@@ -31,81 +50,21 @@ def parse_table(text: str) -> RoutingTable:
     keys: a misspelt one would otherwise be ignored.
     """
     try:
-        document = json.loads(text)
+        document = msgspec.json.decode(text, type=_Document)
+        return build_table(map(_model, document.models))
     except UNREADABLE as error:
-        raise TableFileError(f"not JSON: {error}") from None
-    top = _Fields(document, "the file", {"models"})
-    models = [_model(entry, f"models[{index}]") for index, entry in enumerate(top.list("models"))]
-    try:
-        return build_table(models)
-    except ValueError as error:
         raise TableFileError(str(error)) from None
 
 
-def _model(entry: Any, where: str) -> Model:
-    fields = _Fields(entry, where, {"namespace", "name", "servedNames", "created", "message", "replicas"}, {"files"})
-    names = fields.list("servedNames")
-    if not all(isinstance(name, str) and name for name in names):
-        _wrong(f"{where}.servedNames", "must contain only non-empty strings")
-    files = fields.text("files", "")
-    found = (_replica(item, f"{where}.replicas[{i}]") for i, item in enumerate(fields.list("replicas")))
-    replicas = tuple(replace(replica, files=files) for replica in found)
+def _model(entry: _ModelEntry) -> Model:
     return Model(
-        key=ObjectKey(fields.text("namespace"), fields.text("name")),
-        served_names=tuple(names),
-        created=_seconds(fields.text("created"), f"{where}.created"),
-        message=fields.text("message"),
-        replicas=replicas,
-        files=files,
+        key=ObjectKey(entry.namespace, entry.name),
+        served_names=entry.served_names,
+        created=entry.created.timestamp(),
+        message=entry.message,
+        replicas=tuple(Replica(one.id, one.url.rstrip("/"), one.ready, files=entry.files) for one in entry.replicas),
+        files=entry.files,
     )
-
-
-def _replica(entry: Any, where: str) -> Replica:
-    fields = _Fields(entry, where, {"id", "url", "ready"})
-    url = fields.text("url")
-    if not url.startswith(("http://", "https://")):
-        _wrong(f"{where}.url", "must begin with http:// or https://")
-    return Replica(id=fields.text("id"), url=url.rstrip("/"), ready=fields.flag("ready"))
-
-
-def _seconds(text: str, where: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        _wrong(where, "must be an RFC 3339 time")
-    if moment.tzinfo is None:
-        _wrong(where, "must have a time zone")
-    return moment.timestamp()
-
-
-class _Fields:
-    """Typed access to one JSON object; errors name the field."""
-
-    def __init__(self, entry: Any, where: str, known: set[str], optional: Set[str] = frozenset()) -> None:
-        if not isinstance(entry, dict):
-            _wrong(where, "must be an object")
-        if unknown := sorted(set(entry) - known - optional):
-            _wrong(where, f"has unknown keys: {', '.join(unknown)}")
-        if missing := sorted(known - set(entry)):
-            _wrong(where, f"lacks keys: {', '.join(missing)}")
-        self._entry: dict[str, Any] = entry
-        self._where = where
-
-    def text(self, key: str, usual: str | None = None) -> str:
-        value = self._entry.get(key, usual)
-        return value if isinstance(value, str) else _wrong(f"{self._where}.{key}", "must be a string")
-
-    def list(self, key: str) -> list[Any]:
-        value = self._entry[key]
-        return value if isinstance(value, list) else _wrong(f"{self._where}.{key}", "must be a list")
-
-    def flag(self, key: str) -> bool:
-        value = self._entry[key]
-        return value if isinstance(value, bool) else _wrong(f"{self._where}.{key}", "must be true or false")
-
-
-def _wrong(where: str, what: str) -> NoReturn:
-    raise TableFileError(f"{where} {what}")
 
 
 class TableFile:
