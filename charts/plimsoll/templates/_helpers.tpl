@@ -37,6 +37,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: plimsoll
 {{- end }}
 
+{{/*
+Name, namespace and labels of an object: include "plimsoll.metadata" (list "name" "operator" . ["namespace"]). The namespace defaults to
+the release's; "" is for cluster-scoped objects.
+*/}}
+{{- define "plimsoll.metadata" -}}
+{{- $root := index . 2 -}}
+name: {{ index . 0 }}
+{{- with first (append (slice . 3) $root.Release.Namespace) }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- include "plimsoll.labels" $root | nindent 2 }}
+  app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
 {{/* include "plimsoll.selector" (list "operator" .) */}}
 {{- define "plimsoll.selector" -}}
 {{- $root := index . 1 -}}

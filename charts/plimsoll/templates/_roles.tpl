@@ -4,44 +4,38 @@ include "plimsoll.roles" (list "operator" <rules as YAML> .)
 */}}
 {{- define "plimsoll.roles" -}}
 {{- $component := index . 0 -}}
-{{- $rules := index . 1 | trim -}}
+{{- $rules := index . 1 -}}
 {{- $root := index . 2 -}}
-{{- $name := printf "%s-%s" (include "plimsoll.fullname" $root) $component -}}
-{{- $account := include "plimsoll.serviceAccount" (list $component $root) -}}
 {{- range default (list "") $root.Values.watchNamespaces }}
-{{- $cluster := eq . "" }}
-{{- $roleName := ternary (printf "%s-%s" (include "plimsoll.cluster.name" $root) $component) $name $cluster }}
+{{- $first := ternary "plimsoll.cluster.name" "plimsoll.fullname" (eq . "") }}
+{{- include "plimsoll.role" (list (printf "%s-%s" (include $first $root) $component) . $component $rules $root) }}
+{{- end }}
+{{- end }}
+
+{{/*
+A Role, or a ClusterRole if the namespace is empty, bound to a component's ServiceAccount:
+include "plimsoll.role" (list "name" "namespace" "operator" <rules as YAML> .)
+*/}}
+{{- define "plimsoll.role" -}}
+{{- $root := index . 4 -}}
+{{- $kind := ternary "Role" "ClusterRole" (ne (index . 1) "") -}}
+{{- $metadata := include "plimsoll.metadata" (list (index . 0) (index . 2) $root (index . 1)) }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ ternary "ClusterRole" "Role" $cluster }}
-metadata:
-  name: {{ $roleName }}
-  {{- if not $cluster }}
-  namespace: {{ . }}
-  {{- end }}
-  labels:
-    {{- include "plimsoll.labels" $root | nindent 4 }}
-    app.kubernetes.io/component: {{ $component }}
+kind: {{ $kind }}
+metadata: {{- $metadata | nindent 2 }}
 rules:
-  {{- $rules | nindent 2 }}
+  {{- index . 3 | trim | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ ternary "ClusterRoleBinding" "RoleBinding" $cluster }}
-metadata:
-  name: {{ $roleName }}
-  {{- if not $cluster }}
-  namespace: {{ . }}
-  {{- end }}
-  labels:
-    {{- include "plimsoll.labels" $root | nindent 4 }}
-    app.kubernetes.io/component: {{ $component }}
+kind: {{ $kind }}Binding
+metadata: {{- $metadata | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
-  kind: {{ ternary "ClusterRole" "Role" $cluster }}
-  name: {{ $roleName }}
+  kind: {{ $kind }}
+  name: {{ index . 0 }}
 subjects:
   - kind: ServiceAccount
-    name: {{ $account }}
+    name: {{ include "plimsoll.serviceAccount" (list (index . 2) $root) }}
     namespace: {{ $root.Release.Namespace }}
-{{- end }}
 {{- end }}
