@@ -1,8 +1,8 @@
-"""uvicorn's HTTP protocol behind the bounds that it has none for: a guard passes on what a client sends.
+"""Adds the limits that uvicorn's HTTP protocol lacks: a guard sits between the transport and the protocol.
 
-Each bound has an attack that succeeds without it (benchmarks/abuse/connections.py). uvicorn waits for ever for a head
-that has begun, and for one that never does on a fresh connection; its parser takes heads of any length, and all
-requests that come in one read; and it waits for ever for a client that reads nothing.
+An attack succeeds without each of these limits (benchmarks/abuse/connections.py). uvicorn waits forever for headers
+that have begun, and for a fresh connection that sends nothing; its parser accepts headers of any length, and all
+requests of one read; and it waits forever for a client that does not read.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from plimsoll_gateway.server.stall_watch import StallWatch
 
 HEAD_SECONDS = 20.0
 MOST_IDLE_BYTES = 64 << 10
-"""Most bytes of a head, and of a trailer: the parser keeps each field until it ends."""
+"""The most bytes of a request head, and of a trailer: the parser keeps each field until it ends."""
 SLICE = 4 << 10
-"""Bytes of a body that are parsed at once. uvicorn makes some 3 KiB of each request that is sent ahead, and has no
-bound: a slice may have 150 of them behind a body, and a single read ten thousand."""
+"""Bytes of a body that are parsed at once. uvicorn allocates about 3 KiB for each pipelined request, without a
+limit: a slice may contain 150 of them after a body, and a single read ten thousand.
+"""
 MOST_UNREAD_BYTES = 64 << 10
-"""With more bytes behind a request that waits for its answer, nothing is read from the client."""
+"""With more bytes behind a request in progress, nothing is read from the client."""
 LINGER_SECONDS = 5.0
-"""How long a client that still sends may take to read its complete answer. Closing at once would reset the connection,
-and the client could lose the answer."""
+"""Time for a client that still sends to read its complete response. Closing immediately would reset the connection,
+and the client could lose the response.
+"""
 PROBES = frozenset(["/health", "/live"])
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _OFFER = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -42,12 +44,12 @@ _NO_OFFER = b"\r\nno-offer:"
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """One connection. A head has HEAD_SECONDS from the start of the connection, or from the first byte of a later
-    request; more bytes do not extend the time.
+    """One connection. A request head must arrive within HEAD_SECONDS of the start of the connection, or of the first
+    byte of a later request; more bytes do not extend the time.
     """
 
     limit: ClassVar[ConnectionLimit | None] = None
-    """Counts the connections of the server; None for a server without a bound."""
+    """Counts the connections of the server; None for a server without a limit."""
 
     def __init__(
         self,
@@ -59,15 +61,15 @@ class ConnectionGuard(asyncio.Protocol):
         self._http = HttpToolsProtocol(config, server_state, app_state, _loop)
         self._app, self._http.app = self._http.app, self._run
         self._loop = self._http.loop
-        self._unread = bytearray()  # has come, and waits until there is room for it
-        self._idle_bytes = 0  # of what is no body, since the end of a head or the last of a body
+        self._unread = bytearray()  # received bytes that have not been parsed
+        self._idle_bytes = 0  # bytes other than body bytes since the end of a head or the last byte of a body
         self._timer: asyncio.TimerHandle | None = None
         self._answered: RequestResponseCycle | None = None
         self._extra = False
         self._upgraded = False  # the parser reads nothing more
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A new client."""
+        """Start a connection."""
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
         self._stall = StallWatch(self._transport, self._loop)
         self._wire = GuardedTransport(self._transport, self._read_on, self._close)
@@ -77,45 +79,45 @@ class ConnectionGuard(asyncio.Protocol):
             self._extra = not self.limit.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
+        """Receive bytes of requests."""
         if not self._wire.is_closing():
             self._unread += data
             self._feed()
 
     def eof_received(self) -> None:
-        """The client sends nothing more, and the connection ends."""
+        """The client has half-closed the connection, which then ends."""
         self._http.eof_received()
         self._stall.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end, whoever wanted it."""
+        """The connection has ended, from either side."""
         self._stop()
         if self.limit is not None:
             self.limit.closed(self)
         self._http.connection_lost(exc)
-        if self._answered is not None:  # uvicorn tells the last one that has come, which may wait behind this one
+        if self._answered is not None:  # uvicorn notifies the last request received, which may wait behind this one
             self._answered.disconnected = True
             self._answered.message_event.set()
         self._stall.end()
 
     def pause_writing(self) -> None:
-        """The client takes less than is written."""
+        """The client reads more slowly than the server writes."""
         self._http.pause_writing()
         self._stall.begin()
 
     def resume_writing(self) -> None:
-        """It has taken it."""
+        """The client has read the pending bytes."""
         self._http.resume_writing()
         if not self._transport.is_closing():
             self._stall.end()
 
     def give_way(self) -> None:
-        """End it now: another one needs its place, and counts instead of it."""
+        """Close immediately: another connection takes this one's place, which no longer counts."""
         self._stop()
         self._transport.abort()
 
     def _feed(self) -> None:
-        """Pass on what has come, while uvicorn wants it: heads one by one and whole, bodies in slices."""
+        """Pass received bytes on while uvicorn reads: one complete head at a time, bodies in slices."""
         http, wire = self._http, self._wire
         if wire.is_closing():
             return
@@ -131,7 +133,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._pass_on(piece)
         if (wire.paused and not http.pipeline) or len(self._unread) > MOST_UNREAD_BYTES:
             self._transport.pause_reading()
-        else:  # if only to see that the client goes
+        else:  # at least to detect a disconnect
             self._transport.resume_reading()
 
     def _pass_on(self, piece: bytes) -> None:
@@ -149,11 +151,11 @@ class ConnectionGuard(asyncio.Protocol):
             self._refuse(head_too_large(MOST_IDLE_BYTES))
 
     def _next_head(self) -> bytes | None:
-        """The head that has come, without an offer to upgrade; None until it is whole, or where it is too large.
+        """Return the next complete head without an offer to upgrade; None if it is incomplete or too large.
 
-        Some clients of HTTP/2 offer to upgrade with each first request, and uvicorn would not read their bodies.
+        Some HTTP/2 clients offer to upgrade with each first request, and uvicorn would not read their bodies.
         """
-        while self._unread and self._unread[0] in b"\r\n":  # a line that is empty begins no head
+        while self._unread and self._unread[0] in b"\r\n":  # an empty line does not start a head
             del self._unread[:1]
         end = _END_OF_HEAD.search(self._unread)
         size = len(self._unread) if end is None else end.end()
@@ -163,7 +165,7 @@ class ConnectionGuard(asyncio.Protocol):
         if end is None:
             if size:
                 self._wait()
-                if self._http.timeout_keep_alive_task is not None:  # it is not idle
+                if self._http.timeout_keep_alive_task is not None:  # the connection is not idle
                     self._http.timeout_keep_alive_task.cancel()
             return None
         head = bytes(self._unread[:size])
@@ -171,33 +173,33 @@ class ConnectionGuard(asyncio.Protocol):
         return _OFFER.sub(_NO_OFFER, head)
 
     def _progress(self) -> tuple[object, int]:
-        """Changes with the end of a head, and with each byte of a body."""
+        """Return a value that changes with the end of a head, and with each byte of a body."""
         cycle = self._http.cycle
         return (None, 0) if cycle is None else (cycle, len(cycle.body))
 
     @property
     def _in_head(self) -> bool:
-        """Whether the parser has some of a head: one that came with the end of the body before it."""
+        """Whether the parser has part of a head, which arrived together with the end of the previous body."""
         http = self._http
         return http.scope is not None and (http.cycle is None or http.scope is not http.cycle.scope)
 
     @property
     def _between(self) -> bool:
-        """Whether the next byte begins a head."""
+        """Whether the next byte starts a head."""
         cycle = self._http.cycle
         return not self._in_head and (cycle is None or not cycle.more_body)
 
     def _read_on(self) -> None:
-        """uvicorn wants more, or has answered what it had."""
+        """uvicorn requests more data, or has answered all requests that it had."""
         self._loop.call_soon(self._feed)
 
     async def _run(self, scope: Message, receive: Receive, send: Send) -> None:
-        """The application, of which uvicorn gives each connection the guard's."""
+        """Run the application; uvicorn calls this method for each request of the connection."""
         cycle = receive.__self__  # type: ignore[attr-defined]  # uvicorn's receive is its cycle's
         self._answered = cycle
 
         async def send_early(message: Message) -> None:
-            """Close the connection after an answer that begins before its request has ended."""
+            """Close the connection after a response that begins before its request has ended."""
             if cycle.more_body and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
@@ -216,12 +218,12 @@ class ConnectionGuard(asyncio.Protocol):
             self._read_on()  # the next request may wait for its body
 
     def _rest(self) -> None:
-        """All is answered that has come whole."""
+        """Clean up after the response to the last complete request."""
         if self._upgraded:
             self._wire.close()
         if self._in_head:
             self._wait()
-        else:  # keep nothing of it: its head may have had as much as one may have
+        else:  # free its head, which may be as large as the limit
             http = self._http
             http.url, http.headers = b"", []
             http.scope = http.cycle.scope = {}  # type: ignore[typeddict-item]
@@ -230,7 +232,7 @@ class ConnectionGuard(asyncio.Protocol):
             self.limit.idle(self)
 
     async def _answer_extra(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One beyond the bound is heard once."""
+        """Answer one request of a connection beyond the limit, then close it."""
         assert self.limit is not None
         if scope["path"] in PROBES:
             await self._app(scope, receive, send)
@@ -255,13 +257,13 @@ class ConnectionGuard(asyncio.Protocol):
 
     def _give_up(self) -> None:
         self._timer = None
-        if self._unread or self._in_head:  # who has sent nothing would take the answer for that to its first request
+        if self._unread or self._in_head:  # a silent client would take it for the response to its first request
             self._refuse(head_too_slow(HEAD_SECONDS))
         else:
             self._wire.close()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Say so and close. While an answer is under way, it ends with the connection."""
+        """Send an error and close. A response in progress is aborted with the connection."""
         if self._transport.is_closing():
             return
         if self._answering:
@@ -275,21 +277,23 @@ class ConnectionGuard(asyncio.Protocol):
         self._wire.close()
 
     def _close(self) -> None:
-        """End the connection once all is sent; a client that still sends has some time to hear its answer."""
+        """Close the connection after the pending bytes are sent; a client that still sends gets some time to read
+        its response.
+        """
         cycle = self._http.cycle
         self._stop()
         if cycle is None or not cycle.more_body or self._transport.is_closing():
             self._transport.close()
         else:
             self._unread.clear()
-            self._transport.resume_reading()  # into nothing
+            self._transport.resume_reading()  # and discard the data
             self._transport.write_eof()
             self._timer = self._loop.call_later(LINGER_SECONDS, self._transport.close)
         self._stall.begin()
 
 
 class GuardedTransport(asyncio.Transport):
-    """What uvicorn has of a connection: it reads on when the guard has passed on what it has."""
+    """The transport that uvicorn gets: reading continues after the guard has passed on the received bytes."""
 
     def __init__(self, inner: asyncio.Transport, read_on: Callable[[], None], close: Callable[[], None]) -> None:
         super().__init__()
@@ -300,37 +304,37 @@ class GuardedTransport(asyncio.Transport):
         self._closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send."""
+        """Send bytes."""
         self._inner.write(data)
 
     def close(self) -> None:
-        """Close once all is sent, or its client takes nothing of it for too long."""
+        """Close after the pending bytes are sent, or after the client has stopped reading for too long."""
         if not self._closed:
             self._closed = True
             self._close()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close immediately."""
         self._inner.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
+        """Return whether the transport is closed or closing."""
         return self._closed or self._inner.is_closing()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the client."""
+        """Stop passing data on."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """Take more again, first of what has come already."""
+        """Continue, first with the bytes received so far."""
         self.paused = False
         self._read_on()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the other one knows."""
+        """Return the inner transport's information."""
         return self._inner.get_extra_info(name, default)
 
 
 def guarded(limit: ConnectionLimit) -> type[ConnectionGuard]:
-    """The protocol of a server whose connections are counted."""
+    """Return the protocol class of a server whose connections are counted."""
     return type("CountedGuard", (ConnectionGuard,), {"limit": limit})

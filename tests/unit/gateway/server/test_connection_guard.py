@@ -1,4 +1,4 @@
-"""What a client can do to a connection, raw: nothing that costs more than it is allowed, and no two readings."""
+"""Raw connections: no client exceeds its limits, and no bytes are parsed in two ways."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def request(*fields: bytes, body: bytes = BODY, first: bytes = b"POST /v1/comple
 
 
 async def talk(world: World, *pieces: bytes) -> bytes:
-    """All that is answered until the connection closes."""
+    """Return all bytes received until the connection closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
     for piece in pieces:
         writer.write(piece)
@@ -76,7 +76,7 @@ async def reads_nothing_for_a_while(guard: ConnectionGuard, wire: Wire) -> None:
     wire.waiting = 1000
     guard.pause_writing()
     await asyncio.sleep(STALL_SECONDS - 1)
-    wire.waiting = 999  # it is slow
+    wire.waiting = 999  # a slow reader
     await asyncio.sleep(2)
     assert not wire.is_aborted()
     await asyncio.sleep(STALL_SECONDS)
@@ -144,7 +144,7 @@ async def test_requests_that_come_together_are_answered_in_order(world: World, o
 
 
 async def test_the_body_of_an_offer_to_upgrade_may_come_late() -> None:
-    """The parser takes such a request for complete when its head is."""
+    """The parser considers such a request complete after its head."""
     bodies: list[bytes] = []
 
     async def app(_scope: object, receive: Callable[[], Awaitable[dict[str, Any]]], _send: object) -> None:
@@ -166,14 +166,14 @@ async def test_the_body_of_an_offer_to_upgrade_may_come_late() -> None:
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written; nothing goes anywhere."""
+    """Records the bytes written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[bytes] = []
         self.closed = self.aborted = False
         self.paused = self.half_closed = False
-        self.waiting = 0  # bytes that the client has not taken
+        self.waiting = 0  # bytes that the client has not read
 
     def text(self) -> bytes:
         return b"".join(self.sent)
@@ -210,7 +210,7 @@ class Wire(asyncio.Transport):
 
 
 def serving(app: object, kind: type[ConnectionGuard] = ConnectionGuard) -> tuple[ConnectionGuard, Wire]:
-    """A connection to that application."""
+    """Return a connection to this application."""
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_keep_alive=75)  # type: ignore[arg-type]
     config.load()
     guard, wire = kind(config, ServerState(), {}), Wire()
@@ -219,7 +219,7 @@ def serving(app: object, kind: type[ConnectionGuard] = ConnectionGuard) -> tuple
 
 
 async def answered(guard: ConnectionGuard) -> None:
-    """Let all go on that has been asked."""
+    """Let all requests run to their end."""
     while guard._http.tasks:
         await asyncio.gather(*guard._http.tasks)
         await asyncio.sleep(0)
@@ -228,7 +228,9 @@ async def answered(guard: ConnectionGuard) -> None:
 def served(
     kind: type[ConnectionGuard] = ConnectionGuard, *, reads: bool = False
 ) -> tuple[ConnectionGuard, Wire, list[str]]:
-    """A connection to one that answers all with nothing, and the paths that it was asked for. `reads`: bodies, too."""
+    """Return a connection to an application that sends empty responses, and the requested paths. `reads`: it reads
+    bodies, too.
+    """
     asked: list[str] = []
 
     async def app(scope: dict[str, Any], receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -302,11 +304,11 @@ async def test_a_trailer_without_end_ends_the_connection() -> None:
 
 
 async def test_requests_sent_ahead_are_read_as_they_are_answered(world: World) -> None:
-    """While the first one waits for its answer, what is made of the others is bounded; all are answered."""
+    """While the first request waits, the memory for the others is limited; all are answered."""
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     await world.model(arrived.put)
     ahead = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
-    gc.collect()  # what tests before this one have left
+    gc.collect()  # leftovers of earlier tests
     last = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
     talking = asyncio.create_task(talk(world, request() + ahead * 5000 + last))
     first = await arrived.get()
@@ -318,7 +320,7 @@ async def test_requests_sent_ahead_are_read_as_they_are_answered(world: World) -
     assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == 5002
 
 
-@example(cuts=[3 * len(request(body=b"")) + 2 * 2], count=3, size=2)  # the body of the third one comes by itself
+@example(cuts=[3 * len(request(body=b"")) + 2 * 2], count=3, size=2)  # a body arrives separately
 @given(cuts=st.lists(st.integers(1, 3 * SLICE), max_size=8), count=st.integers(1, 4), size=st.integers(0, 80_000))
 def test_requests_are_the_same_however_they_are_cut(cuts: list[int], count: int, size: int) -> None:
     async def story() -> None:
@@ -365,7 +367,7 @@ def test_an_empty_line_behind_a_request_begins_no_head(sent: bytes, closed: bool
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_an_offer_to_upgrade_is_not_taken_and_costs_nothing(world: World, ok: Behaviour, together: bool) -> None:
-    """Some clients of HTTP/2 make it with every first request, and go on with HTTP/1.1 on the same connection."""
+    """Some HTTP/2 clients send it with each first request, and continue with HTTP/1.1 on the same connection."""
     upstream = await world.model(ok)
     offer = (b"connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"http2-settings: AAMAAABk")
     head, _, body = request(*offer).partition(b"\r\n\r\n")
@@ -399,7 +401,7 @@ def test_an_answer_before_the_end_of_its_request_ends_the_connection_and_is_hear
 
 @given(place=st.integers(1, 200), cut=st.integers(1, 200))
 def test_a_head_that_begins_behind_a_chunked_body_is_not_lost(place: int, cut: int) -> None:
-    """The parser has some of it when the answer before it ends."""
+    """The parser has part of it when the previous response ends."""
 
     async def story() -> None:
         guard, wire, asked = served()
@@ -472,7 +474,7 @@ async def test_a_client_that_sends_ahead_and_goes_is_noticed(world: World) -> No
 
 
 async def test_what_a_client_still_sends_is_read_behind_an_early_answer() -> None:
-    """Also if uvicorn had stopped reading: the client would be reset, and might not hear its answer."""
+    """Also if uvicorn had stopped reading: otherwise the client would be reset, and could lose its response."""
     guard, wire, _ = served()
     guard.data_received(request(body=b"x" * (4 * MOST_IDLE_BYTES))[: 3 * MOST_IDLE_BYTES])
     assert not wire.is_reading()
