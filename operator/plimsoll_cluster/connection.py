@@ -8,7 +8,6 @@ another thread. Together that costs as much as the rest of a request.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 from urllib.request import getproxies
@@ -44,9 +43,7 @@ class Connection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

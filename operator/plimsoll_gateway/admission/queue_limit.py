@@ -8,7 +8,6 @@ begun does not count: how much it holds depends on the client that reads it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey
@@ -84,7 +83,5 @@ class QueueTicket:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()

@@ -8,7 +8,6 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncGenerator, Iterable
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -54,9 +53,7 @@ class Pool:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
         await asyncio.sleep(0)  # transports report their end in the next iteration of the loop
 

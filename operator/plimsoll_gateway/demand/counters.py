@@ -7,7 +7,6 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from types import TracebackType
 
 from plimsoll_gateway.demand.records import DemandReport, ModelDemand, RevisionDemand
 from plimsoll_gateway.demand.revision_totals import RevisionTotals
@@ -190,7 +189,5 @@ class Asking:
         self._counters.in_flight += 1
         self._counters.last_asked = self._clock()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._counters.in_flight -= 1

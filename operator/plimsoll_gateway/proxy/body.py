@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from types import TracebackType
 from typing import Any, Self
 
 from plimsoll_gateway.admission.body_memory import BodyMemory
@@ -59,9 +58,7 @@ class Body:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.drop()
 
 

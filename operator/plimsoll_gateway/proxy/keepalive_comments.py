@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from plimsoll_gateway.proxy.response_stream import ResponseStream
@@ -67,9 +66,7 @@ class KeepaliveComments:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._stop()
         if self._task is not None:
             self._task.cancel()

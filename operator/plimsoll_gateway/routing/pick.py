@@ -6,7 +6,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS, Loads, Standing
@@ -37,9 +36,7 @@ class Hold:
     def __enter__(self) -> None:
         self._counts[self._id] = self._counts.get(self._id, 0) + 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         left = self._counts[self._id] - 1
         if left:
             self._counts[self._id] = left

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from plimsoll_gateway.admission.fair.fair_queue import Entry, Share
@@ -127,9 +126,7 @@ class Turn:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._lane is not None
         if self._entry is not None:
             self._queue.leave(self._entry, self._cost)

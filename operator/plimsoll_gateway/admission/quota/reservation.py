@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol, Self
 
 from plimsoll_gateway.admission.quota.share import QuotaShare
@@ -84,9 +83,7 @@ class Unlimited:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -173,9 +170,7 @@ class Reservation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         usage, now = self._usage, self._clock()
         usage.streams -= 1
         if not self._begun:
