@@ -231,7 +231,7 @@ class ReplicaProxy:
         if meter is not None:
             meter.sending()
         try:
-            with self._prober.listen(replica, model):
+            async with self._prober.listen(replica, model):
                 response = await send(self._pool, replica, call)
         except SilentError as error:
             totals.unanswered()
