@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import nullcontext
 from functools import partial
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from plimsoll_gateway.admission.fair.fair_queue import Share
 from plimsoll_gateway.admission.fair.model_queues import ModelQueues
 from plimsoll_gateway.admission.limits import BATCHES, FILES, MODEL_PATHS, Limits
 from plimsoll_gateway.admission.queue_limit import QueueLimit
-from plimsoll_gateway.admission.quota.reservation import Quotas, Reservation, Unlimited
+from plimsoll_gateway.admission.quota.reservation import Quotas, Reservation
 from plimsoll_gateway.admission.quota.token_meter import Meter
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.demand.counters import DemandCounters
@@ -195,15 +196,16 @@ class Gateway:
     async def _forward(self, exchange: Exchange) -> None:
         exchange.key = self._keyring.authenticate(exchange.headers)
         with (
-            self._quotas.admit(exchange.key) as reservation,
+            nullcontext() if exchange.key is None else self._quotas.admit(exchange.key) as reservation,
             await exchange.read_body(self._body_bytes, self._body_memory) as body,
         ):
             fields = await self._read_fields(exchange.path, body)
             exchange.model = allowed_model(self._store.current, fields.model, exchange.key)
             if fields.place:  # refuse an unknown response before tokens are reserved and the request waits
                 self._affinity.holders(exchange.model, fields.place)
-            reservation.reserve(fields.tokens)
-            exchange.stream.extra = [*exchange.stream.extra, *reservation.headers()]
+            if reservation is not None:
+                reservation.reserve(fields.tokens)
+                exchange.stream.extra = [*exchange.stream.extra, *reservation.headers()]
             call = self._call(exchange, body, fields)
             with (
                 self._demand.asking(exchange.model.key),
@@ -266,14 +268,14 @@ class Gateway:
         self,
         call: Call,
         fields: RequestFields,
-        reservation: Reservation | Unlimited,
+        reservation: Reservation | None,
         exchange: Exchange,
         forward: Forward,
     ) -> None:
         """Run `forward` after the request is admitted, and record its usage."""
         model, key = exchange.model, exchange.key
         assert model is not None
-        if key is None or call.meter is None:
+        if key is None or reservation is None or call.meter is None:
             async with self._queues.enter(model.key, fields.model, None, fields.tokens):
                 await forward()
             return

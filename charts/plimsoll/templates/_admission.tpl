@@ -31,10 +31,7 @@ the operator may restore a removed label.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
-  name: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
-  labels:
-    {{- include "plimsoll.labels" .root | nindent 4 }}
-    app.kubernetes.io/component: operator
+  {{- include "plimsoll.metadata" (list (printf "%s-%s" (include "plimsoll.cluster.name" .root) .name) "operator" .root "") | nindent 2 }}
 {{- end }}
 
 {{/*
@@ -97,10 +94,7 @@ The rule about namespaces. Deletions are allowed everywhere, so that objects of 
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
-  labels:
-    {{- include "plimsoll.labels" .root | nindent 4 }}
-    app.kubernetes.io/component: operator
+  {{- include "plimsoll.metadata" (list (printf "%s-%s" (include "plimsoll.cluster.name" .root) .name) "operator" .root "") | nindent 2 }}
 spec:
   policyName: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
   validationActions: [Deny]

@@ -219,3 +219,16 @@ volumes:
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Probes of the operator's and the gateway's containers. */}}
+{{- define "plimsoll.probes" -}}
+livenessProbe:
+  httpGet: {path: /live, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /health, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}

@@ -51,11 +51,6 @@ class Capacity:
             ready |= {} if model is None else {replica.id: replica for replica in model.ready_for(name)}
         return self._takes(tuple(ready.values()))
 
-    def closed(self, name: str) -> bool:
-        """Return whether `now` is 0, without computing a capacity."""
-        model = self._store.find(name)
-        return model is not None and model.wakes and not model.ready_for(name)
-
     def later(self, name: str) -> int:
         """Return the requests the model accepts after it has scaled up to its maximum."""
         model = self._store.find(name)

@@ -37,19 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _encode(given: argparse.Namespace, key: str) -> bytes:
-    limits = KeyLimits(
-        hashes=(str(digest_of(key.encode())),),
-        models=tuple(given.model or ["*"]),
-        requests_per_minute=given.requests_per_minute,
-        tokens_per_minute=given.tokens_per_minute,
-        streams=given.streams,
-        priority=given.priority,
-        weight=given.weight,
-        batches=given.batches,
-        batch_share=given.batch_share,
-        tenant=given.tenant,
-        files=given.files,
-    )
+    chosen = {name: value for name, value in vars(given).items() if value is not None and name not in ("name", "into")}
+    limits = KeyLimits(hashes=(str(digest_of(key.encode())),), **chosen)
     fields = {name: value for name, value in msgspec.to_builtins(limits).items() if value is not None}
     return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
 
@@ -70,7 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         "--into", type=Path, default=Path(), metavar="FOLDER", help="folder of the file (default: the current one)"
     )
     parser.add_argument(
-        "--model", action="append", metavar="PATTERN", help="served names the key may use (repeatable; default: *)"
+        "--model",
+        action="append",
+        dest="models",
+        metavar="PATTERN",
+        help="served names the key may use (repeatable; default: *)",
     )
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="default: no limit")
     parser.add_argument("--tokens-per-minute", type=int, metavar="N", help="default: no limit")

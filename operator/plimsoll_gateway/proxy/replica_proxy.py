@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -233,23 +233,18 @@ class ReplicaProxy:
         try:
             async with self._prober.listen(replica, model):
                 response = await send(self._pool, replica, call)
-        except SilentError as error:
+        except (SilentError, UpstreamError) as error:
             totals.unanswered()
-            return _failure(call, replica, "silent", error, same_again=False)
-        except ConnectError as error:
-            if meter is not None:
-                meter.not_sent()
-            self._picker.failed(replica)
-            if isinstance(error, ConnectTimeoutError):
-                self._prober.eject(replica, model)
-            totals.unanswered()
-            return _failure(call, replica, "connect", error, same_again=False)
-        except ResetError as error:
-            totals.unanswered()
-            return _failure(call, replica, "reset", error, same_again=True)
-        except UpstreamError as error:
-            totals.unanswered()
-            raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
+            if isinstance(error, ConnectError):
+                if meter is not None:
+                    meter.not_sent()
+                self._picker.failed(replica)
+                if isinstance(error, ConnectTimeoutError):
+                    self._prober.eject(replica, model)
+            failure = _failure(call, replica, error)
+            if failure.kind == INVALID[0]:
+                raise upstream_failed(call.model_name, failure.reason) from None
+            return failure
         self._picker.answered(replica)
         if not 200 <= response.status <= 599:
             response.close()
@@ -278,13 +273,17 @@ async def _has_left(response: Response) -> bool:
         raise
 
 
-def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
+FAILURES: Mapping[type[Exception], tuple[str, str]] = {
+    SilentError: ("silent", "it accepted the request but did not respond, and its health check fails"),
+    ConnectError: ("connect", "it could not be reached"),
+    ResetError: ("reset", "it closed the connection without a response"),
+}
+"""Kind and reason of failed attempts."""
+INVALID = ("invalid", "its response was not valid HTTP")
+
+
+def _failure(call: Call, replica: Replica, error: Exception) -> Failure:
     """Log a failure with its details, and return it without addresses for the client."""
+    kind, reason = next((found for known, found in FAILURES.items() if isinstance(error, known)), INVALID)
     log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, text_of(error))
-    reasons = {
-        "connect": "it could not be reached",
-        "silent": "it accepted the request but did not respond, and its health check fails",
-        "reset": "it closed the connection without a response",
-        "invalid": "its response was not valid HTTP",
-    }
-    return Failure(replica, kind, reasons[kind], same_again)
+    return Failure(replica, kind, reason, same_again=isinstance(error, ResetError))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS, Loads, Standing
@@ -22,26 +23,6 @@ BOUND = 1.25
 # prefix again costs all of it.
 LEISURE = 0.25
 FULL_KV = 0.95  # with a cache this full, the next request preempts another
-
-
-class Hold:
-    """Counts one request at a replica within a `with` block."""
-
-    __slots__ = ("_counts", "_id")
-
-    def __init__(self, counts: dict[str, int], replica_id: str) -> None:
-        self._counts = counts
-        self._id = replica_id
-
-    def __enter__(self) -> None:
-        self._counts[self._id] = self._counts.get(self._id, 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        left = self._counts[self._id] - 1
-        if left:
-            self._counts[self._id] = left
-        else:
-            del self._counts[self._id]
 
 
 class Picker:
@@ -80,12 +61,6 @@ class Picker:
         """Return the known requests at a replica: ours, and those of other clients in its last report."""
         report = self.loads.report(replica_id)
         return self._in_flight.get(replica_id, 0) + (0 if report is None else report.others)
-
-    def places(self, replicas: Sequence[Replica]) -> int | None:
-        """Return the slots of all ready replicas; None if one has never reported them."""
-        slots = [self.loads.slots(replica.id) for replica in replicas if replica.ready]
-        known = [slot for slot in slots if slot is not None]
-        return sum(known) if slots and len(known) == len(slots) else None
 
     def capacity(self, replicas: Sequence[Replica]) -> int:
         """Return the slots of these replicas, with a default for those that have not reported them."""
@@ -179,9 +154,17 @@ class Picker:
     def _strain(self, replica: Replica) -> float:
         return self.load(replica.id) / (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
-    def hold(self, replica: Replica) -> Hold:
+    @contextmanager
+    def hold(self, replica: Replica) -> Iterator[None]:
         """Count one request at `replica` while the block runs."""
-        return Hold(self._in_flight, replica.id)
+        counts = self._in_flight
+        counts[replica.id] = counts.get(replica.id, 0) + 1
+        try:
+            yield
+        finally:
+            counts[replica.id] -= 1
+            if not counts[replica.id]:
+                del counts[replica.id]
 
     def failed(self, replica: Replica) -> None:
         """Record that `replica` could not be reached."""

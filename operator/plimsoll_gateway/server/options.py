@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from plimsoll_cluster.keys import ObjectKey
@@ -272,22 +273,15 @@ def _place(text: str) -> PeerAddress:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _port(text: str) -> int:
-    return _whole(text, 0, 65535)
-
-
-def _descriptor(text: str) -> int:
-    return _whole(text, 0, 2**31 - 1)
-
-
-def _positive(text: str) -> int:
-    return _whole(text, 1, 2**62)
-
-
 def _whole(text: str, low: int, high: int) -> int:
     if re.fullmatch("[0-9]{1,19}", text) is None or not low <= int(text) <= high:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from {low} to {high}")
     return int(text)
+
+
+_port = partial(_whole, low=0, high=65535)
+_descriptor = partial(_whole, low=0, high=2**31 - 1)
+_positive = partial(_whole, low=1, high=2**62)
 
 
 def _seconds(text: str) -> float:

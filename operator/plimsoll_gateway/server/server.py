@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -33,24 +34,27 @@ class StopTimes:
     grace: float
 
 
+def _config(app: Any, protocol: type[ConnectionGuard], grace: int = 0, **options: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=grace + LAST_WORDS_SECONDS,
+        **options,
+    )
+
+
 class GatewayServer(uvicorn.Server):
     """Runs a gateway on an open socket until SIGTERM or SIGINT; a second signal stops it immediately."""
 
     def __init__(self, gateway: Gateway, times: StopTimes) -> None:
-        super().__init__(
-            uvicorn.Config(
-                gateway,
-                access_log=False,
-                http=guarded(gateway.connection_limit),
-                lifespan="off",
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=int(times.grace) + LAST_WORDS_SECONDS,
-                timeout_keep_alive=75,
-                ws="none",
-            )
-        )
+        super().__init__(_config(gateway, guarded(gateway.connection_limit), int(times.grace), timeout_keep_alive=75))
         self._gateway = gateway
         self._times = times
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,20 +88,7 @@ class MetricsServer(uvicorn.Server):
     """Serves /metrics and /demand on an open socket until `should_exit` is set. `GatewayServer` handles the signals."""
 
     def __init__(self, gateway: Gateway) -> None:
-        super().__init__(
-            uvicorn.Config(
-                gateway.operations,
-                access_log=False,
-                http=ConnectionGuard,
-                interface="asgi3",
-                lifespan="off",
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=LAST_WORDS_SECONDS,
-                ws="none",
-            )
-        )
+        super().__init__(_config(gateway.operations, ConnectionGuard))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -213,6 +213,13 @@ async def test_what_generates_nothing_passes(world: World, ok: Behaviour, path: 
     assert json.loads(upstream.requests[0].body) == {"model": "m", **body}
 
 
+async def test_nobody_has_no_limits_and_no_headers(world: World, ok: Behaviour) -> None:
+    await world.model(ok)
+    async with world.post({"model": "m", "max_tokens": 10**9}) as response:
+        assert response.status == 200
+        assert not [name for name in response.headers if name.lower().startswith("x-ratelimit")]
+
+
 async def test_compressed_requests_are_refused(world: World, ok: Behaviour) -> None:
     await world.model(ok)
     async with world.post(headers={"content-encoding": "gzip"}) as response:

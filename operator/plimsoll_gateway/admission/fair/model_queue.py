@@ -73,9 +73,6 @@ class Capacity(Protocol):
     def together(self, names: Collection[str]) -> int:
         """Return the requests accepted by the ready replicas that serve any of these names of one model."""
 
-    def closed(self, name: str) -> bool:
-        """Return whether `now` is 0."""
-
     def later(self, name: str) -> int:
         """Return the requests accepted after the model has scaled up to its maximum."""
 
@@ -130,7 +127,7 @@ class ModelQueue:
 
     def passes(self, lane: Lane) -> bool:
         """Return whether a request without a key can skip the queue."""
-        return not self.queue.waiting((lane.name,)) and not self._capacity.closed(lane.name)
+        return not self.queue.waiting((lane.name,)) and self._capacity.now(lane.name) != 0
 
     def dispatch(self) -> None:
         """Admit waiting requests while the model accepts more. If no replica is expected, admit all: each gets an
@@ -187,8 +184,8 @@ class ModelQueue:
         """Evict a waiting request if the limit is reached. Open lanes share one limit, closed lanes another. Raises
         Refusal.
         """
-        closed = self._capacity.closed(lane.name)
-        rivals = [name for name in self.lanes if self._capacity.closed(name) is closed]
+        closed = self._capacity.now(lane.name) == 0
+        rivals = [name for name in self.lanes if (self._capacity.now(name) == 0) is closed]
         waiting = self.queue.waiting(rivals)
         if not waiting or waiting < self._room(lane.name, rivals) or self._lets_in(lane):
             return

@@ -41,12 +41,8 @@ class Quotas:
         self._share_source = share_source
         self._usages: dict[str, Usage] = {}
 
-    def admit(self, key: ApiKey | None) -> Reservation | Unlimited:
-        """Return the reservation of a new request, to be used with `with`. Raises Refusal 429. A key of None has no
-        limits.
-        """
-        if key is None:
-            return UNLIMITED
+    def admit(self, key: ApiKey) -> Reservation:
+        """Return the reservation of a new request, to be used with `with`. Raises Refusal 429."""
         usage, now = self.usage(key.name), self._clock()
         quota_share = None if self._share_source is None else self._share_source.quota_share(key, usage, now)
         return Reservation(key, usage, self._clock, now, quota_share)
@@ -66,28 +62,6 @@ class Quotas:
         """Raise AssertionError if a count is impossible."""
         for usage in self._usages.values():
             usage.check_integrity()
-
-
-class Unlimited:
-    """The reservation of a request without a key: all methods do nothing."""
-
-    def reserve(self, tokens: int) -> None: ...
-
-    def begin(self) -> None: ...
-
-    def used(self, tokens: int) -> None: ...
-
-    def headers(self) -> list[RawHeader]:
-        return []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-UNLIMITED = Unlimited()
 
 
 class Reservation:

@@ -12,7 +12,7 @@ import msgspec
 
 from plimsoll_gateway.admission.quota_sync.channel import Channel, WireError, dial
 from plimsoll_gateway.admission.quota_sync.listener import Listener
-from plimsoll_gateway.admission.quota_sync.messages import BadMessageError, read_reply
+from plimsoll_gateway.admission.quota_sync.messages import REPLY, BadMessageError, read_message
 from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS, Node
 from plimsoll_gateway.admission.quota_sync.peer_addresses import PeerAddress, PeerAddresses, read_address
 
@@ -155,7 +155,7 @@ class Talk:
         self._wanted.clear()
         async with asyncio.timeout(GIVE_UP_SECONDS):
             await channel.send(msgspec.msgpack.encode(self._node.report(self._peer, self._clock())))
-            reply = read_reply(await channel.receive())
+            reply = read_message(REPLY, await channel.receive())
         if reply.instance == self._instance:
             raise WireError("it is this gateway itself; set --peer-address to the address that --peers resolves to")
         if not self._node.accepts(self._peer, reply):

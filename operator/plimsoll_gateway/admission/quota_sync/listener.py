@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from plimsoll_gateway.admission.quota_sync.channel import Channel, WireError, accept
-from plimsoll_gateway.admission.quota_sync.messages import BadMessageError, Report, read_report
+from plimsoll_gateway.admission.quota_sync.messages import REPORT, BadMessageError, Report, read_message
 from plimsoll_gateway.admission.quota_sync.node import Node
 from plimsoll_gateway.admission.quota_sync.owner import StaleReport
 from plimsoll_gateway.admission.quota_sync.peer_addresses import BadAddressError, read_address
@@ -81,7 +81,7 @@ class Listener:
         try:
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
-                    report = read_report(await channel.receive())
+                    report = read_message(REPORT, await channel.receive())
                 if report.sender != sender:
                     self._check(report, channel, sender)
                     sender = report.sender

@@ -5,7 +5,7 @@ They contain no times: gateways measure intervals with their own clocks only.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -72,21 +72,14 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     forget: Annotated[tuple[KeyName, ...], msgspec.Meta(max_length=MOST_LINES)]
 
 
-_REPORT = msgspec.msgpack.Decoder(Report)
-_REPLY = msgspec.msgpack.Decoder(Reply)
+REPORT = msgspec.msgpack.Decoder(Report)
+REPLY = msgspec.msgpack.Decoder(Reply)
+MessageT = TypeVar("MessageT")
 
 
-def read_report(data: bytes) -> Report:
-    """Decode a report. Raises BadMessageError."""
+def read_message(decoder: msgspec.msgpack.Decoder[MessageT], data: bytes) -> MessageT:
+    """Decode a message with `REPORT` or `REPLY`. Raises BadMessageError."""
     try:
-        return _REPORT.decode(data)
+        return decoder.decode(data)
     except UNREADABLE as error:
-        raise BadMessageError(f"it sent an invalid report: {error}") from error
-
-
-def read_reply(data: bytes) -> Reply:
-    """Decode a reply. Raises BadMessageError."""
-    try:
-        return _REPLY.decode(data)
-    except UNREADABLE as error:
-        raise BadMessageError(f"it sent an invalid reply: {error}") from error
+        raise BadMessageError(f"it sent an invalid message: {error}") from error

@@ -6,10 +6,10 @@ are decided by the current shares. No request of a client waits for another gate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
+from plimsoll_gateway.admission.quota.reservation import Quotas
 from plimsoll_gateway.admission.quota.share import QuotaShare, limits_of
 from plimsoll_gateway.admission.quota.usage import Kind, Usage
 from plimsoll_gateway.admission.quota_sync.membership import GONE_SECONDS, Membership
@@ -23,16 +23,6 @@ JOIN_ROUNDS = 3
 """Replies of each owner after which a new gateway knows its shares: the others have reduced theirs by then."""
 JOIN_SECONDS = 3.0
 """After this time the gateway continues with even shares, even if some gateways have not replied."""
-
-
-class Usages(Protocol):
-    """The usage of keys at this gateway."""
-
-    def usage(self, name: str) -> Usage:
-        """Return the usage of one key."""
-
-    def used(self, now: float) -> Iterable[str]:
-        """Return the keys with usage."""
 
 
 @dataclass(slots=True)
@@ -50,7 +40,7 @@ class Node:
         self,
         own: str,
         instance: str,
-        usages: Usages,
+        usages: Quotas,
         keys: Callable[[], Mapping[str, ApiKey]],
         now: float,
     ) -> None:

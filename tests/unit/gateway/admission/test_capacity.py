@@ -47,7 +47,6 @@ def test_by_two_names_it_takes_what_the_replicas_of_either_do(
 ) -> None:
     found = capacity(*replicas, scales_to=3)
     assert [found.now(name) for name in "ab"] == [taken(by_a), taken(by_b)]
-    assert [found.closed(name) for name in "ab"] == [False, not by_b]
     assert found.together("ab") == found.together(["b", "a", "nobody's"]) == taken(by_both)
 
 

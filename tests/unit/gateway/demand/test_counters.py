@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.demand.counters import MOST_GONE, MOST_REVISIONS, Asking, DemandCounters
+from plimsoll_gateway.demand.counters import MOST_GONE, MOST_REVISIONS, DemandCounters
 from plimsoll_gateway.demand.records import ModelDemand
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.routing.loads import Standing
@@ -41,7 +42,7 @@ class Demands(RuleBasedStateMachine):
         self.store = TableStore()
         self.now = 1000.0
         self.demand = DemandCounters(self.store, standing, lambda: self.now)
-        self.requests: list[tuple[str, Asking]] = []
+        self.requests: list[tuple[str, AbstractContextManager[None]]] = []
         self.asked = dict.fromkeys(NAMES, 0)
         self.held = dict.fromkeys(NAMES, 0)
         self.answers: dict[tuple[str, str], list[int]] = {}

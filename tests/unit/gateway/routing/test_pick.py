@@ -145,9 +145,8 @@ def test_a_replica_with_more_places_takes_more() -> None:
             stack.enter_context(picker.hold(replica))
             counts[replica.id] += 1
     assert counts[large.id] == pytest.approx(96, abs=1)
-    assert picker.capacity([large, small]) == picker.places([large, small]) == 128
+    assert picker.capacity([large, small]) == 128
     assert picker.capacity(REPLICAS[:3]) == 128 + UNKNOWN_SLOTS
-    assert picker.places(REPLICAS[:3]) is None
 
 
 def test_one_prefix_lands_on_one_replica_until_that_is_loaded_beyond_the_bound() -> None:

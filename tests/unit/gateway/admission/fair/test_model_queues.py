@@ -102,9 +102,6 @@ async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
         def together(self, names: Collection[str]) -> int:
             return int("old" in names)
 
-        def closed(self, name: str) -> bool:
-            return name != "old"
-
         def later(self, _: str) -> int:
             return 1
 

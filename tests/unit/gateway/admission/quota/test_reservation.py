@@ -141,11 +141,3 @@ def test_limits_that_change_count_from_the_next_request_on() -> None:
         reservation.begin()
     with pytest.raises(Refusal):
         quotas.admit(key(requests=2))
-
-
-def test_nobody_has_no_limits_and_no_headers() -> None:
-    quotas = Quotas()
-    with quotas.admit(None) as reservation:
-        reservation.reserve(10**9)
-        assert reservation.headers() == []
-    assert quotas.used(0.0) == []

@@ -253,7 +253,7 @@ async def test_a_reply_that_cannot_be_read_ends_no_more_than_its_connection(
     async with asyncio.timeout(60):
         await came.get()
         await came.get()  # it has sent another report
-    assert ": it sent an invalid reply" in caplog.text
+    assert ": it sent an invalid message" in caplog.text
     server.close()
     talk.end()
     await asyncio.wait({talk._task})
