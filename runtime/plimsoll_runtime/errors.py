@@ -1,6 +1,4 @@
-"""Errors that end a start or a process, with exit codes that tell them apart, and the exceptions of decoding foreign
-JSON.
-"""
+"""Errors that end a start or a process, with their exit codes, and the exceptions that decoding foreign JSON raises."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import msgspec
 
 
 class ErrorKind(Enum):
-    """Why a runtime could not start or go on. The value is the word used in logs and messages."""
+    """Why a runtime could not start or continue. Logs and messages show the value."""
 
     USAGE = "usage"
     SOURCE = "model-source"
@@ -23,12 +21,12 @@ class ErrorKind(Enum):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the process (the operator turns it into a condition's reason)."""
+        """Exit code of the process. The operator derives a condition's reason from it."""
         return _EXIT_CODES[self]
 
     @property
     def cured_by_restart(self) -> bool:
-        """Whether the same command may succeed later although nobody has changed anything."""
+        """Whether the same command may succeed later without any change."""
         return self in _TRANSIENT
 
 
@@ -46,17 +44,17 @@ _TRANSIENT = frozenset({ErrorKind.ENGINE, ErrorKind.DEVICE, ErrorKind.FETCH, Err
 
 
 class PlimsollError(Exception):
-    """An error a person can act on: what was wrong and what to do, in one message."""
+    """An error that a person can act on: its message says what is wrong and what to do."""
 
     kind = ErrorKind.USAGE
 
 
 class UsageError(PlimsollError):
-    """An option is impossible or does not go with another."""
+    """An option has an impossible value, or contradicts another option."""
 
 
 class AddressError(UsageError):
-    """An address to listen on cannot be had: another process may hold its port."""
+    """The server cannot listen on an address, for example because another process uses its port."""
 
     kind = ErrorKind.ADDRESS
 
@@ -68,42 +66,42 @@ class SourceError(PlimsollError):
 
 
 class FetchError(SourceError):
-    """The hub cannot be reached, fails or breaks off: a later try may succeed."""
+    """The hub cannot be reached, answers with an error or drops the connection; a later try may succeed."""
 
     kind = ErrorKind.FETCH
 
 
 class ModelError(PlimsollError):
-    """The files are there but cannot be served faithfully: unknown architecture, missing or unexpected tensor."""
+    """The files exist but cannot be served faithfully: an unknown architecture, or a missing or unexpected tensor."""
 
     kind = ErrorKind.MODEL
 
 
 class UnsupportedFieldError(ModelError):
-    """A field of the config says what may well be, and what our own program for the architecture does not compute."""
+    """A config field has a valid value that our own program for the architecture does not implement."""
 
 
 class MemoryLimitError(PlimsollError):
-    """The model, its workspace and its cache do not fit; the message has the numbers."""
+    """The model, its workspace and its cache do not fit into memory; the message has the numbers."""
 
     kind = ErrorKind.MEMORY
 
 
 class EngineDeadError(PlimsollError):
-    """The engine process ended or broke; nothing can be served until a restart."""
+    """The engine process ended or failed; the server cannot answer requests until a restart."""
 
     kind = ErrorKind.ENGINE
 
 
 class DeviceFailedError(EngineDeadError):
-    """The engine's device faulted, has damaged memory or is gone; the message says which, and what to do."""
+    """The device faulted, has damaged memory or is gone; the message says which, and what to do."""
 
     kind = ErrorKind.DEVICE
 
 
 class DeviceLostError(DeviceFailedError):
-    """The device is gone or has damaged memory: no other process is to go on with it either."""
+    """The device is gone or has damaged memory: no other process may use it either."""
 
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Text that is not UTF-8, and what is nested too deeply, are no MsgspecError."""
+"""Decoding raises the last two for text that is not UTF-8 and for nesting that is too deep."""

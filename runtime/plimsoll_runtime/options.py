@@ -1,4 +1,4 @@
-"""Records of options that several layers read: how one model is served, and where responses and files are stored."""
+"""Options that several layers read: how one model is served, and where responses and files are stored."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from plimsoll_runtime.utils.option import Option, camel, declared, option, optio
 from plimsoll_runtime.utils.option_values import LIMIT, OptionError, positive
 
 MAX_WAITING = 4096
-"""As many answers as one request may ask for."""
+"""Equals the largest number of choices in one request."""
 MAX_WAITING_TOKENS = 4 * 2**20
-"""32 prompts of 131,072 tokens, or a thousand for each of 4096 answers. They cost 4 bytes a token in each of two
-processes, and up to 36 more in the request as it came."""
+"""32 prompts of 131,072 tokens, or 1,024 tokens for each of 4096 choices. A token costs 4 bytes in each of two
+processes, and up to 36 bytes more in the request body."""
 MAX_LOGIT_BIAS = 300
-"""As many as OpenAI takes. They are added in every step, and everybody's step waits: 262,144 cost 10 ms each time."""
+"""OpenAI's limit. Every step adds the biases and delays all sequences: 262,144 biases cost 10 ms a step."""
 LONGEST_NAME = 64
-"""Characters of a format's name that are looked up; no format has a longer one."""
+"""Characters of a format name that are looked up; no format has a longer name."""
 ImageParts = Literal["refuse", "describe"]
-"""An image is a 400, or the model is told that one was left out."""
+"""`refuse` answers 400; `describe` tells the model that an image was left out."""
 
 
 def tool_format(text: str) -> str:
-    """The name of a format of tool calls. Raises OptionError."""
+    """Return `text` if it names a tool-call format. Raises OptionError."""
     from plimsoll_runtime.tools.registry import named
 
     return _known(text, named)
 
 
 def reasoning_format(text: str) -> str:
-    """The name of a format of reasoning, or `none`. Raises OptionError."""
+    """Return `text` if it names a reasoning format or is `none`. Raises OptionError."""
     from plimsoll_runtime.reasoning.registry import named
 
     return _known(text, named)
@@ -57,41 +57,41 @@ FORMAT = replace(SERVED, where=("serve", "batch", "host API"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """Options that a server has for its model, and a host for each of its models."""
+    """Options of a server for its model, and of a host for each of its models."""
 
     max_waiting: int = option(
         MAX_WAITING,
-        "most answers that may wait for their first token; more are refused with 503 and Retry-After",
+        "most choices that may wait for their first token; more are refused with 503 and Retry-After",
         SERVED,
     )
     max_waiting_tokens: int = option(
         MAX_WAITING_TOKENS,
-        "most tokens that the prompts of such answers may have, each prompt counted once; more are refused in the "
-        "same way, and a request that never fits with 400",
+        "most prompt tokens of waiting choices, each prompt counted once; more are refused with 503, and a request "
+        "above the limit on its own with 400",
         SERVED,
         unit="tokens",
     )
     max_logit_bias: int = option(
         MAX_LOGIT_BIAS,
-        "most token ids that a request's logit_bias may have; everybody's steps wait for them",
+        "most token ids in a request's logit_bias; they slow down the steps of all requests",
         SERVED,
         deployment="",
     )
     tool_format: str | None = option(
         None,
-        "how the model writes calls of tools: hermes, llama3, mistral, ...",
+        "how the model writes tool calls: hermes, llama3, mistral, ...",
         FORMAT,
         metavar="NAME",
         parse=tool_format,
-        usual="as its chat template does",
+        usual="from its chat template",
     )
     reasoning_format: str | None = option(
         None,
-        "how the model writes thoughts: think, mistral, harmony, ..., or none to leave them in answers",
+        "how the model writes its reasoning: think, mistral, harmony, ..., or none to leave it in the output",
         FORMAT,
         metavar="NAME",
         parse=reasoning_format,
-        usual="as its chat template does",
+        usual="from its chat template",
     )
     generation_config: GenerationConfigSource = option(
         "model",
@@ -102,12 +102,12 @@ class ServingOptions:
     )
     thinking_budget: int | None = option(
         None,
-        "most tokens that the thoughts of an answer may have where its request does not say",
+        "most reasoning tokens of a choice, if its request sets no limit",
         SERVED,
         unit="tokens",
         minimum=0,
         maximum=LIMIT - 1,
-        usual="no bound",
+        usual="no limit",
     )
     image_parts: ImageParts = option(
         "refuse",
@@ -116,13 +116,13 @@ class ServingOptions:
     )
     strict_parameters: bool = option(
         False,
-        "refuse requests with fields that nothing here knows, instead of naming them in X-Plimsoll-Ignored",
+        "refuse requests with unknown fields, instead of naming the fields in X-Plimsoll-Ignored",
         SERVED,
     )
 
 
 def serving_options(runtime: Mapping[str, Any]) -> ServingOptions:
-    """What a model's `spec.runtime` says of its server. Raises UsageError that names the field at fault."""
+    """Return the server options of a model's `spec.runtime`. Raises UsageError that names the invalid field."""
     known = [*options_of(ServingOptions)]
     values = {each.name: runtime[each.camel] for each in known if each.camel in runtime}
     try:
@@ -150,20 +150,19 @@ FILES = replace(FOLDER, deployment="files.*", pool="files.*")
 
 @dataclass(frozen=True, slots=True)
 class ResponseBounds:
-    """How many responses are stored, their bytes, the share of both that one tenant may have, and the days that a
-    response is stored after its last use.
-    """
+    """Limits of the response store: how many responses, how many bytes, the share of both for one tenant, and the
+    days that a response is stored after its last use."""
 
     count: int = option(
         10_000,
-        "how many responses are kept; what was used least recently goes first, of tenants who have more than an "
+        "how many responses are stored; the least recently used are deleted first, of tenants with more than an "
         "even share",
         RESPONSES,
         flag="--max-responses",
     )
     bytes: int = option(
         64 * 2**20,
-        "how many bytes they may have together",
+        "how many bytes all responses may have together",
         RESPONSES,
         flag="--max-response-bytes",
         unit="bytes",
@@ -172,17 +171,17 @@ class ResponseBounds:
     )
     share: float = option(
         1.0,
-        "how much of both one tenant may have, such as 50%",
+        "share of both limits for one tenant, such as 50%",
         RESPONSES,
         flag="--response-tenant-share",
         unit="share",
-        usual="all that nobody else needs",
+        usual="all that other tenants leave free",
         deployment="responses.tenantShare",
         pool="responses.tenantShare",
     )
     days: float = option(
         30.0,
-        "how long after its last use a response is kept",
+        "how long a response is stored after its last use",
         RESPONSES,
         flag="--response-days",
         unit="days",
@@ -196,18 +195,18 @@ class ResponseBounds:
 
     @property
     def count_of_one(self) -> int:
-        """Responses that one tenant may have."""
+        """Most responses of one tenant."""
         return max(1, int(self.count * self.share))
 
     @property
     def bytes_of_one(self) -> int:
-        """Bytes that they may have."""
+        """Most bytes of one tenant's responses."""
         return int(self.bytes * self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """Options of files and batches; without a folder a server has none of both."""
+    """Options of files and batches. A server without a folder has neither."""
 
     folder: Path = field(
         metadata=declared(
@@ -229,7 +228,7 @@ class BatchOptions:
     )
     most_bytes: int = option(
         10 * 2**30,
-        "how much all files may take",
+        "how many bytes all files may have together",
         FILES,
         flag="--files-size",
         unit="bytes",
@@ -238,7 +237,7 @@ class BatchOptions:
     )
     at_once: int = option(
         32,
-        "most lines of batches that are answered at once, a quarter of it while clients' requests are in flight",
+        "most lines of batches that run at the same time; a quarter of it while other requests are in flight",
         FILES,
         flag="--batch-lines",
         deployment="files.batchLines",

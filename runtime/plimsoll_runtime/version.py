@@ -1,6 +1,6 @@
-"""The version of the software, and how outputs name it."""
+"""The software's version and the fingerprint that outputs carry."""
 
 VERSION = "0.1.0"
 
 FINGERPRINT = f"plimsoll-{VERSION}"
-"""Names the software that answered, in outputs' `system_fingerprint`."""
+"""Value of `system_fingerprint` in outputs."""

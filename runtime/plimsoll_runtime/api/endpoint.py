@@ -1,6 +1,5 @@
-"""An endpoint that asks a model: what a body asks becomes a job of the model that it names, and the job's answer the
-response.
-"""
+"""Endpoints that run a request on a model: a decoded body becomes a job of the named model, and the job's result
+becomes the HTTP response."""
 
 from __future__ import annotations
 
@@ -35,19 +34,19 @@ class Job(Protocol):
     """A validated request, ready to run on its model."""
 
     def whole(self) -> Awaitable[msgspec.Struct]:
-        """The answer as one. Raises ApiError."""
+        """Return the complete response. Raises ApiError."""
 
     def events(self) -> Events:
-        """The answer as events of a stream. Raises ApiError."""
+        """Yield the response as events of a stream. Raises ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[BodyT]):
-    """A route whose body, of the type `schema`, asks a model.
+    """A route whose body has the type `schema` and names a model that serves one of `tasks`.
 
-    `prepare` checks everything that can be known before the engine is asked (raises ApiError); it runs in a thread
-    where the body is long. `tasks`: those of models that it asks. A very long body is decoded when its turn has come,
-    unless a stream may begin before that: the headers of its answer name the fields that were ignored.
+    `prepare` checks everything that can be checked before the engine gets the request (raises ApiError); for a long
+    body it runs in a thread. A very long body is decoded only when its model is ready, except that of a stream that
+    may start earlier: the headers of its response name the ignored fields.
     """
 
     schema: type[BodyT]
@@ -55,7 +54,7 @@ class Endpoint(Generic[BodyT]):
     tasks: Tasks = GENERATES
 
     async def __call__(self, request: Request, models: ModelTable, record: RequestRecord) -> Response:
-        """Answer a request, whole or as a stream. Raises ApiError, ClientGoneError."""
+        """Answer a request, as JSON or as a stream. Raises ApiError, ClientGoneError."""
         data = await read_body(request)
         models.check()
         head = await unless_gone(request.receive, offload(len(data), partial(self._read, data, models, record)))
@@ -76,10 +75,10 @@ class Endpoint(Generic[BodyT]):
     def _prepared(self, data: bytearray, head: Head | BodyT, record: RequestRecord, model: ServedModel) -> Job:
         if isinstance(head, Head):
             return self.prepared(parse(data, self.schema), model, record)
-        return self._checked(head, model, record)  # `_read` has told what was ignored of it
+        return self._checked(head, model, record)  # `_read` has recorded its ignored fields
 
     def prepared(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
-        """The job of a body that was read, wherever it came from. Raises ApiError."""
+        """Return the job of a decoded body. Raises ApiError."""
         record.ignored = ignored(body)
         return self._checked(body, model, record)
 
@@ -91,9 +90,8 @@ class Endpoint(Generic[BodyT]):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for the model `name`, which is its own for as long as the answer takes. `prepare` makes the job of the
-    model, in a thread where the body, of `size` bytes, is long. A model that serves none of the `tasks` is refused.
-    """
+    """A request that holds a reference to the model `name` until its response is complete. `prepare` makes the job;
+    it runs in a thread if the body of `size` bytes is long. Raises ApiError if the model serves none of `tasks`."""
 
     models: ModelTable
     name: str
@@ -103,7 +101,7 @@ class Ask:
     tasks: Tasks = GENERATES
 
     async def whole(self) -> msgspec.Struct:
-        """The answer as one. Raises ApiError."""
+        """Return the complete response. Raises ApiError."""
         if self.record.until is None:
             return await self._whole()
         with too_late_is_told(self.record):
@@ -115,7 +113,7 @@ class Ask:
             return await (await self._job(model)).whole()
 
     def events(self) -> Events:
-        """The answer as events of a stream, with comments while it waits for its model. Raises ApiError."""
+        """Yield the response as events of a stream, with comments while the model is loading. Raises ApiError."""
         events = self._events()
         return events if self.record.until is None else in_time(events, self.record)
 
@@ -139,7 +137,8 @@ class Ask:
 
 
 async def _comments(waiting: asyncio.Future[ServedModel], interval: float | None) -> AsyncGenerator[Comment, None]:
-    """One for each interval (seconds) until it is done; left early, it is cancelled."""
+    """Yield a comment every `interval` seconds until `waiting` is done. Closing the generator early cancels
+    `waiting`."""
     try:
         while not (await asyncio.wait({waiting}, timeout=interval))[0]:
             yield WAITING

@@ -1,4 +1,4 @@
-"""The models of a server by served name, the endpoints that each task has, and the type of routes that need a model."""
+"""The models of a server by served name, the endpoints of each task, and the type of routes that need a model."""
 
 from __future__ import annotations
 
@@ -32,42 +32,41 @@ ENDPOINTS: Mapping[Task, tuple[str, ...]] = {
     "classify": ("/v1/classify",),
     "score": ("/v1/score", "/v1/rerank"),
 }
-"""Of each task, those that ask a model for it."""
+"""The endpoints that serve each task."""
 
 
 def task_of(info: EngineInfo) -> Task:
-    """What an engine's model is served for."""
+    """Return the task that an engine's model serves."""
     return "generate" if info.pooling is None else info.pooling.task
 
 
 def check_task(model: ServedModel, tasks: Tasks) -> None:
-    """Raises ApiError where a model serves none of the tasks, with the endpoints that answer for it."""
+    """Raise ApiError if a model serves none of `tasks`; the message names the endpoints of its own task."""
     if (task := task_of(model.engine.info)) in tasks:
         return
     raise ApiError(
-        f"The model '{model.names[0]}' is served for the task '{task}', and this endpoint wants {' or '.join(tasks)}: "
-        f"ask it at {', '.join(ENDPOINTS[task])}.",
+        f"The model '{model.names[0]}' serves the task '{task}', and this endpoint needs {' or '.join(tasks)}; "
+        f"use {', '.join(ENDPOINTS[task])}.",
         param="model",
         code="unsupported_task",
     )
 
 
 def pooling_of(model: ServedModel) -> PoolingInfo:
-    """What a model gives in place of tokens; `check_task` has let nobody through whose model generates."""
+    """Return the pooling settings of a model that passed `check_task` for a task other than `generate`."""
     pooling = model.engine.info.pooling
     assert pooling is not None
     return pooling
 
 
 NAMES_TOLD = 20
-"""How many names the error for an unknown one lists."""
+"""Most names that the error for an unknown name lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """A model as lists and metrics show it. `created` is Unix time; `stats` are its engine's, while it has one, and
-    `max_model_len`, `task` and `served` are known once it has had one. `state`: where it is, in a server of several.
-    """
+    """A model as lists and metrics show it. `created` is Unix time. `stats` are None while the model has no engine;
+    `max_model_len`, `task` and `served` are known after its first load. `state` is its sleep level on a host."""
 
     names: tuple[str, ...]
     created: int
@@ -84,51 +83,51 @@ class ModelTable(Protocol):
 
     @property
     def keep_alive(self) -> float | None:
-        """Seconds that a stream may wait for its model in silence; from then on it gets a comment as often."""
+        """Seconds between the comments that a stream gets while it waits for its model; None sends no comments."""
 
     def views(self) -> Sequence[ModelView]:
-        """All of them as they are now."""
+        """Return the present state of all models."""
 
     def check(self) -> None:
-        """Raises ApiError where every request would be refused, whatever it says: asked before a body is parsed."""
+        """Raise ApiError if the server refuses every request at the moment. Called before a body is parsed."""
 
     def lease(self, name: str | None, size: int) -> AbstractAsyncContextManager[ServedModel]:
-        """The model of that name, in use until the context ends. Where it is not loaded, entering waits until it is.
+        """Return a context that holds a reference to the model `name`. Entering it waits until the model is loaded.
 
-        `name` may be None where a server has one model only. `size`: bytes of the request that waits. Raises ApiError,
-        here or on entering: 404 for an unknown name, 503 where the model cannot be had in time.
+        `name` may be None if the server has one model only. `size` is the request's body in bytes. Raises ApiError,
+        here or on entering: 404 for an unknown name, 503 if the model cannot be loaded in time.
         """
 
 
 class OneModel:
-    """The table of `plimsoll serve`: one model, loaded for good."""
+    """The model table of `plimsoll serve`: one model, always loaded."""
 
     keep_alive = None
-    """Nobody waits for a model that is there."""
+    """No request waits for the model."""
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
 
     def views(self) -> Sequence[ModelView]:
-        """The one."""
+        """Return the view of the one model."""
         model = self.model
         info = model.engine.info
         length, task = longest_sequence(info), task_of(info)
         return [ModelView(model.names, model.created, length, model.room, model.engine.stats, task=task, served=model)]
 
     def check(self) -> None:
-        """Raises ApiError (503) where no answer more may wait."""
+        """Raise ApiError (503) if the queue limit is reached."""
         self.model.room.check()
 
     def lease(self, name: str | None, size: int) -> AbstractAsyncContextManager[ServedModel]:
-        """The model, if it has that name."""
+        """Return the model if `name` is None or one of its names. Raises ApiError (404) otherwise."""
         if name is not None and name not in self.model.names:
             raise unknown_model(name, self.model.names)
         return nullcontext(self.model)
 
 
 def unknown_model(name: str, names: Iterable[str]) -> ApiError:
-    """The error (404) for a name that no model here has."""
+    """Return the error (404) for a name that no model of this server has."""
     known = list(names)
     more = f" and {len(known) - NAMES_TOLD} more" if len(known) > NAMES_TOLD else ""
     told = f"{', '.join(known[:NAMES_TOLD])}{more}" if known else "no model yet"
@@ -142,4 +141,4 @@ def unknown_model(name: str, names: Iterable[str]) -> ApiError:
 
 Handler = Callable[[Request, ModelTable, RequestRecord], Awaitable[Response]]
 Route = tuple[str, str, Handler]
-"""Method, path and who answers."""
+"""Method, path and handler."""

@@ -1,4 +1,4 @@
-"""A loaded model as requests use it: its engine, tokenizer and formats, and the load header that a gateway reads."""
+"""A loaded model with its engine, tokenizer and formats, and the load header for gateways."""
 
 from __future__ import annotations
 
@@ -18,42 +18,41 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 
 class Engine(Protocol):
-    """An engine that runs somewhere else.
+    """An engine in another process.
 
     When it dies, every generator raises EngineDeadError and `wait_dead` returns.
     """
 
     @property
     def info(self) -> EngineInfo:
-        """Sizes and names, known since the start."""
+        """Sizes and names, fixed at the engine's start."""
 
     @property
     def stats(self) -> EngineStats:
-        """As of the last step."""
+        """Counters as of the last step."""
 
     @property
     def failure(self) -> PlimsollError | None:
-        """Why it is dead, None while it lives."""
+        """The error that ended the engine; None while it runs."""
 
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request as they come; closing the generator early aborts the request."""
+        """Yield the outputs of one request as they arrive; closing the generator early aborts the request."""
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Let it compile constraints, before the first request that has one; told again, it does nothing."""
+        """Send the vocabulary for constraints, before the first request that has one. Further calls do nothing."""
 
     async def wait_dead(self) -> None:
-        """Return once the engine has died, for whatever reason."""
+        """Wait until the engine has died."""
 
     async def stop(self) -> None:
-        """End the engine; returns when its process is gone."""
+        """End the engine and wait until its process is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix time);
-    `recommended`: sampling settings of requests that leave them out. `about`: what a person should know of it before
-    talking to it.
-    """
+    """A loaded model. `chat_stop` are strings that end a chat output; `created` is the Unix time when it became
+    ready; `recommended` are sampling settings for requests that leave them out. `about` is a note for people who
+    start to use the model."""
 
     names: tuple[str, ...]
     engine: Engine
@@ -66,7 +65,7 @@ class ServedModel:
     about: str | None = None
 
     def check_priority(self, params: SamplingParams) -> None:
-        """Raises ApiError for a priority that the engine would ignore."""
+        """Raise ApiError for a priority that the engine would ignore."""
         try:
             check_priority(params, self.engine.info)
         except UsageError as error:
@@ -77,11 +76,10 @@ LOAD_HEADER = "x-plimsoll-load"
 
 
 def load_of(model: ServedModel) -> str:
-    """Sequences in the batch and waiting, how many a batch may have, and the share of the KV cache in use.
+    """Return the load of a model: running and waiting sequences, slots and the share of the KV cache in use.
 
-    As `running=3, waiting=0, slots=128, kv=0.25`. `slots` is left out where the engine does not tell.
-
-    A gateway chooses replicas by it. An HTTP response goes there anyway, so this costs no request of its own.
+    For example `running=3, waiting=0, slots=128, kv=0.25`. `slots` is left out if the engine does not report it.
+    Gateways choose replicas by this header; it travels with HTTP responses, so it costs no request of its own.
     """
     stats = model.engine.stats
     used = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0

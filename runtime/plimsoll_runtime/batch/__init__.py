@@ -1,1 +1,1 @@
-"""Rows of files to lines of files, so that a run that was killed goes on where it was: nothing here knows of models."""
+"""Rows of input files to lines of output files, resumable after a crash. Nothing here depends on models."""

@@ -1,4 +1,4 @@
-"""Opens files that may be compressed, by their suffix."""
+"""Opens compressed files by their suffix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECE = 2**17
 
 
 class ZstdReader(io.RawIOBase):
-    """Reads a file through the library `zstandard`. Raises EOFError where it ends within a frame."""
+    """Reads a zstd file through the library `zstandard`. Raises EOFError if the file ends within a frame."""
 
     def __init__(self, raw: BinaryIO, library: Any) -> None:
         self._raw = raw
@@ -28,11 +28,9 @@ class ZstdReader(io.RawIOBase):
         self._ready = b""
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
         while not self._ready:
             compressed = self._rest or self._raw.read(PIECE)
             if not compressed:
@@ -51,7 +49,7 @@ class ZstdReader(io.RawIOBase):
 Mode = Literal["rb", "wb"]
 BUFFER = 2**16
 DAMAGED: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
-"""What reading a damaged file raises, all but what zstd's library does."""
+"""Exceptions that reading a damaged file raises, except zstd's own."""
 
 
 def _gzip(raw: BinaryIO, mode: Mode) -> IO[bytes]:
@@ -82,25 +80,25 @@ COMPRESSIONS: Mapping[str, Callable[[BinaryIO, Mode], IO[bytes]]] = {
 
 
 def zstandard() -> Any:
-    """The library. Raises UsageError where it is not installed."""
+    """Import the library. Raises UsageError if it is not installed."""
     try:
         return importlib.import_module("zstandard")
     except ImportError as error:
-        raise UsageError(".zst needs the library zstandard: pip install 'plimsoll-serving[batch]'") from error
+        raise UsageError(".zst needs the library zstandard; run pip install 'plimsoll-serving[batch]'") from error
 
 
 def damage(compression: str) -> tuple[type[Exception], ...]:
-    """What reading a damaged file of this compression raises."""
+    """Return the exceptions that reading a damaged file of this compression raises."""
     return (*DAMAGED, zstandard().ZstdError) if compression == ".zst" else DAMAGED
 
 
 def wrapped(raw: BinaryIO, compression: str, mode: Mode) -> IO[bytes]:
-    """What an open file holds, as it was before it was compressed; the file itself where nothing compresses it."""
+    """Return `raw` with its compression applied, or `raw` itself if `compression` is empty."""
     return COMPRESSIONS[compression](raw, mode) if compression else raw
 
 
 def check_compression(path: Path, compression: str) -> None:
-    """Raises UsageError where the library for it is missing, before any work."""
+    """Raise UsageError if the library for a compression is missing."""
     if compression == ".zst":
         try:
             zstandard()

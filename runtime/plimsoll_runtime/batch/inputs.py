@@ -1,4 +1,4 @@
-"""Finds input files by names, patterns and folders, and reads CSV and Parquet in pieces."""
+"""Finds input files by name, pattern or folder, and reads CSV and Parquet in chunks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from plimsoll_runtime.batch.output_paths import PARQUET, FileKind, kind_of
 from plimsoll_runtime.errors import UsageError
 
 MAX_FIELD = 32 * 2**20
-"""Characters of one field of CSV."""
+"""Most characters of one CSV field."""
 PIECE_ROWS = 1024
 
 Columns = Mapping[str, Any]
 Found = tuple[Columns | None, str | None]
-"""A row, or why it cannot be read."""
+"""A row, or the reason why it cannot be read."""
 
 
 def csv_rows(stream: IO[bytes], path: Path) -> Iterator[Found]:
-    """The rows of CSV with a header, which must be in UTF-8. Raises UsageError where there is no usable header."""
+    """Yield the rows of UTF-8 CSV with a header. Raises UsageError if the header is unusable."""
     csv.field_size_limit(MAX_FIELD)
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
         reader = csv.reader(text, strict=True)
@@ -36,14 +36,14 @@ def csv_rows(stream: IO[bytes], path: Path) -> Iterator[Found]:
             except StopIteration:
                 return
             except csv.Error as error:
-                yield None, f"is no CSV: {error}"
+                yield None, f"is not valid CSV: {error}"
                 continue
             if values:
                 yield _row(names, values)
 
 
 def check_parquet(path: Path) -> None:
-    """Raises UsageError where the library is missing."""
+    """Raise UsageError if the library pyarrow is missing."""
     try:
         _parquet()
     except UsageError as error:
@@ -51,7 +51,8 @@ def check_parquet(path: Path) -> None:
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[Columns, float]]:
-    """The rows of a file, and what share of the file has been read with each. Raises UsageError for a damaged one."""
+    """Yield each row with the share of the file that has been read, from 0 to 1. Raises UsageError for a damaged
+    file."""
     library, errors = _parquet(), importlib.import_module("pyarrow").ArrowException
     try:
         with library.ParquetFile(path) as file:
@@ -68,16 +69,16 @@ def _parquet() -> Any:
     try:
         return importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise UsageError("Parquet needs the library pyarrow: pip install 'plimsoll-serving[batch]'") from error
+        raise UsageError("Parquet needs the library pyarrow; run pip install 'plimsoll-serving[batch]'") from error
 
 
 def _header(reader: Iterator[list[str]], path: Path) -> list[str]:
     try:
         names = next(reader, [])
     except csv.Error as error:
-        raise UsageError(f"{path} is no CSV: {error}") from error
+        raise UsageError(f"{path} is not valid CSV: {error}") from error
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"{path} has no first line with a name of its own for each column")
+        raise UsageError(f"{path} needs a first line that gives each column a different name")
     return names
 
 
@@ -91,7 +92,7 @@ def _row(names: list[str], values: list[str]) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file to be read, as it is when the run begins."""
+    """An input file, with its size and modification time at the start of the run."""
 
     path: Path
     kind: FileKind
@@ -100,9 +101,9 @@ class InputFile:
 
 
 def find_inputs(given: str, made: Collection[Path]) -> list[InputFile]:
-    """The files of INPUT: a file, a pattern, or a folder, of which those are read whose suffix says what they are.
+    """Return the files of INPUT: a file, a glob pattern, or a folder, of which files with a known suffix are read.
 
-    What the run itself makes is none of them. Raises UsageError where there is nothing to read.
+    The run's own output files (`made`) are left out. Raises UsageError if there is nothing to read.
     """
     own = {path.absolute() for path in made}
     path = Path(given)
@@ -111,12 +112,12 @@ def find_inputs(given: str, made: Collection[Path]) -> list[InputFile]:
     elif path.is_file():
         found = [path]
         if path.absolute() in own:
-            raise UsageError(f"{path} is the input and would be replaced; give another OUTPUT")
+            raise UsageError(f"{path} is the input and would be overwritten; choose another OUTPUT")
     else:
         found = [each for each in map(Path, sorted(glob.glob(given, recursive=True))) if each.is_file()]  # noqa: PTH207
     inputs = [_input(each) for each in found if each.absolute() not in own]
     if not inputs:
-        raise UsageError(f"{given} is no file, no folder with files to read, and no pattern that files have")
+        raise UsageError(f"{given} matches no input file; give a file, a folder or a pattern that matches files")
     return inputs
 
 
@@ -131,7 +132,7 @@ def _is_known(path: Path) -> bool:
 
 
 def checked_kind(path: Path) -> FileKind:
-    """What a file's name says of it. Raises UsageError where a library is missing to read or write it."""
+    """Return the kind that a file's name implies. Raises UsageError if a library for it is missing."""
     kind = kind_of(path)
     check_compression(path, kind.compression)
     if kind.format == PARQUET:

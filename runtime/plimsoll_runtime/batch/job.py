@@ -1,4 +1,4 @@
-"""The identity of a batch job, by which a later run may resume it, and the rows that go through it."""
+"""The identity of a batch job, by which a later run resumes it, and its rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ID_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Every `count`-th row, beginning with row `index` (from 0)."""
+    """Every `count`-th row, starting at row `index` (from 0)."""
 
     index: int
     count: int
@@ -28,24 +28,24 @@ ALL = Shard(0, 1)
 
 
 def describe(inputs: Sequence[InputFile], shard: Shard, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The job in plain data. `options` are all that its answers depend on beside its rows."""
+    """Return the job as plain data. `options` are all settings besides the rows that its outputs depend on."""
     files = [[str(file.path.absolute()), file.size, file.modified_ns] for file in inputs]
     return {"inputs": files, "shard": [shard.index, shard.count], **options}
 
 
 def id_of(job: Mapping[str, Any]) -> str:
-    """The same for the same job, wherever and whenever it runs."""
+    """Return the id of a job: the start of the SHA-256 of its JSON."""
     text = json.dumps(job, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
 
 
 def check_same(job: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
-    """Raises UsageError that says in what the job found `where` differs."""
+    """Raise UsageError that names the keys in which the job found `where` differs."""
     differing = [key for key in {**found, **job} if job.get(key) != found.get(key)]
     if differing:
         raise UsageError(
-            f"{where} belongs to another run ({', '.join(differing)} differ): "
-            "run that one, give another OUTPUT, or begin anew with --restart"
+            f"{where} belongs to another run ({', '.join(differing)} differ); "
+            "resume that run, choose another OUTPUT, or start over with --restart"
         )
 
 
@@ -53,9 +53,9 @@ def check_same(job: Mapping[str, Any], found: Mapping[str, Any], where: str) -> 
 class Row:
     """One row of the input.
 
-    `index` counts all rows from 0, `number` those of this shard. `file` and `line` (from 1; of a table its row) say
-    where it stands, and `size` how many bytes of the file it took. `data` is a line of JSON; a row that cannot be read
-    has a `fault` instead, which says why.
+    `index` counts all rows from 0, `number` those of this shard. `file` and `line` (from 1; a table's row) are its
+    position in the input, and `size` is how many bytes of the file it took. `data` is a line of JSON; a row that
+    cannot be read has a `fault` instead, the reason.
     """
 
     index: int
@@ -68,7 +68,7 @@ class Row:
 
 
 class Answered(msgspec.Struct, frozen=True, tag="row"):
-    """A row that is done: its line of the output, or of the file of errors where it `failed`."""
+    """A finished row: its line of the output, or of the error file if it `failed`."""
 
     number: int
     line: bytes
@@ -88,7 +88,7 @@ class Tally(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
 
     def plus(self, row: Answered) -> Tally:
-        """With one row more."""
+        """Return the sums with one more row."""
         return Tally(
             self.rows + 1,
             self.failed + row.failed,

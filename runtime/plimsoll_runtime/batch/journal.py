@@ -16,43 +16,43 @@ from plimsoll_runtime.errors import UsageError
 
 
 class GrowingFile:
-    """An open file. Not for several threads."""
+    """An append-only file with a write buffer. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, empty where it is not there yet."""
+        """Open the file; create it if it is missing."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._rest = bytearray()
         self._written = os.fstat(self._fd).st_size
 
     @property
     def size(self) -> int:
-        """Bytes, those that are still to be written too."""
+        """Size in bytes, including bytes that are not written yet."""
         return self._written + len(self._rest)
 
     def flush(self) -> None:
-        """What was added outlives the process from here on."""
+        """Write the buffer, so that its content survives the process."""
         if self._rest:
             write_at(self._fd, self._rest, self._written)
             self._written += len(self._rest)
             self._rest.clear()
 
     def sync(self) -> None:
-        """What was added outlives the machine's end from here on."""
+        """Write the buffer and call fsync, so that its content survives a crash of the machine."""
         self.flush()
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file, and of what was not written."""
+        """Close the file. Buffered bytes are lost."""
         os.close(self._fd)
 
     def _cut(self, size: int) -> None:
-        """Drop what was written beyond a size."""
+        """Truncate the file to `size` bytes."""
         os.ftruncate(self._fd, size)
         self._written = size
 
 
 def write_at(descriptor: int, data: bytes | bytearray, offset: int) -> None:
-    """All of it, however little the system takes at a time."""
+    """Write all of `data`, however little the system accepts in one call."""
     with memoryview(data) as view:
         done = 0
         while done < len(view):
@@ -63,16 +63,17 @@ _HEAD = struct.Struct("<II")
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """The first record: which job it is (see `job`), and when it began (Unix time)."""
+    """The first record: the job (see `job`) and the Unix time when it began."""
 
     job: dict[str, Any]
     created: int
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):
-    """What the files of answers and of errors hold for good, in bytes: the rows below `upto`, and those of `beyond`.
+    """The synced state of the output and error files: their sizes in bytes, and the finished rows (those below `upto`,
+    and `beyond`).
 
-    `seconds`: how long all runs together had taken by then.
+    `seconds` is the working time of all runs together.
     """
 
     upto: int
@@ -84,7 +85,7 @@ class Mark(msgspec.Struct, frozen=True, tag="mark"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """Every row is answered, and the files are whole: all that is left is to put them in their places."""
+    """Every row is done and the files are complete; they only have to be moved to their final paths."""
 
     tally: Tally
     seconds: float
@@ -94,7 +95,7 @@ Record = Begin | Answered | Mark | End
 
 
 class Place(NamedTuple):
-    """Where a record stands: its first byte, and how many it has without its head."""
+    """Position of a record: the offset of its first byte, and its size without the header."""
 
     offset: int
     size: int
@@ -103,20 +104,20 @@ class Place(NamedTuple):
 class Journal(GrowingFile):
     """An open journal.
 
-    A record is its length, its CRC-32 (both little-endian uint32) and its bytes, MessagePack. An added record outlives
-    the process after `flush`, and the machine after `sync`. Reading ends before a record that was cut short; what
-    follows is cut off before anything is added.
+    A record is its length, its CRC-32 (both little-endian uint32) and its MessagePack bytes. An added record
+    survives the process after `flush`, and the machine after `sync`. Reading stops at a record that was cut short;
+    the file is truncated there before the next record is added.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open it, empty where it is not there yet."""
+        """Open the journal; create it if it is missing."""
         super().__init__(path)
         self.path = path
         self._decode: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
         self._encode = msgspec.msgpack.Encoder()
 
     def records(self) -> Iterator[tuple[Place, Record]]:
-        """All whole records in their order. At the end what is left of one that was cut short is gone."""
+        """Yield all complete records in order. Afterwards the file is truncated behind the last of them."""
         offset = 0
         while (found := self._at(offset)) is not None:
             yield found
@@ -124,7 +125,7 @@ class Journal(GrowingFile):
         self._cut(offset)
 
     def add(self, record: Record) -> Place:
-        """Put a record behind the others."""
+        """Append a record and return its place."""
         data = self._encode.encode(record)
         self._rest += _HEAD.pack(len(data), zlib.crc32(data))
         place = Place(self.size, len(data))
@@ -132,7 +133,7 @@ class Journal(GrowingFile):
         return place
 
     def read(self, place: Place) -> Record:
-        """The record at a place."""
+        """Return the record at a place."""
         if place.offset >= self._written:
             self.flush()
         return self._decode.decode(os.pread(self._fd, place.size, place.offset))

@@ -1,4 +1,4 @@
-"""Where a run writes: its output, and beside it what failed, what it came to, and its work while it goes on."""
+"""Paths that a run writes: its output, its error lines, its summary, and its work folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS = {".jsonl": JSONL, ".ndjson": JSONL, ".csv": CSV, ".parquet": PARQUET}
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file's name says of it: its format, and the suffix of its compression, empty where there is none."""
+    """Format, compression suffix (empty if there is none) and stem of a file name."""
 
     format: str
     compression: str
@@ -23,7 +23,7 @@ class FileKind:
 
 
 def kind_of(path: Path) -> FileKind:
-    """Raises UsageError for a name that says nothing known."""
+    """Return the kind that a file's name implies. Raises UsageError for an unknown suffix."""
     name, compression = path.name, ""
     if path.suffix.lower() in COMPRESSIONS:
         name, compression = path.stem, path.suffix.lower()
@@ -31,48 +31,48 @@ def kind_of(path: Path) -> FileKind:
     found = FORMATS.get(suffix.lower())
     if found is None or not stem:
         raise UsageError(
-            f"{path} has no suffix that says what it is: {', '.join(FORMATS)}, "
-            f"all but .parquet also with {', '.join(COMPRESSIONS)} behind it"
+            f"{path} has no known suffix; use one of {', '.join(FORMATS)}, "
+            f"all but .parquet optionally followed by {', '.join(COMPRESSIONS)}"
         )
     if found == PARQUET and compression:
-        raise UsageError(f"{path}: Parquet compresses by itself; leave {compression} out")
+        raise UsageError(f"{path}: Parquet files are already compressed; leave out {compression}")
     return FileKind(found, compression, stem)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """All of one run, in the folder of its output."""
+    """All paths of one run, in the folder of its output."""
 
     output: Path
 
     @property
     def kind(self) -> FileKind:
-        """Of the output. Raises UsageError."""
+        """The kind of the output. Raises UsageError."""
         return kind_of(self.output)
 
     @property
     def errors(self) -> Path:
-        """The lines of rows that failed; there only if some did."""
+        """The lines of failed rows; the file exists only if some rows failed."""
         return self.output.with_name(f"{self.kind.stem}.errors.jsonl")
 
     @property
     def summary(self) -> Path:
-        """What the run came to; there once it is complete."""
+        """The run's summary; the file exists once the run is complete."""
         return self.output.with_name(f"{self.kind.stem}.summary.json")
 
     @property
     def work(self) -> Path:
-        """A folder, there until the run is complete."""
+        """The work folder; it exists until the run is complete."""
         return self.output.with_name(f"{self.output.name}.work")
 
     @property
     def made(self) -> tuple[Path, ...]:
-        """Whatever a complete run leaves."""
+        """The files that a complete run leaves."""
         return self.output, self.errors, self.summary
 
 
 def sync(path: Path) -> None:
-    """What is in a file, or the names that are in a folder, outlive the machine's end from here on."""
+    """Call fsync on a file or a folder, so that its content or its names survive a crash of the machine."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -81,7 +81,7 @@ def sync(path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Put a file in its place, whole or not at all; it outlives the machine's end from here on."""
+    """Replace a file atomically and durably."""
     fresh = path.with_name(f"{path.name}.new")
     with fresh.open("wb") as file:
         file.write(data)

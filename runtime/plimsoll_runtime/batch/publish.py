@@ -1,6 +1,7 @@
-"""Puts a complete run's files in their places, in the format that the output's name asks for.
+"""Moves a complete run's files to their final paths, in the format of the output's name.
 
-Every step may be cut short and is then done again: what is made anew is made beside its place and moved there whole.
+Every step can be repeated after a crash: a converted file is written in the work folder first and then moved as a
+whole.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from plimsoll_runtime.batch.store import ANSWERS, ERRORS
 Table = Mapping[str, type]
 """Names and types of an output's columns."""
 Flatten = Callable[[bytes], list[dict[str, Any]]]
-"""The rows of a table that one line of answers makes."""
+"""Returns the table rows of one line of the output."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a run came to. `seconds`: of all its parts together, where it was begun anew; loading is not in it."""
+    """Summary of a run. `seconds` is the working time of all its attempts, without loading the model."""
 
     job: dict[str, Any]
     tally: Tally
@@ -38,7 +39,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def publish(places: OutputPaths, job: Mapping[str, Any], end: End, table: Table, flatten: Flatten) -> Summary:
-    """Put everything in its place, the summary last. What is left of the work may be removed then."""
+    """Move all files to their final paths, the summary last. Afterwards the work folder may be removed."""
     answers, errors = places.work / ANSWERS, places.work / ERRORS
     if answers.exists():
         _put_answers(answers, places, table, flatten)
@@ -55,7 +56,7 @@ def publish(places: OutputPaths, job: Mapping[str, Any], end: End, table: Table,
 
 
 def read_summary(places: OutputPaths) -> Summary | None:
-    """Of a run that is complete."""
+    """Return the summary of a complete run, None if there is none."""
     try:
         return msgspec.json.decode(places.summary.read_bytes(), type=Summary)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""Reads input files row by row in bounded memory, and makes each row's prompt of a column or a template."""
+"""Reads input files row by row in bounded memory, and makes each row's prompt from a column or a template."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MESSAGES = "messages"
 
 
 class RowError(ValueError):
-    """A row of which no prompt can be made; the message says why."""
+    """A row that gives no prompt; the message says why."""
 
 
 @dataclass(frozen=True)
 class PromptRule:
-    """How a prompt is made of columns: `column` has it, or the Jinja `template` says it.
+    """How a prompt is made from columns: from one `column`, or by a Jinja `template`.
 
-    `field`: of the request, where it stands; as `messages` it is what a user says. `id_column` has the row's
+    The prompt becomes the request field `field`; as `messages` it is a user message. `id_column` has the row's
     `custom_id`.
     """
 
@@ -43,16 +43,16 @@ class PromptRule:
     id_column: str | None = None
 
     def check(self) -> None:
-        """Raises UsageError for a template that is none, or nothing to make a prompt of."""
+        """Raise UsageError for an invalid template, or unless exactly one of `column` and `template` is set."""
         if (self.column is None) == (self.template is None):
-            raise UsageError("a table's rows need either --prompt-column or --template, and not both")
+            raise UsageError("a table needs exactly one of --prompt-column and --template")
         try:
             _ = self._compiled
         except jinja2.TemplateError as error:
-            raise UsageError(f"--template is no template: {error}") from error
+            raise UsageError(f"--template is not a valid Jinja template: {error}") from error
 
     def line(self, columns: Mapping[str, Any]) -> bytes:
-        """The row as a line of JSON. Raises RowError."""
+        """Return the row as a line of JSON. Raises RowError."""
         text = self._text(columns)
         line: dict[str, Any] = {self.field: [{"role": "user", "content": text}] if self.field == MESSAGES else text}
         if self.id_column is not None:
@@ -64,14 +64,14 @@ class PromptRule:
             assert self.column is not None
             value = _value(columns, self.column)
             if not isinstance(value, str):
-                raise RowError(f"has no text in the column {self.column!r}")
+                raise RowError(f"has no text in column {self.column!r}")
             return value
         values = {name: _plain(value) for name, value in columns.items()}
         try:
             with bounded(values):
                 return self._compiled.render(values)
         except Exception as error:
-            raise RowError(f"does not fit --template: {error}") from error
+            raise RowError(f"cannot be rendered with --template: {error}") from error
 
     @cached_property
     def _compiled(self) -> jinja2.Template | None:
@@ -87,7 +87,7 @@ def _value(columns: Mapping[str, Any], name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As templates may see it: what JSON has, and texts of the rest."""
+    """Return a value for templates: JSON types as they are, other types as text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -100,13 +100,13 @@ def _plain(value: Any) -> Any:
 
 
 MAX_LINE = 32 * 2**20
-"""Bytes of one line, as many as a request over HTTP may have."""
+"""Most bytes of one line; equals the limit of an HTTP request body."""
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A row of one file: where it stands, the line that it is or makes, or its columns, or why it is none."""
+    """A row of one file: its position, and its line, its columns or the reason why it cannot be read."""
 
     line: int
     read: int
@@ -116,9 +116,10 @@ class _Found:
 
 
 def read_rows(inputs: Sequence[InputFile], shard: Shard, prompting: PromptRule | None = None) -> Iterator[Row]:
-    """The shard's rows, one after the other. Raises UsageError for a file that is damaged, or has changed.
+    """Yield the shard's rows in order. Raises UsageError for a file that is damaged or has changed.
 
-    With a `prompting` all of them are made of their columns (for lines of JSON: their fields); tables need one.
+    With `prompting`, every row's line is made from its columns (for JSON lines: its fields). Tables need
+    `prompting`.
     """
     index = 0
     for file in inputs:
@@ -148,11 +149,11 @@ def _rows_of(file: InputFile) -> Iterator[_Found]:
                 for number, (row, fault) in enumerate(csv_rows(stream, file.path), 1):
                     yield _Found(number, raw.tell(), columns=row, fault=fault)
     except damage(compression) as error:
-        raise UsageError(f"{file.path} cannot be read to its end: {error}") from error
+        raise UsageError(f"{file.path} is damaged or incomplete: {error}") from error
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes, str | None]]:
-    """Lines that hold something, by their number from 1, without their ends; or why one is not to be had."""
+    """Yield the number (from 1) and content of each line that is not empty, or the reason why it cannot be read."""
     number = 0
     while line := stream.readline(MAX_LINE + 1):
         number += 1
@@ -161,7 +162,7 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes, str | None]]:
         if len(line) > MAX_LINE and not line.endswith(b"\n"):
             while (more := stream.readline(MAX_LINE)) and not more.endswith(b"\n"):
                 pass
-            yield number, b"", f"is longer than {MAX_LINE} bytes"
+            yield number, b"", f"is longer than {MAX_LINE} bytes, the limit of a line"
         elif line := line.strip():
             yield number, line, None
 
@@ -180,10 +181,10 @@ def _fields(line: bytes) -> Columns:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except UNREADABLE as error:
-        raise RowError(f"is no JSON object: {error}") from error
+        raise RowError(f"is not a JSON object: {error}") from error
 
 
 def _check_unchanged(file: InputFile) -> None:
     status = file.path.stat()
     if (status.st_size, status.st_mtime_ns) != (file.size, file.modified_ns):
-        raise UsageError(f"{file.path} has changed since the run began")
+        raise UsageError(f"{file.path} has changed since the run began; start over with --restart")

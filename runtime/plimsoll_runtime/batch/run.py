@@ -1,4 +1,5 @@
-"""Runs the rows that have no result yet, many at once, in an order that shares prefixes and starts long rows first."""
+"""Runs the rows that have no result yet, many at the same time, in an order that shares prefixes and starts long
+rows first."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from plimsoll_runtime.batch.store import Store
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 _HEAD = 1024
 SHARED = 160
-"""Bytes that rows have in common to stand side by side. Some 60 are JSON that all have; a block of the cache holds 16
-tokens, as a rule some 64 bytes."""
+"""Bytes that neighbouring rows must have in common. About 60 of them are JSON that all rows have; a KV block holds
+16 tokens, usually about 64 bytes."""
 
 
 class Window(NamedTuple):
-    """How much is sorted at a time, whichever is reached first."""
+    """The rows that are sorted together end at whichever of the two limits is reached first."""
 
     rows: int
     bytes: int
@@ -27,17 +28,18 @@ class Window(NamedTuple):
 
 WIDE = Window(4096, 16 * 2**20)
 FIRST = 16
-"""How many times smaller the first window is."""
+"""Factor by which the first window is smaller."""
 READ_AHEAD = 2
-"""Rows of the next window that are read with each row that is asked."""
+"""Rows of the next window that are read for each row that starts."""
 
 
 def windows(rows: Iterable[Row], most: Window = WIDE) -> Iterator[Row]:
-    """All rows, sorted within windows.
+    """Yield all rows, sorted within windows.
 
-    Rows that begin alike are neighbours, so that they find their prefix in the cache, and the longest start first, so
-    that the run does not end with them. The store restores the order of results. Rows are read while others run, so
-    nothing waits for a full window: the first one is small, and each has at most twice the rows of the one before it.
+    Rows with the same prefix are neighbours, so that they hit the prefix cache, and the longest start first, so that
+    the run does not end with them. The store restores the order of results. Rows are read while others run, so
+    nothing waits for a full window: the first one is small, and each has at most twice the rows of the one before
+    it.
     """
     source = iter(rows)
     first = Window(-(-most.rows // FIRST), -(-most.bytes // FIRST))
@@ -51,7 +53,7 @@ def windows(rows: Iterable[Row], most: Window = WIDE) -> Iterator[Row]:
 
 
 class _Growing:
-    """A window that is being read."""
+    """A window that is being filled."""
 
     def __init__(self, source: Iterator[Row], most: Window) -> None:
         self.rows: list[Row] = []
@@ -60,7 +62,7 @@ class _Growing:
         self._size = 0
 
     def read(self, count: int) -> None:
-        """So many rows more, as far as there are some and they fit in."""
+        """Read up to `count` more rows, within the window's limits."""
         for _ in range(count):
             if len(self.rows) >= self._most.rows or self._size >= self._most.bytes:
                 return
@@ -71,7 +73,7 @@ class _Growing:
 
 
 def arranged(rows: Sequence[Row]) -> list[Row]:
-    """The rows of one window in the order in which they are asked."""
+    """Return the rows of one window in the order in which they start."""
     ordered = sorted(((_head(row.data), row) for row in rows), key=lambda pair: pair[0])
     heads = [head for head, _ in ordered]
     company = iter(_companies(heads))
@@ -83,7 +85,7 @@ def arranged(rows: Sequence[Row]) -> list[Row]:
 
 
 def _companies(heads: Sequence[bytes]) -> Iterator[int]:
-    """For each of the sorted heads the number of its group."""
+    """Yield the group number of each of the sorted heads."""
     group = 0
     for index, head in enumerate(heads):
         if index and (len(head) < SHARED or heads[index - 1][:SHARED] != head[:SHARED]):
@@ -92,7 +94,7 @@ def _companies(heads: Sequence[bytes]) -> Iterator[int]:
 
 
 def _head(data: bytes) -> bytes:
-    """How the prompt begins, as it stands in the JSON."""
+    """Return the start of the row's prompt, as JSON."""
     at = min((found for marker in _PROMPTS if (found := data.find(marker)) >= 0), default=0)
     return data[at : at + _HEAD]
 
@@ -102,16 +104,16 @@ def _longest_first(row: Row) -> tuple[int, int]:
 
 
 MOST_AHEAD = 16 * WIDE.rows
-"""How many rows may be answered beyond one that is not: each is remembered until that one has its answer."""
+"""Most rows that may finish beyond an unfinished one; each is remembered until that row is done."""
 
 Answer = Callable[[Row], Awaitable[Answered]]
 
 
 class Runner:
-    """Answers the rows of one run. What `answer` raises ends it: a row that merely fails has an answer that says so.
+    """Runs the rows of one job. An exception of `answer` ends the run; a row that fails has a result with `failed` set.
 
-    `at_once`: how many rows may be under way. `told` hears of each answer, and `passed` of each row that has one
-    already.
+    At most `at_once` rows run at the same time. `told` is called for each new result, `passed` for each row that
+    already has one.
     """
 
     def __init__(
@@ -139,7 +141,8 @@ class Runner:
         self._failure: BaseException | None = None
 
     async def run(self, rows: Iterable[Row]) -> None:
-        """Until all of them are answered. Ended early, by an error or cancelled, it leaves nothing under way."""
+        """Run until every row has a result. If an error or a cancellation ends it early, all its tasks are
+        cancelled."""
         try:
             for row in windows(self._missing(rows), self._window):
                 await self._room_for(row)
@@ -152,9 +155,9 @@ class Runner:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            while self._marking is not None:  # its thread goes on, whoever waits for it
+            while self._marking is not None:  # a thread's work cannot be cancelled
                 await asyncio.wait({self._marking})
-            with suppress(OSError):  # whoever goes on asks again for what cannot be kept
+            with suppress(OSError):  # a later run repeats results that cannot be written
                 self._store.flush()
         if self._failure is not None:
             raise self._failure
@@ -167,7 +170,7 @@ class Runner:
                 yield row
 
     async def _room_for(self, row: Row) -> None:
-        """Raises what has ended the run."""
+        """Wait until a row may start. Raises the error that ended the run."""
         await self._free.acquire()
         while self._failure is None and self._tasks and row.number - self._store.done.upto > self._most_ahead:
             self._kept.clear()
@@ -194,13 +197,13 @@ class Runner:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Once for all that a step of the engine has ended."""
+        """Flush once for all results of an engine step."""
         self._flushing = False
         if self._marking is None:
             self._store.flush()
 
     async def _mark(self) -> None:
-        """Let a thread wait for the disk; nothing is added meanwhile."""
+        """Write a mark in a thread; results that arrive in the meantime are added afterwards."""
         try:
             await asyncio.to_thread(self._store.mark)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The results of a run on disk: a journal, which rows are done, and output files that survive a crash."""
+"""The results of a run on disk: a journal, the set of finished rows, and output files that survive a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.utils import folder_lock
 
 
 class Done:
-    """All numbers below `upto`, and some beyond."""
+    """A set of row numbers: all below `upto`, and those in `beyond`."""
 
     __slots__ = ("beyond", "upto")
 
@@ -31,7 +31,7 @@ class Done:
         return self.upto + len(self.beyond)
 
     def add(self, number: int) -> None:
-        """One more is done; it was not before."""
+        """Add a number that is not in the set."""
         assert number not in self, f"row {number} is done twice"
         self.beyond.add(number)
         while self.upto in self.beyond:
@@ -39,30 +39,27 @@ class Done:
             self.upto += 1
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where what is beyond is not."""
+        """Raise AssertionError if a number in `beyond` is not above `upto`."""
         assert all(number > self.upto for number in self.beyond), (self.upto, self.beyond)
 
 
 PIECE = 2**17
-"""Bytes that are written at once."""
+"""Bytes that are buffered before a write."""
 
 
 class JobFile(GrowingFile):
-    """An open file of lines.
-
-    Lines that were not made safe may be lost with the process.
-    """
+    """An open file of lines. Lines that were not synced may be lost with the process."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open it, made where it is not there yet, and cut it to a size. Raises UsageError where it is shorter."""
+        """Open or create the file and truncate it to `size` bytes. Raises UsageError if it is shorter."""
         super().__init__(path)
         if self.size < size:
             self.close()
-            raise UsageError(f"{path} has lost what was safe in it; begin anew with --restart")
+            raise UsageError(f"{path} is shorter than the {size} bytes that were synced; start over with --restart")
         self._cut(size)
 
     def add(self, line: bytes) -> None:
-        """Put a line behind the others."""
+        """Append a line."""
         self._rest += line
         self._rest += b"\n"
         if len(self._rest) >= PIECE:
@@ -72,23 +69,23 @@ class JobFile(GrowingFile):
 LOCK, JOURNAL, ANSWERS, ERRORS = "lock", "journal", "answers.jsonl", "errors.jsonl"
 MARK_SECONDS = 5.0
 MARK_BYTES = 16 * 2**20
-"""How much the journal grows until a mark is due: at most so much is lost at the machine's end, or written again when a
-run goes on."""
+"""Growth of the journal after which a mark is due. It bounds what a crash of the machine can lose, and what a
+resumed run writes again."""
 KEPT_BYTES = 64 * 2**20
-"""How long the journal may be: a mark then writes it anew, with only what is still needed."""
+"""Length of the journal above which a mark rewrites it with only the records that are still needed."""
 
 
 class BusyError(UsageError):
-    """Another process has the work."""
+    """Another process is using the work folder."""
 
 
 class Store:
-    """The answers of one run. To be used with `with`; one process at a time has it (BusyError).
+    """The results of one run. A context manager; only one process at a time can open it (BusyError).
 
-    `take` adds a result to the journal; after the next `flush` it survives the process. Its line goes to the file of
-    answers or of errors, in order, as soon as all before it are there. Every few seconds `mark` makes both files safe
-    (fsync) and then writes their lengths into the journal, which it makes safe too. Opening the store again cuts both
-    files to the last mark, and writes again from the journal what was added since.
+    `take` adds a result to the journal; after the next `flush` it survives the process. Its line is appended to the
+    output or error file, in order, as soon as all earlier ones are there. Every few seconds `mark` syncs both files,
+    writes their lengths into the journal and syncs the journal. Opening the store again truncates both files to the
+    last mark and rewrites later results from the journal.
     """
 
     def __init__(
@@ -102,7 +99,8 @@ class Store:
         mark_bytes: int = MARK_BYTES,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        """Open the work of this job, or begin it at the Unix time `created`. Raises UsageError for another job's."""
+        """Open the work folder of this job, or start it at the Unix time `created`. Raises UsageError if it belongs
+        to another job."""
         self._places = places
         self._ordered = ordered
         self._clock = clock
@@ -135,7 +133,8 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of everything. The work stays, and nothing is lost: what is in no file yet is in the journal."""
+        """Close all files. The work folder stays and loses nothing: results that are in no file yet are in the
+        journal."""
         for part in self._parts:
             part.close()
         self._journal.close()
@@ -143,26 +142,26 @@ class Store:
 
     @property
     def created(self) -> int:
-        """When the job began, whichever run it was (Unix time)."""
+        """Unix time when the job's first run began."""
         return self._begin.created
 
     @property
     def seconds(self) -> float:
-        """How long all runs together have worked so far."""
+        """Working time of all runs together, in seconds."""
         return self._seconds + (0.0 if self._began is None else self._clock() - self._began)
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a mark."""
+        """Whether a mark is due."""
         late = self._clock() - self._marked_at >= MARK_SECONDS and self._journal.size > self._marked
         return late or self._journal.size - self._marked >= self._mark_bytes
 
     def start(self) -> None:
-        """The work begins here: what went before, such as loading a model, is not counted."""
+        """Start the clock of the working time, after the model is loaded."""
         self._began = self._clock()
 
     def take(self, answered: Answered) -> None:
-        """Keep an answer."""
+        """Record a result."""
         place = self._journal.add(answered)
         self.done.add(answered.number)
         if self._ordered and answered.number != self.tally.rows:
@@ -172,11 +171,11 @@ class Store:
         self._write_pending()
 
     def flush(self) -> None:
-        """What was taken so far survives this process."""
+        """Write the journal, so that all results so far survive this process."""
         self._journal.flush()
 
     def mark(self) -> None:
-        """Make safe what was taken so far."""
+        """Sync all results so far and write a mark."""
         for part in self._parts:
             part.sync()
         answers, errors = (part.size for part in self._parts)
@@ -191,8 +190,8 @@ class Store:
         self._marked, self._marked_at = self._journal.size, self._clock()
 
     def finish(self) -> End:
-        """Every row is answered: make safe that it is so."""
-        assert not self._pending, "rows are missing"
+        """Record that every row is done, and sync."""
+        assert not self._pending, "rows without a result"
         if self.end is None:
             self.mark()
             self.end = End(self.tally, self.seconds)
@@ -201,18 +200,18 @@ class Store:
         return self.end
 
     def remove(self) -> None:
-        """Everything is in its place: delete the work, which is of no use any more."""
+        """Delete the work folder, once all files are at their final paths."""
         folder_lock.remove(self._places.work, LOCK)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where records disagree."""
+        """Raise AssertionError if records disagree."""
         self.done.check_integrity()
         assert self.tally.rows + len(self._pending) == len(self.done)
         assert self._ordered or not self._pending
         assert all(number > self.tally.rows for number in self._pending)
 
     def _recover(self) -> None:
-        """Read the journal, and bring the files to where it says that they were."""
+        """Read the journal, and restore the files to the state that it describes."""
         mark = Mark(0, [], 0, 0, Tally(), 0.0)
         begun = False
         since: dict[int, Place] = {}
@@ -229,7 +228,7 @@ class Store:
                 case End():
                     self.end = record
         self.tally, self._seconds, self.done = mark.tally, mark.seconds, Done(mark.upto, mark.beyond)
-        if self.end is not None:  # the files may be in their places already
+        if self.end is not None:  # the files may have been moved already
             return
         self._parts.append(JobFile(self._places.work / ANSWERS, mark.answers))
         self._parts.append(JobFile(self._places.work / ERRORS, mark.errors))
@@ -260,7 +259,7 @@ class Store:
         return record
 
     def _shorten(self, mark: Mark) -> None:
-        """Put a journal in this one's place that has only what is still needed."""
+        """Replace the journal by one that has only the records that are still needed."""
         path = self._journal.path
         fresh_path = path.with_name(f"{JOURNAL}.new")
         fresh_path.unlink(missing_ok=True)
@@ -277,7 +276,7 @@ class Store:
 
 
 def discard(places: OutputPaths) -> None:
-    """Throw away the work and whatever a complete run has left. Raises UsageError where one goes on now."""
+    """Delete the work folder and the files of a complete run. Raises UsageError if a run is using them."""
     try:
         held = folder_lock.lock(places.work, LOCK, make=places.work.exists())
     except FileNotFoundError:
@@ -292,4 +291,4 @@ def discard(places: OutputPaths) -> None:
 
 
 def _busy(places: OutputPaths) -> BusyError:
-    return BusyError(f"another run is writing {places.output} now; wait for it, or give another OUTPUT")
+    return BusyError(f"another run is writing {places.output}; wait until it ends, or choose another OUTPUT")

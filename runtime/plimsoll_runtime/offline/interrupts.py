@@ -1,6 +1,6 @@
-"""Ctrl-C between two calls of an engine and never within one, where records of blocks and steps are half written.
+"""Delays Ctrl-C until between two engine calls, because within one the records of blocks and steps are half written.
 
-Only `LLM` has a use for it: a server's engine is in a process that ignores Ctrl-C.
+Only `LLM` uses it: a server's engine runs in a process that ignores Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import ClassVar
 
 
 class Uninterrupted:
-    """A `with` block that SIGINT does not break into: what came meanwhile comes at its end, to whoever handles it.
+    """A `with` block that SIGINT does not interrupt: the previous handler is called at the end of the block.
 
-    Only where it would have come: in the main thread, and if Python handles it there at all. What came waits for as
-    long as the block takes, or until `let_in`. A block within another leaves it to that one. With `hold=False` it does
-    nothing.
+    It applies only in the main thread, and only if Python handles SIGINT there. A signal waits until the block ends
+    or calls `let_in`. A nested block leaves the signal to the outer one. With `hold=False` the block does nothing.
     """
 
     __slots__ = ("_before", "_came", "_hold")
@@ -43,23 +42,24 @@ class Uninterrupted:
             self._give_back()
 
     def let_in(self) -> None:
-        """Hand on what has come, here."""
+        """Call the previous handler if a signal has arrived."""
         if self._came:
             try:
                 self._give_back()
             finally:
-                # Not always the handler from before: many put another in their place, for the second time.
+                # The handler may have changed: many handlers install another one for the second signal.
                 self._take()
 
     def _take(self) -> None:
         before = signal.getsignal(signal.SIGINT)
         if callable(before):
-            # First noted, then replaced: an interrupt in between raises here, where nothing has begun.
+            # Store the handler first: an interrupt between the two lines raises here, before anything has started.
             self._before = before
             signal.signal(signal.SIGINT, self._note)
 
     def _give_back(self) -> None:
-        """The handler is called, and the signal not raised again: an event loop has heard of it by its file already."""
+        """Call the handler instead of raising the signal again: an event loop has already read it from its wake-up
+        file."""
         before, self._before = self._before, None
         if before is None:
             return

@@ -1,6 +1,6 @@
-"""Offline use: `LLM(model).generate(prompts, params)`, on the engine that the server runs too.
+"""Offline inference: `LLM(model).generate(prompts, params)`, with the same engine as the server.
 
-A model that generates nothing gives vectors, scores or labels instead: `embed`, `score` and `classify`.
+Models of other tasks compute vectors, scores or labels: `embed`, `score` and `classify`.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ class _Progress(Protocol):
     """A request while it runs."""
 
     def push(self, output: RequestOutput) -> bool:
-        """Add a step's output; True when the request is over."""
+        """Add a step's output; return True when the request is over."""
 
 
 @dataclass(slots=True)
 class Completion:
-    """One generated answer. `logprobs` has an entry for each of `token_ids` where they were asked for.
+    """One generated output. `logprobs` has an entry for each of `token_ids` if the parameters ask for them.
 
-    `finish_reason` is "stop" or "length". Or the answer is cut short and `error` says why: "deadline" (it is empty, as
-    its first token came too late) or "error" (the engine could not go on, as when the logits are not finite).
+    `finish_reason` is "stop" or "length". If the output was cut short, `error` says why: "deadline" (its first token
+    came too late, so it is empty) or "error" (the engine could not continue, for example because logits were not
+    finite).
     """
 
     text: str = ""
@@ -74,7 +75,7 @@ class Completion:
 
 @dataclass(slots=True)
 class Generation:
-    """A prompt and what was generated for it. `prompt_logprobs[i]` belongs to prompt token i + 1."""
+    """A prompt and its outputs. `prompt_logprobs[i]` belongs to prompt token i + 1."""
 
     prompt: str | None
     prompt_token_ids: list[int]
@@ -84,15 +85,17 @@ class Generation:
 
 
 class LLM:
-    """A model, loaded and ready to generate.
+    """A loaded model, ready to generate.
 
-    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`.
-    `generation_config`: whether generation_config.json says how to sample where `generate` and `chat` get no parameters
-    ("model"), or not ("none").
-    With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work: in the
-    caller's, on a CPU, torch has one thread left beside our kernels. A fork of the caller's needs `overlap=False`: the
-    thread that runs steps does not follow there.
-    Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) when it cannot be loaded.
+    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`. If
+    `generate` or `chat` gets no parameters, `generation_config="model"` samples as generation_config.json says and
+    "none" ignores that file.
+
+    With `engine="child"` the engine runs in a process of its own and leaves the caller's process free: in the caller's
+    process, torch has one thread left on a CPU besides our kernels. A process that forks needs `overlap=False`, because
+    the thread that runs steps does not exist in the fork.
+
+    Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) if the model cannot be loaded.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class LLM:
 
     @property
     def info(self) -> EngineInfo:
-        """What was loaded: dtype, sizes, backend."""
+        """Facts about the loaded model: dtype, sizes, backend."""
         return self._engine.info
 
     @property
@@ -127,13 +130,13 @@ class LLM:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Generation]:
-        """Generate for each prompt (a text or token ids), with one set of parameters or one for each.
+        """Generate for each prompt (text or token ids), with one set of parameters or one for each prompt.
 
-        The results stand in the order of the prompts. Raises UsageError for a prompt that cannot be served, before
-        anything is generated.
+        Results are in the order of the prompts. Raises UsageError for an invalid prompt before anything is
+        generated.
         """
         if (task := self._task) != "generate":
-            raise UsageError(f"the model is served for the task {task}: ask it by {task}()")
+            raise UsageError(f"the model serves the task {task}; use {task}()")
         batch = _as_batch(prompts)
         chosen = _spread(params if params is not None else SamplingParams(**self._recommended), len(batch))
         self._check_constraints(chosen)
@@ -147,7 +150,7 @@ class LLM:
         conversations: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Generation]:
-        """Generate the next message of each conversation, by the model's own chat template."""
+        """Generate the next message of each conversation, with the model's chat template."""
         batch: Sequence[Any] = conversations
         if batch and isinstance(batch[0], Mapping):
             batch = [batch]
@@ -156,7 +159,7 @@ class LLM:
         chosen = [msgspec.structs.replace(p, stop=(*p.stop, *self._chat_stop)) for p in chosen]
         template = self._tokenizer.chat_template
         if template is None:
-            raise UsageError("the model has no chat template: use generate(), or add chat_template.jinja to its files")
+            raise UsageError("the model has no chat template; use generate(), or add chat_template.jinja to its files")
         prompts = [self._tokenizer.encode(template.render(messages), add_special_tokens=False) for messages in batch]
         return self.generate(prompts, chosen)
 
@@ -168,10 +171,11 @@ class LLM:
         dimensions: int | None = None,
         truncate: bool = False,
     ) -> Vectors:
-        """A vector for each text, or row of token ids: float32 [texts, size], in their order.
+        """Return a vector for each text, or list of token ids: float32 [texts, size], in order.
 
-        `prompt_name`: one of the model's prompts, put before each text. `dimensions`: to how many numbers vectors are
-        cut. `truncate`: whether what is too long is cut. Raises UsageError for what cannot be read, before anything is.
+        `prompt_name` is one of the model's prompts, put before each text. `dimensions` cuts vectors to that many
+        numbers. `truncate` cuts texts that are too long. Raises UsageError for an invalid text before anything is
+        computed.
         """
         return self._pooling("embed").embed(_as_batch(texts), prompt_name, dimensions, truncate=truncate)
 
@@ -183,25 +187,25 @@ class LLM:
         instruction: str | None = None,
         truncate: bool = False,
     ) -> list[float]:
-        """How well each text goes with the one at its place in `others`, or one alone with all of them.
+        """Return how well each text matches the one at the same index in `others`; one text alone is compared with all.
 
-        By a model that reads both, or by the angle between their vectors. `instruction`: how pairs are to be judged,
-        for models that are told. Raises UsageError.
+        Uses a model that reads both texts, or the cosine similarity of their vectors. `instruction` says how to
+        judge pairs, for models that take one. Raises UsageError.
         """
         asked, told = ([texts] if isinstance(texts, str) else list(texts) for texts in (ones, others))
         return self._pooling("score", "embed").score(asked, told, instruction, truncate=truncate)
 
     def classify(self, texts: str | Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[Classification]:
-        """The labels of each text, or pair of texts. Raises UsageError."""
+        """Return the labels of each text, or pair of texts. Raises UsageError."""
         return self._pooling("classify").classify([texts] if isinstance(texts, str) else texts, truncate=truncate)
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix (only while nothing is being generated)."""
+        """Drop every cached prefix. Allowed only while no request runs."""
         with Uninterrupted():
             self._engine.reset_prefix_cache()
 
     def close(self) -> None:
-        """End the engine: its memory, process and folder are given back, and the object is of no use afterwards."""
+        """End the engine and free its memory, process and folder. Later calls raise UsageError."""
         if isinstance(self._kept, BlockingEngine):
             self._kept.stop()
         self._kept = None
@@ -217,7 +221,7 @@ class LLM:
     @property
     def _engine(self) -> EngineCore | BlockingEngine:
         if self._kept is None:
-            raise UsageError("this LLM was closed; make another one")
+            raise UsageError("this LLM is closed; create a new one")
         return self._kept
 
     @cached_property
@@ -240,16 +244,16 @@ class LLM:
         return "generate" if self.info.pooling is None else self.info.pooling.task
 
     def _pooling(self, *tasks: Task) -> PoolingCalls:
-        """For a model that serves one of the tasks. Raises UsageError."""
+        """Return the calls of a model that serves one of `tasks`. Raises UsageError."""
         if self.info.pooling is None or self._task not in tasks:
             raise UsageError(
-                f"the model is served for the task {self._task}, and this wants {' or '.join(tasks)}: ask it by "
-                f"{self._task}(), or load it with another task=..."
+                f"the model serves the task {self._task}, and this call needs {' or '.join(tasks)}; use "
+                f"{self._task}(), or load the model with another task=..."
             )
         return PoolingCalls(self._tokenizer, self.info, self._vectors)
 
     def _vectors(self, texts: Sequence[PooledText]) -> list[bytes]:
-        """What came of each text. Raises ModelError where the model could compute none."""
+        """Return the packed vector of each text. Raises ModelError if the model could not compute one."""
         params = SamplingParams(max_tokens=1, temperature=0.0)
         requests = [self._request(text.ids, RequestContext(params, seed=0, second_text=text.second)) for text in texts]
         found = {request.request_id: VectorProgress() for request in requests}
@@ -268,10 +272,10 @@ class LLM:
         return [progress.result for progress in found.values()]
 
     def _drive(self, requests: Sequence[AddRequest], progress_of: Mapping[str, _Progress]) -> None:
-        """Run requests until all are over; each output is pushed to the one that it belongs to."""
+        """Run requests until all are over, and push each output to its progress."""
         engine, under_way = self._engine, dict(progress_of)
-        # Ctrl-C comes between two steps. A child is waited for, however long it takes, so there it comes at any time,
-        # but while the child is told something.
+        # Ctrl-C is handled between two steps. Waiting for a child can take long, so there it is handled at any time
+        # except while a message is sent to the child.
         with Uninterrupted(hold=isinstance(engine, EngineCore)) as held:
             try:
                 for request in requests:
@@ -302,7 +306,7 @@ class _GenerationProgress:
         self.result = Generation(text, list(request.prompt_token_ids), [self._completion])
 
     def push(self, output: RequestOutput) -> bool:
-        """Add a step's output; True when the request is over."""
+        """Add a step's output; return True when the request is over."""
         if output.error is not None:
             self._completion.finish_reason, self._completion.error = output.finish_reason, output.error
             return True
@@ -326,7 +330,7 @@ def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
     try:
         return msgspec.convert({"model": model, "offline": True, **options}, EngineConfig)
     except msgspec.ValidationError as error:
-        raise UsageError(f"an option of LLM is of the wrong kind: {error}") from error
+        raise UsageError(f"an option of LLM has the wrong type: {error}") from error
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

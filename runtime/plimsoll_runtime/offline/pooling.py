@@ -1,4 +1,4 @@
-"""What `LLM` does with a model that generates nothing: texts to vectors, scores and labels."""
+"""Calls of `LLM` for models that compute vectors, scores and labels."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Vectors = NDArray[np.float32]
 """[texts, size]."""
 
 Run = Callable[[Sequence[PooledText]], list[bytes]]
-"""What came of each text, as an engine sends it."""
+"""Returns the packed vector of each text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The likeliest label of a text, and what each label scores."""
+    """The likeliest label of a text, and the score of each label."""
 
     label: str
     scores: Mapping[str, float]
@@ -51,19 +51,19 @@ class VectorProgress:
         self._output: RequestOutput | None = None
 
     def push(self, output: RequestOutput) -> bool:
-        """Take what came of it: there is one output."""
+        """Store the only output of the request."""
         self._output = output
         return True
 
     def vector(self) -> bytes:
-        """What came. Raises ModelError where the model could compute none."""
+        """Return the packed vector. Raises ModelError if the model could not compute it."""
         if self._output is None or self._output.vector is None:
-            raise ModelError((self._output and self._output.error) or "the engine gave no vector")
+            raise ModelError((self._output and self._output.error) or "the engine returned no vector")
         return self._output.vector
 
 
 class PoolingCalls:
-    """Calls of one model. Raises UsageError for texts that cannot be read."""
+    """Calls of one model. They raise UsageError for invalid texts."""
 
     def __init__(self, tokenizer: Tokenizer, info: EngineInfo, run: Run) -> None:
         assert info.pooling is not None
@@ -75,7 +75,6 @@ class PoolingCalls:
     def embed(
         self, texts: Sequence[str | Sequence[int]], prompt: str | None, dimensions: int | None, *, truncate: bool
     ) -> Vectors:
-        """See LLM.embed."""
         if prompt is not None and prompt not in self._info.prompts:
             raise UsageError(f"the model has no prompt {prompt!r}; it has {', '.join(self._info.prompts) or 'none'}")
         if reason := dimensions_refused(dimensions, self._info):
@@ -88,11 +87,12 @@ class PoolingCalls:
     def score(
         self, ones: Sequence[str], others: Sequence[str], instruction: str | None, *, truncate: bool
     ) -> list[float]:
-        """See LLM.score."""
         if not ones or len(ones) not in (1, len(others)):
-            raise UsageError(f"{len(ones)} texts go with as many others, or one with all, not with {len(others)}")
+            raise UsageError(
+                f"{len(ones)} texts do not match {len(others)} others; give as many others, or one text for all"
+            )
         if instruction is not None and not self._texts.takes_instruction:
-            raise UsageError("this model takes no instruction")
+            raise UsageError("this model takes no instruction; leave it out")
         most = self._most(truncate)
         if self._info.task == "embed":
             return self._similarities(ones, others, most)
@@ -101,7 +101,6 @@ class PoolingCalls:
         return [shown_score(raw_score(vector, self._info), self._info) for vector in self._vectors(pairs)]
 
     def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool) -> list[Classification]:
-        """See LLM.classify."""
         most = self._most(truncate)
         read = [
             self._single(text, None, most) if isinstance(text, str) else self._pair(*text, None, most) for text in texts
@@ -140,7 +139,7 @@ class PoolingCalls:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What cannot be encoded or rendered is the caller's to hear."""
+    """Raise UsageError for texts that cannot be encoded or rendered."""
     try:
         yield
     except (ChatTemplateError, TextError) as error:

@@ -1,4 +1,4 @@
-"""The endpoints /v1/files and /v1/batches, and the service behind them: storage, workers and routes."""
+"""The endpoints /v1/files and /v1/batches, and the service behind them: storage, worker and routes."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.options import BatchOptions
 
 MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
-"""How many entries a list has at most, and how many batches where its request does not say."""
+"""Most entries of a list, and the default number of batches in a list."""
 
 
 class BatchRoutes:
-    """The endpoints: each answers a request, or raises ApiError or ClientGoneError. Without a file store: 501."""
+    """Handlers of the endpoints. They raise ApiError or ClientGoneError; without a file store, ApiError (501)."""
 
     def __init__(self, file_store: FileStore | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
         self._kept = file_store
@@ -57,7 +57,7 @@ class BatchRoutes:
     def _file_store(self) -> FileStore:
         if self._kept is None:
             raise ApiError(
-                "This server keeps no files: start it with --files-dir, a folder for them.",
+                "This server stores no files; start it with --files-dir DIR.",
                 status=HTTPStatus.NOT_IMPLEMENTED,
                 code="files_not_kept",
                 headers={"x-should-retry": "false"},
@@ -65,11 +65,11 @@ class BatchRoutes:
         return self._kept
 
     async def upload(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """Take a file."""
+        """Store an uploaded file."""
         return json_response(await receive_file(request, self._file_store, record.owner))
 
     async def list_files(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """The owner's files."""
+        """List the owner's files."""
         query = PageQuery(request.query_params, MOST_FILES, MOST_FILES)
         kept = await asyncio.to_thread(self._file_store.files, record.owner)
         purpose = request.query_params.get("purpose")
@@ -78,25 +78,25 @@ class BatchRoutes:
         return json_response(FileList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """One of them."""
+        """Return a file's record."""
         name = request.path_params["file_id"]
         return json_response((await asyncio.to_thread(self._file_store.file, record.owner, name)).told)
 
     async def delete_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """Delete one of them."""
+        """Delete a file."""
         name = request.path_params["file_id"]
         await asyncio.to_thread(self._file_store.drop_file, record.owner, name)
         return json_response(FileDeleted(name))
 
     async def file_content(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """What is in one of them."""
+        """Return a file's content."""
         name = request.path_params["file_id"]
         kept = await asyncio.to_thread(self._file_store.file, record.owner, name)
         path = self._file_store.path(record.owner, FILES, name, DATA)
         return FileResponse(path, media_type="application/octet-stream", filename=kept.told.filename)
 
     async def create_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """Make a batch of a file."""
+        """Create a batch from an uploaded file."""
         file_store = self._file_store
         body = parse(await read_body(request), BatchRequest)
         record.ignored = ignored(body)
@@ -104,7 +104,7 @@ class BatchRoutes:
             raise invalid("endpoint", f"it must be one of {', '.join(ENDPOINTS)}")
         file = (await asyncio.to_thread(_input_of, file_store, record.owner, body.input_file_id)).told
         if file.purpose != INPUT:
-            raise invalid("input_file_id", f"the file's purpose is '{file.purpose}' and must be '{INPUT}'")
+            raise invalid("input_file_id", f"the file's purpose is '{file.purpose}'; it must be '{INPUT}'")
         now = int(time.time())
         told = BatchAnswer(
             id=file_store.new_id(BATCHES),
@@ -120,23 +120,23 @@ class BatchRoutes:
         return json_response(told)
 
     async def list_batches(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """The owner's batches."""
+        """List the owner's batches."""
         query, file_store = PageQuery(request.query_params, USUAL_BATCHES, MOST_BATCHES), self._file_store
         told = await asyncio.to_thread(lambda: [_shown(file_store, each) for each in file_store.batches(record.owner)])
         page = query.page(told)
         return json_response(BatchList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """One of them."""
+        """Return a batch."""
         kept = await self._batch(request, record)
         return json_response(await asyncio.to_thread(_shown, self._file_store, kept))
 
     async def cancel_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """End one of them early."""
+        """Cancel a batch that has not ended."""
         kept = await self._batch(request, record)
         if kept.told.status in FINAL:
             raise ApiError(
-                f"The batch '{kept.told.id}' is {kept.told.status} and cannot be cancelled.",
+                f"The batch '{kept.told.id}' is {kept.told.status} and can no longer be cancelled.",
                 status=HTTPStatus.CONFLICT,
                 code="batch_has_ended",
                 headers={"x-should-retry": "false"},
@@ -154,7 +154,7 @@ class BatchRoutes:
 
 
 def _shown(file_store: FileStore, kept: KeptBatch) -> BatchAnswer:
-    """What a client sees: a batch that was cancelled and has not ended yet is about to be."""
+    """Return a batch as clients see it: a cancelled batch that has not ended is `cancelling`."""
     told = kept.told
     if told.status not in FINAL and (at := file_store.cancelled_at(kept.owner, told.id)) is not None:
         return msgspec.structs.replace(told, status=CANCELLING, cancelling_at=at)
@@ -169,7 +169,7 @@ def _input_of(file_store: FileStore, owner: str, name: str) -> KeptFile:
 
 
 def _keep_new(file_store: FileStore, kept: KeptBatch) -> None:
-    """Raises ApiError (429) where as many of its key are open as may be."""
+    """Store a new batch. Raises ApiError (429) if its key has as many open batches as it may have."""
     terms = kept.terms
     with file_store.making(kept.owner):
         if terms is not None:
@@ -180,7 +180,7 @@ def _keep_new(file_store: FileStore, kept: KeptBatch) -> None:
 
 
 def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:
-    """Method, path and endpoint of each."""
+    """Return method, path and handler of each endpoint."""
     return (
         ("POST", "/v1/files", routes.upload),
         ("GET", "/v1/files", routes.list_files),
@@ -198,21 +198,21 @@ logger = logging.getLogger(__name__)
 
 
 class BatchService:
-    """One server's, from before its models are there to its end. None of `options`: it keeps no files."""
+    """The file store and worker of one server. Without `options` it stores no files and runs no batches."""
 
     def __init__(self, options: BatchOptions | None) -> None:
-        """Raises UsageError for a folder that cannot be used."""
+        """Open the file store. Raises UsageError for an unusable folder."""
         self._options = options
         self._file_store = None if options is None else FileStore(options.folder, options.most_bytes)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self.lines = Counter(
-            "plimsoll_batch_lines", "Lines of batches, by what became of them.", ("model", "outcome"), registry=None
+            "plimsoll_batch_lines", "Lines of batches, by outcome.", ("model", "outcome"), registry=None
         )
         self.routes = BatchRoutes(self._file_store, lambda: self._worker)
 
     def start(self, models: ModelTable, live: Callable[[], int]) -> None:
-        """Work, once there are models; `live`: how many requests of clients are in flight."""
+        """Start the worker once the models are known. `live` returns the number of client requests in flight."""
         if self._options is None or self._file_store is None:
             return
         pace = Pace(self._options.at_once, live)
@@ -221,7 +221,7 @@ class BatchService:
         self._working.add_done_callback(_log_failure)
 
     async def stop(self) -> None:
-        """Put the work down: it is taken up again by whoever starts next."""
+        """Stop the worker. The next server that opens the file store resumes its batches."""
         if self._working is not None:
             self._working.cancel()
             await asyncio.wait({self._working})
@@ -229,4 +229,4 @@ class BatchService:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("batches are not worked on any more", exc_info=error)
+        logger.error("The batch worker has failed; batches stop until the server restarts", exc_info=error)

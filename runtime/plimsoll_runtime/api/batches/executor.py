@@ -1,4 +1,4 @@
-"""Answers rows as the endpoints answer requests: checked, prepared and told by the same code."""
+"""Runs rows with the code of the endpoints: same checks, same jobs, same results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ENGINE_DIED = "engine_died"
 
 
 class LineExecutor:
-    """Answers rows of one batch. `alone`: nobody else needs the event loop, so that nothing has to go to a thread."""
+    """Runs the rows of one batch. `alone` says that nothing else uses the event loop, so that nothing has to run in
+    a thread."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class LineExecutor:
         self._pause = pause
 
     async def __call__(self, row: Row) -> Answered:
-        """The row's answer, or what is wrong with it. Raises EngineDeadError, which is no fault of the row's."""
+        """Return the row's result, or its error. Raises EngineDeadError, for which the row is not responsible."""
         size = 0 if self._alone else len(row.data)
         record = RequestRecord(request_id_of(row, self._terms), created=self._terms.created, tenant=self._terms.tenant)
         custom_id = None
@@ -64,7 +65,7 @@ class LineExecutor:
         )
 
     async def _asked(self, line: Line, size: int, record: RequestRecord) -> msgspec.Struct:
-        """The answer; of a server that is full for now, asked again until it is not. Raises ApiError."""
+        """Return the response body. Tries again while the server answers 503. Raises ApiError."""
         prepare = partial(self._prepared, line, record)
         ask = Ask(self._models, line.body.model, size, prepare, record, line.endpoint.tasks)
         while True:
@@ -76,7 +77,8 @@ class LineExecutor:
                 await self._pause(RETRY_AFTER)
 
     def _prepared(self, line: Line, record: RequestRecord, model: ServedModel) -> Job:
-        """The line's job. Beside live requests it has the last priority unless it says one, where priorities count."""
+        """Return the line's job. Next to live requests, a line without a priority gets the last one, if the policy
+        uses priorities."""
         body = line.body
         if not self._alone and model.engine.info.policy == "priority" and getattr(body, "priority", 0) is None:
             body = body.model_copy(update={"priority": PRIORITY_LIMIT})

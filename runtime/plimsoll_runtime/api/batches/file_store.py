@@ -1,7 +1,7 @@
-"""A folder of files and batches, each of which only its owner sees. Several servers may share it.
+"""A folder of files and batches, each visible to its owner only. Several servers may share it.
 
-Every owner has a folder of its own in it, named by a hash. A file is there once its record is, which is written last;
-whatever has no record is left from an upload that broke off.
+Each owner has a subfolder named by a hash. A file exists once its record exists, which is written last; data without
+a record is the rest of an interrupted upload.
 """
 
 from __future__ import annotations
@@ -30,90 +30,91 @@ FILES, BATCHES, STORE = "files", "batches", "store"
 MAKING = "making"
 RECORD, DATA, WORK, OPEN, CANCEL, COMING = ".json", ".data", ".jsonl", ".open", ".cancel", ".coming"
 KEPT_SECONDS = 30 * 86_400.0
-"""How long a batch that has ended is told of."""
+"""How long an ended batch can be listed."""
 COMING_SECONDS = 3600.0
-"""How long an upload may be without its record before it counts as broken off."""
+"""Age above which an upload without a record counts as interrupted."""
 
 KeptT = TypeVar("KeptT", KeptFile, KeptBatch)
 _PREFIX: Final = {FILES: "file-", BATCHES: "batch_"}
 
 
 class FileStore:
-    """The folder. Its methods wait for the disk, so they are not for the event loop, but for `new_id`, `folder`, `path`
-    and `places`, which only make up names.
-    """
+    """The folder. All methods wait for the disk and must not run on the event loop, except `new_id`, `folder`,
+    `path` and `places`, which only build names."""
 
     def __init__(self, root: Path, most_bytes: int) -> None:
-        """Raises UsageError where it cannot be written to."""
+        """Open the folder. Raises UsageError if it cannot be written."""
         self._root = root
         self.most_bytes = most_bytes
         try:
             root.mkdir(parents=True, exist_ok=True)
             self.store = _store_of(root)
         except OSError as error:
-            raise UsageError(f"--files-dir {root} cannot be used: {error}") from error
+            raise UsageError(
+                f"--files-dir {root} cannot be used: {error}; choose a folder that the server can write"
+            ) from error
 
     def new_id(self, kind: str) -> str:
-        """A name that says which store it is of."""
+        """Return a new id that contains the store's own name."""
         return f"{_PREFIX[kind]}{self.store}{secrets.token_hex(12)}"
 
     def folder(self, owner: str, kind: str) -> Path:
-        """Where an owner's files or batches are, once there is one."""
+        """Return the path of an owner's files or batches. It may not exist yet."""
         return self._root / sha256(owner.encode()).hexdigest()[:32] / kind
 
     def make_folder(self, owner: str, kind: str) -> None:
-        """See to it that the folder is there."""
+        """Create the folder of an owner's files or batches."""
         self.folder(owner, kind).mkdir(parents=True, exist_ok=True)
 
     def path(self, owner: str, kind: str, name: str, suffix: str) -> Path:
-        """A place for something of a file or batch."""
+        """Return the path of one part of a file or batch."""
         return self.folder(owner, kind) / f"{name}{suffix}"
 
     def places(self, owner: str, name: str) -> OutputPaths:
-        """Where a batch is worked on."""
+        """Return the paths of a batch's work."""
         return OutputPaths(self.path(owner, BATCHES, name, WORK))
 
     def file(self, owner: str, name: str) -> KeptFile:
-        """Raises ApiError (404) for what is not there, or is somebody else's."""
+        """Return a file's record. Raises ApiError (404) if it does not exist or belongs to another owner."""
         kept = self._read(owner, FILES, name, KeptFile)
         if kept is None or kept.is_over(time.time()):
             raise _unknown("file", name)
         return kept
 
     def batch(self, owner: str, name: str) -> KeptBatch:
-        """Raises ApiError (404) likewise."""
+        """Return a batch's record. Raises ApiError (404) if it does not exist or belongs to another owner."""
         kept = self._read(owner, BATCHES, name, KeptBatch)
         if kept is None:
             raise _unknown("batch", name)
         return kept
 
     def files(self, owner: str) -> list[KeptFile]:
-        """All of them, the newest first."""
+        """Return the owner's files, the newest first."""
         now = time.time()
         kept = [each for each in self._all(self.folder(owner, FILES), KeptFile) if not each.is_over(now)]
         return sorted(kept, key=_age, reverse=True)
 
     def batches(self, owner: str) -> list[KeptBatch]:
-        """All of them, the newest first."""
+        """Return the owner's batches, the newest first."""
         return sorted(self._all(self.folder(owner, BATCHES), KeptBatch), key=_age, reverse=True)
 
     def unfinished(self) -> list[KeptBatch]:
-        """Everybody's batches that have not come to their end, the oldest first."""
+        """Return the batches of all owners that have not ended, the oldest first."""
         opened = self._root.glob(f"*/{BATCHES}/*{OPEN}")
         found = [each for path in opened if (each := _read(path.with_suffix(RECORD), KeptBatch)) is not None]
         return sorted(found, key=_age)
 
     def keep_file(self, owner: str, kept: KeptFile, data: Path) -> None:
-        """A file is whole: `data`, which is safe, becomes its own."""
+        """Make a file visible: move its synced `data` into place and write its record."""
         data.replace(self.path(owner, FILES, kept.told.id, DATA))
         self.keep_record(owner, kept)
 
     def keep_record(self, owner: str, kept: KeptFile) -> None:
-        """The same for data that is in its place already."""
+        """Write the record of a file whose data is in place."""
         write_durably(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
 
     def keep_batch(self, kept: KeptBatch) -> None:
-        """What a batch is now."""
+        """Write the batch's record, and mark it as open or ended."""
         is_open = self.path(kept.owner, BATCHES, kept.told.id, OPEN)
         if kept.told.status not in FINAL:
             self.make_folder(kept.owner, BATCHES)
@@ -124,39 +125,39 @@ class FileStore:
 
     @contextmanager
     def making(self, owner: str) -> Iterator[None]:
-        """Nobody else, on whichever server, makes a batch of that owner meanwhile."""
+        """Hold the lock for creating batches of an owner, across all servers."""
         self.make_folder(owner, BATCHES)
         with (self.folder(owner, BATCHES) / MAKING).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def cancel(self, kept: KeptBatch) -> None:
-        """Ask whoever works on a batch to end it."""
+        """Ask the worker of a batch to end it."""
         self.path(kept.owner, BATCHES, kept.told.id, CANCEL).touch()
 
     def cancelled_at(self, owner: str, name: str) -> int | None:
-        """When that was (Unix time), where it was."""
+        """Return the Unix time of the cancellation, None if there was none."""
         try:
             return int(self.path(owner, BATCHES, name, CANCEL).stat().st_mtime)
         except FileNotFoundError:
             return None
 
     def forget_cancel(self, owner: str, name: str) -> None:
-        """The batch has ended."""
+        """Remove the mark of a cancellation, once the batch has ended."""
         self.path(owner, BATCHES, name, CANCEL).unlink(missing_ok=True)
 
     def drop_file(self, owner: str, name: str) -> None:
-        """Raises ApiError (404)."""
+        """Delete a file. Raises ApiError (404)."""
         self.file(owner, name)
         for suffix in (RECORD, DATA):
             self.path(owner, FILES, name, suffix).unlink(missing_ok=True)
 
     def used_bytes(self) -> int:
-        """What all files take, those that are coming too."""
+        """Return the size of all files in bytes, including uploads in progress."""
         return sum(self._size(path) for path in self._root.glob(f"*/{FILES}/*") if path.suffix in (DATA, COMING))
 
     def sweep(self) -> None:
-        """Delete what is over: files whose time is up, batches that ended long ago, uploads that broke off."""
+        """Delete expired files, batches that ended long ago and interrupted uploads."""
         now = time.time()
         for path in self._root.glob(f"*/{FILES}/*{COMING}"):
             with suppress(FileNotFoundError):
@@ -188,7 +189,7 @@ class FileStore:
 
 
 def _read(path: Path, form: type[KeptT]) -> KeptT | None:
-    """A record; None where there is none, or one of another version."""
+    """Return a record; None if it does not exist or was written by another version."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=form)
     except FileNotFoundError:
@@ -199,18 +200,18 @@ def _read(path: Path, form: type[KeptT]) -> KeptT | None:
 
 
 def _age(kept: KeptFile | KeptBatch) -> tuple[int, str]:
-    """The oldest is first by this."""
+    """Return the sort key by age, the oldest first."""
     return kept.told.created_at, kept.told.id
 
 
 def _is_name(kind: str, name: str) -> bool:
-    """Whether it can be one of ours: anything else could lead elsewhere."""
+    """Return whether `name` has the form of our ids; anything else could be a path to another file."""
     rest = name.removeprefix(_PREFIX[kind])
     return name != rest and rest.isascii() and rest.isalnum() and len(rest) <= 64
 
 
 def _store_of(root: Path) -> str:
-    """The store's own name, made when it is first used; servers that share it read the same."""
+    """Return the store's own name, which the first server creates and all servers that share the store read."""
     path = root / STORE
     fresh = root / f"{STORE}.{secrets.token_hex(4)}"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""One batch on its way from its file of lines to its files of answers and of errors."""
+"""Runs one batch from its input file to its output and error files."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils.threads import in_thread_to_its_end
 
 KEEP_SECONDS = 2.0
-"""Between two times that a batch's counts are kept."""
+"""Seconds between two writes of a batch's counts."""
 MOST_TRIES = 5
-"""How often a batch is taken up without one more answer: a line that ends its engine would end every server in turn."""
+"""Most starts of a batch without one more result: a line that kills the engine would otherwise end one server after
+another."""
 WINDOW = Window(512, 2 * 2**20)
-"""How much is sorted at a time: the event loop, and so every request, waits for that, some milliseconds."""
+"""Rows sorted at a time. The event loop, and so every request, waits some milliseconds for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class WorkerContext:
 
 
 class Work:
-    """One batch, for whoever has opened its store."""
+    """One batch, run by the holder of its store's lock."""
 
     def __init__(
         self,
@@ -86,12 +87,12 @@ class Work:
         self._terms = Terms(told.id, told.created_at, told.endpoint, strict=True, tenant=kept.tenant)
 
     async def run(self) -> None:
-        """From wherever it is to its end."""
+        """Run the batch from its present state to its end."""
         if self._store.end is None:
             if self._told.status == VALIDATING and await self._ends_early() is None and not await self._validate():
                 return
             if not await asyncio.to_thread(self._input.exists):
-                await self._fail([BatchFault("input_file_missing", "The input file is gone.", "input_file_id")])
+                await self._fail([BatchFault("input_file_missing", "The input file was deleted.", "input_file_id")])
                 return
             if await self._may_try():
                 await self._answer()
@@ -100,17 +101,17 @@ class Work:
         await self._finalize()
 
     async def _validate(self) -> bool:
-        """Whether there is something to ask, and here; the batch has failed otherwise, or is another server's."""
+        """Return whether lines can run on this server. Otherwise the batch has failed, or another server runs it."""
         told = self._told
         try:
             checked = await asyncio.to_thread(lambda: check_lines(self._rows(), self._terms))
             faults = checked.faults
         except (ApiError, UsageError, OSError) as error:
-            faults = [BatchFault("invalid_input_file", f"The input cannot be read: {error}.", "input_file_id")]
+            faults = [BatchFault("invalid_input_file", f"The input file cannot be read: {error}.", "input_file_id")]
         else:
             told.request_counts.total, told.model = checked.lines, checked.model
         if not faults and told.model not in self._names and not self._context.shared:
-            message = f"The model '{told.model}' does not exist here; there is {', '.join(sorted(self._names))}."
+            message = f"The model '{told.model}' does not exist; this server has {', '.join(sorted(self._names))}."
             faults = [BatchFault("model_not_found", message, "body.model", 1)]
         terms = self._kept.terms
         if not faults and terms is not None and not terms.may_use(told.model or ""):
@@ -131,7 +132,7 @@ class Work:
         self._store.remove()
 
     async def _answer(self) -> None:
-        """Ask what is left, until all is answered, or the batch is cancelled or its time is up."""
+        """Run the remaining lines until all are done, or the batch is cancelled or expires."""
         answering = LineExecutor(self._context.models, self._terms, alone=False)
         terms, generates = self._kept.terms, ENDPOINTS[self._told.endpoint].tasks == GENERATES
         allowance = Allowance(terms) if terms is not None and terms.is_limited else None
@@ -170,20 +171,20 @@ class Work:
         await self._close_as(COMPLETED if early is None or not running.cancelled() else early)
 
     async def _may_try(self) -> bool:
-        """Count that it was taken up. False where that has come too often to no answer more."""
+        """Count another start. Return False if too many starts gave no new result."""
         kept, rows = self._kept, self._store.tally.rows
         if rows > kept.rows:
             kept.tries, kept.rows = 0, rows
         kept.tries += 1
         if kept.tries > MOST_TRIES:
-            message = f"The batch was begun {MOST_TRIES} times without one more answer: its next lines may be at fault."
+            message = f"The batch was started {MOST_TRIES} times without a new result; its next lines may be at fault."
             kept.told.errors = BatchFaults([BatchFault("no_progress", message)])
             return False
         await self._keep()
         return True
 
     async def _close_as(self, status: str) -> None:
-        """No more lines are asked."""
+        """Stop running lines; the batch will end with this status."""
         self._kept.ends_as = status
         self._told.status, self._told.finalizing_at = FINALIZING, int(self._now())
         self._count()
@@ -191,7 +192,7 @@ class Work:
         await in_thread_to_its_end(self._store.finish)
 
     async def _wait(self, running: asyncio.Task[None]) -> None:
-        """A while, or until it is done, or there is something to look at."""
+        """Wait until `running` is done, `wake` is set, or the counts are due."""
         woken = asyncio.create_task(self.wake.wait())
         try:
             await asyncio.wait({running, woken}, timeout=KEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -200,7 +201,7 @@ class Work:
             self.wake.clear()
 
     async def _ends_early(self) -> str | None:
-        """What it ends as though lines are left; None while it goes on."""
+        """Return the status with which the batch ends early; None if it continues."""
         if await self._cancelled_at() is not None:
             return CANCELLED
         return EXPIRED if self._now() >= self._told.expires_at else None
@@ -209,13 +210,13 @@ class Work:
         return await asyncio.to_thread(self._file_store.cancelled_at, self._kept.owner, self._told.id)
 
     def _tell_expired(self) -> None:
-        fault = LineFault("batch_expired", "The batch's time was up before this line was asked.")
+        fault = LineFault("batch_expired", "The batch expired before this line ran.")
         for row in self._rows():
             if row.number not in self._store.done:
                 self._store.take(Answered(row.number, unasked_line(row, self._terms, fault), failed=True))
 
     async def _finalize(self) -> None:
-        """Put the files in their places. Cut short, it is done again."""
+        """Move the files into place and end the batch. Can be repeated after a crash."""
         told, now = self._told, int(self._now())
         self._count()
         told.output_file_id = await asyncio.to_thread(self._publish, ANSWERS, "output")
@@ -235,7 +236,7 @@ class Work:
         self._store.remove()
 
     def _publish(self, part: str, what: str) -> str | None:
-        """One of the work's files becomes a file of its owner's; None where there is nothing in it."""
+        """Turn one of the work's files into a file of the owner; return its id, None if it is empty."""
         owner, name = self._kept.owner, self._file_id(what)
         data = self._file_store.places(owner, self._told.id).work / part
         placed = self._file_store.path(owner, FILES, name, DATA)
@@ -250,7 +251,7 @@ class Work:
         return name
 
     def _file_id(self, what: str) -> str:
-        """The same whenever it is asked for, so that what was cut short makes no second file."""
+        """Return the id of an output file; it is deterministic, so that a repeated publication makes no second file."""
         return f"file-{self._told.id.removeprefix('batch_')}{what}"
 
     @property
@@ -258,7 +259,7 @@ class Work:
         return self._file_store.path(self._kept.owner, FILES, self._told.input_file_id, DATA)
 
     def _rows(self) -> Iterator[Row]:
-        """Raises OSError where the input is gone."""
+        """Yield the rows of the input. Raises OSError if it was deleted."""
         status = self._input.stat()
         kind = FileKind(JSONL, "", self._told.input_file_id)
         return read_rows([InputFile(self._input, kind, status.st_size, status.st_mtime_ns)], ALL)
@@ -269,7 +270,7 @@ class Work:
         self._told.usage = BatchUsage.of(tally)
 
     async def _keep(self) -> None:
-        """Write down what the batch is now, where that has changed."""
+        """Write the batch's record if it has changed."""
         data = msgspec.json.encode(self._kept)
         if data != self._last:
             self._last = data

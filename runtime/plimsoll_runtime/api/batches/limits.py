@@ -19,18 +19,17 @@ from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.errors import UNREADABLE
 
 HEADER = "x-plimsoll-batch"
-"""Between gateway and runtime: a `KeyTerms` as JSON, in a request that makes a batch."""
+"""Header from gateway to runtime: a `KeyTerms` as JSON, in a request that creates a batch."""
 MINUTE = BEGINS_AFTER = 60.0
 BYTES_PER_TOKEN, USUAL_ANSWER = 4, 256
-"""As gateways take a request's tokens before its answer tells them (tests/contract)."""
+"""How gateways estimate a request's tokens before its response reports them (tests/contract)."""
 
 Limit = Annotated[int, Meta(ge=1)]
 
 
 class KeyTerms(msgspec.Struct, frozen=True, rename="camel"):
-    """Of the key that makes a batch: its name, the models that it may ask (patterns), how many batches of its may be
-    open at once, and the requests and tokens of each of them in any minute; None for no limit.
-    """
+    """Terms of the key that creates a batch: its name, the models that it may use (patterns), how many of its
+    batches may be open at the same time, and each batch's requests and tokens a minute; None means no limit."""
 
     key: str
     models: tuple[str, ...]
@@ -44,26 +43,27 @@ class KeyTerms(msgspec.Struct, frozen=True, rename="camel"):
         return (self.requests_per_minute, self.tokens_per_minute) != (None, None)
 
     def may_use(self, model: str) -> bool:
-        """Whether the key is for the model of that name."""
+        """Return whether the key may use the model."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
 def read_terms(text: str | None) -> KeyTerms | None:
-    """What a gateway said; None where it said nothing. Raises ApiError (503) for what is none: no client wrote it."""
+    """Return the terms that a gateway sent; None if it sent none. Raises ApiError (503) for invalid terms, which a
+    client cannot have sent."""
     if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=KeyTerms)
     except UNREADABLE as error:
         raise unavailable(
-            f"The gateway's terms for batches cannot be read ({error}); it must be of this version."
+            f"The gateway's batch terms cannot be read ({error}); run gateway and runtime in the same version."
         ) from error
 
 
 def too_many_open(terms: KeyTerms) -> ApiError:
-    """429: as many batches of the key are open as may be."""
+    """Return the error (429) for a key that has as many open batches as it may have."""
     return ApiError(
-        f"No more than {terms.at_once} batches of the API key '{terms.key}' may be open at once. Wait for one to end.",
+        f"The API key '{terms.key}' has {terms.at_once} open batches, its limit; wait until one ends.",
         status=HTTPStatus.TOO_MANY_REQUESTS,
         code="rate_limit_exceeded",
     )
@@ -81,7 +81,7 @@ class _Line(msgspec.Struct):
 
 
 def expected_tokens(line: bytes, *, generates: bool) -> int:
-    """About how many tokens a line takes. What it says that cannot be read is for its endpoint to refuse."""
+    """Estimate the tokens of a line. Invalid fields are ignored here; the endpoint refuses them."""
     prompt = 1 + len(line) // BYTES_PER_TOKEN
     if not generates:
         return prompt
@@ -100,12 +100,12 @@ class _Spent:
 
 
 class Allowance:
-    """One batch's, minute by minute: no minute, wherever it begins, has more. It begins when a minute is over, since a
-    batch of the key that has ended, or the server that had this one, may have used up the last one.
+    """Limits one batch's requests and tokens in every window of a minute. The first minute is empty, since an ended
+    batch of the same key, or the server that ran this batch before, may have used up its limits.
 
-    The gateway sends the terms when a batch is made. The part of a key's limits that is meant for batches is divided by
-    the number of batches that may be open at once. So all of them together stay within it, whichever servers run them,
-    and the servers need not talk to each other.
+    The gateway sends the terms when a batch is created. It divides the part of a key's limits for batches by the
+    number of batches that may be open at the same time. All batches together therefore stay within that part,
+    whichever servers run them, and the servers need no communication.
     """
 
     def __init__(
@@ -123,19 +123,18 @@ class Allowance:
         self._turn = asyncio.Lock()
 
     def refusal(self, tokens: int) -> str | None:
-        """Why a line that takes so many can never be asked; None where it can."""
+        """Return why a line with this many tokens can never run; None if it can."""
         most = self._terms.tokens_per_minute
         if most is None or tokens <= most:
             return None
         return (
-            f"The line may take some {tokens} tokens (of its text and max_tokens), and a batch of the API key "
-            f"'{self._terms.key}' has {most} a minute. Send a shorter one, or a smaller max_tokens."
+            f"The line may take about {tokens} tokens (of its text and max_tokens), above the limit of {most} a minute "
+            f"for a batch of the API key '{self._terms.key}'; shorten the line or reduce max_tokens."
         )
 
     async def take(self, tokens: int) -> Callable[[int], None]:
-        """Wait until a line may be asked that takes so many, in the order of asking. What is returned is told how many
-        they were.
-        """
+        """Wait until a line with this many tokens may run, in the order of calls. Return a function that records how
+        many tokens it took."""
         async with self._turn:
             while (seconds := self._seconds_until(tokens)) > 0:
                 await self._pause(seconds)
@@ -148,7 +147,7 @@ class Allowance:
             if now - spent.at < MINUTE:
                 self._tokens += actual - spent.tokens
                 spent.tokens = actual
-            elif actual > spent.tokens:  # it has not counted yet
+            elif actual > spent.tokens:  # counts as tokens of the present minute
                 self._spent.append(_Spent(now, actual - spent.tokens))
                 self._tokens += actual - spent.tokens
 
@@ -167,13 +166,14 @@ class Allowance:
 
 
 LOOK_SECONDS = 0.2
-"""How long it may take to be seen that no request of a client is in flight any more."""
+"""Longest delay until a change in the number of live requests is noticed."""
 CROWDED = 4
-"""By how much the bound is divided while one is."""
+"""Divisor of the limit while live requests are in flight."""
 
 
 class Pace:
-    """Lets lines begin. `live`: how many requests of clients are in flight. Used on the event loop only."""
+    """Limits how many lines run. `live` returns the number of client requests in flight. Used on the event loop
+    only."""
 
     def __init__(self, most: int, live: Callable[[], int]) -> None:
         self.most = most
@@ -184,12 +184,12 @@ class Pace:
 
     @property
     def allowed(self) -> int:
-        """How many lines may be under way now."""
+        """How many lines may run at present."""
         return max(1, self.most // CROWDED) if self._live() else self.most
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """A line's time with the engine, which begins when there is room, in the order of asking."""
+        """Wait for a slot and hold it, in the order of calls."""
         begins = asyncio.get_running_loop().create_future()
         self._waiting.append(begins)
         self._let_in()

@@ -33,9 +33,9 @@ ENDPOINTS: Mapping[str, Endpoint[Any]] = {
     RERANK: rerank,
     CLASSIFY: classify,
 }
-"""What a line may ask."""
+"""Endpoints that a line may name."""
 _ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS, "input": EMBEDDINGS, "text_1": SCORE, "query": RERANK}
-"""Which endpoint a body is for that does not say so, by a field that it has."""
+"""The endpoint of a body without `url`, by a field that the body has."""
 _FORM = frozenset({"custom_id", "method", "url", "body"})
 MAX_ID = 512
 
@@ -72,7 +72,7 @@ class Form:
 
     @property
     def model(self) -> str | None:
-        """Which model is asked; None where no text says it."""
+        """The model that the line names; None if it has no valid name."""
         try:
             return msgspec.json.decode(self.fields.get("model", msgspec.Raw(b"null")), type=str | None)
         except UNREADABLE:
@@ -89,7 +89,7 @@ class Line:
 
 
 class LineResponse(msgspec.Struct):
-    """What the endpoint would have answered over HTTP; `ignored` is the header with fields that nothing here knows."""
+    """The HTTP response of the endpoint; `ignored` is its header with the names of unknown fields."""
 
     status_code: int
     request_id: str
@@ -98,21 +98,21 @@ class LineResponse(msgspec.Struct):
 
 
 class LineFault(msgspec.Struct):
-    """Why a line was never asked."""
+    """Why a line did not run."""
 
     code: str
     message: str
 
 
 class Source(msgspec.Struct):
-    """Where a row stands."""
+    """File and line of a row."""
 
     file: str
     line: int
 
 
 class LineAnswer(msgspec.Struct):
-    """A line of a batch's output or errors."""
+    """A line of a batch's output or error file."""
 
     id: str
     custom_id: str
@@ -122,7 +122,7 @@ class LineAnswer(msgspec.Struct):
 
 
 def custom_id_of(row: Row) -> str:
-    """What names the line, where it can be read at all."""
+    """Return the line's custom_id, or `row-INDEX` if it has none that can be read."""
     fallback = f"row-{row.index}"
     try:
         given = msgspec.json.decode(row.data, type=dict[str, msgspec.Raw]).get("custom_id")
@@ -132,7 +132,7 @@ def custom_id_of(row: Row) -> str:
 
 
 def read_form(row: Row, terms: Terms) -> Form:
-    """Which endpoint a row asks, and the body before it is checked. Raises ApiError (400)."""
+    """Return a row's endpoint and unchecked body. Raises ApiError (400)."""
     if row.fault is not None:
         raise ApiError(f"The line {row.fault}.", code="invalid_line")
     fields = _object(row.data, "The line")
@@ -149,19 +149,19 @@ def read_form(row: Row, terms: Terms) -> Form:
 
 
 def read_line(row: Row, terms: Terms) -> Line:
-    """What a row asks, checked. Raises ApiError (400) that says what is wrong with it."""
+    """Return a row's checked request. Raises ApiError (400) that says what is wrong with it."""
     form = read_form(row, terms)
     fields, endpoint = form.fields, form.endpoint
     if terms.seed is not None and "seed" in endpoint.schema.model_fields:
         fields.setdefault("seed", msgspec.Raw(b"%d" % _seed(terms.seed, row.index)))
     body = parse(msgspec.json.encode(fields), endpoint.schema)
     if body.stream:
-        raise invalid("stream", "a batch has no streams")
+        raise invalid("stream", "batches do not stream; leave it out")
     return Line(form.custom_id, endpoint, body)
 
 
 def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgspec.Struct, ignored: str) -> bytes:
-    """The line that tells an answer, or an error."""
+    """Return the output line for a response or an error response."""
     request_id = request_id_of(row, terms)
     answer = LineAnswer(f"batch_req_{request_id}", custom_id, LineResponse(status, request_id, body, ignored or UNSET))
     if terms.sourced and status != HTTPStatus.OK:
@@ -170,12 +170,12 @@ def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgsp
 
 
 def unasked_line(row: Row, terms: Terms, fault: LineFault) -> bytes:
-    """The line that tells why a row was never asked."""
+    """Return the output line for a row that did not run."""
     return msgspec.json.encode(LineAnswer(f"batch_req_{request_id_of(row, terms)}", custom_id_of(row), None, fault))
 
 
 def request_id_of(row: Row, terms: Terms) -> str:
-    """The same whenever the row is asked."""
+    """Return the request id of a row; it is the same each time the row runs."""
     return f"{terms.job}-{row.index}"
 
 
@@ -183,7 +183,7 @@ def _object(data: bytes | msgspec.Raw, what: str) -> Fields:
     try:
         return msgspec.json.decode(data, type=Fields)
     except UNREADABLE as error:
-        raise ApiError(f"{what} is no JSON object: {error}.", code="invalid_line") from error
+        raise ApiError(f"{what} is not a JSON object: {error}.", code="invalid_line") from error
 
 
 def _text(value: msgspec.Raw | None, name: str) -> str | None:
@@ -192,7 +192,7 @@ def _text(value: msgspec.Raw | None, name: str) -> str | None:
     try:
         return msgspec.json.decode(value, type=str)
     except UNREADABLE as error:
-        raise invalid(name, "it must be a text") from error
+        raise invalid(name, "it must be a string") from error
 
 
 def _custom_id(value: msgspec.Raw | None, terms: Terms) -> str | None:
@@ -206,7 +206,7 @@ def _custom_id(value: msgspec.Raw | None, terms: Terms) -> str | None:
 
 
 def _url(fields: Fields, terms: Terms) -> str:
-    """The endpoint of a line in OpenAI's form."""
+    """Return the endpoint of a line in OpenAI's format. Raises ApiError."""
     if unknown := sorted(fields.keys() - _FORM):
         raise ApiError(f"Unknown parameter: '{unknown[0][:200]}'.", param=unknown[0][:200], code="unknown_parameter")
     method, url = _text(fields.get("method"), "method"), _text(fields.get("url"), "url") or terms.endpoint
@@ -215,7 +215,7 @@ def _url(fields: Fields, terms: Terms) -> str:
     if url is None or url not in ENDPOINTS:
         raise invalid("url", f"it must be one of {', '.join(ENDPOINTS)}")
     if terms.strict and url != terms.endpoint:
-        raise invalid("url", f"all lines of this batch are for {terms.endpoint}")
+        raise invalid("url", f"it must be {terms.endpoint}, the batch's endpoint")
     return url
 
 
@@ -224,7 +224,7 @@ def _seed(seed: int, index: int) -> int:
 
 
 MAX_LINES = 50_000
-"""As many as OpenAI takes. `plimsoll batch` has no bound."""
+"""OpenAI's limit. `plimsoll batch` has none."""
 MAX_FAULTS = 20
 
 
@@ -238,19 +238,21 @@ class CheckedFile:
 
 
 def check_lines(rows: Iterable[Row], terms: Terms) -> CheckedFile:
-    """Look at every line. What is wrong with a request itself is for its answer to say; here it is about the file."""
+    """Check the form of every line. Invalid requests are not faults of the file; their own results report them."""
     faults: list[BatchFault] = []
     seen: set[str] = set()
     lines, model = 0, None
     for row in rows:
         lines += 1
         if lines > MAX_LINES:
-            faults.append(BatchFault("too_many_tasks", f"The file has more than {MAX_LINES} lines.", line=row.line))
+            faults.append(
+                BatchFault("too_many_tasks", f"The file has more than {MAX_LINES} lines; split it.", line=row.line)
+            )
             break
         fault, asked = _fault(row, terms, seen)
         model = model or asked
         if fault is None and asked != model:
-            message = f"This line asks '{asked}' and the first one '{model}'; a batch is for one model."
+            message = f"This line names the model '{asked}' and the first one '{model}'; use one model for each batch."
             fault = BatchFault("mismatched_model", message, "body.model", row.line)
         if fault is not None:
             faults.append(fault)
@@ -262,13 +264,13 @@ def check_lines(rows: Iterable[Row], terms: Terms) -> CheckedFile:
 
 
 def _fault(row: Row, terms: Terms, seen: set[str]) -> tuple[BatchFault | None, str | None]:
-    """What is wrong with a line's form, and the model that it asks."""
+    """Return a line's fault, if any, and the model that it names."""
     try:
         form = read_form(row, terms)
     except ApiError as error:
         return BatchFault(error.code or "invalid_line", error.message, error.param, row.line), None
     if form.custom_id in seen:
-        message = f"The custom_id '{form.custom_id}' stands in the file before."
+        message = f"The custom_id '{form.custom_id}' occurs in an earlier line; make it unique."
         return BatchFault("duplicate_custom_id", message, "custom_id", row.line), None
     seen.add(form.custom_id)
     return None, form.model

@@ -1,6 +1,5 @@
-"""`plimsoll batch`: an engine in this process runs the rows of a file, without HTTP. Results become JSON lines or table
-rows.
-"""
+"""`plimsoll batch`: runs the rows of a file on an engine in this process, without HTTP. Results become JSON lines or
+table rows."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def words(self) -> str | None:
-        """What was said; where nothing was but tools were called, the calls as JSON."""
+        """The output's text, or its tool calls as JSON if it has no text."""
         if self.message is None:
             return self.text
         calls = self.message.tool_calls
@@ -71,7 +70,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """`data` and `results` are of answers that have vectors, scores, ranks or labels."""
+    """A response body. Those with vectors, scores, ranks or labels have `data` or `results`."""
 
     usage: _Usage
     choices: list[_Choice] = []
@@ -80,7 +79,7 @@ class _Body(msgspec.Struct):
 
     @property
     def rows(self) -> list[_Choice]:
-        """Its choices; what is none, as JSON."""
+        """Its choices; other results become choices whose text is their JSON."""
         others = enumerate(self.data or self.results)
         return self.choices or [_Choice(index, text=bytes(each).decode()) for index, each in others]
 
@@ -98,7 +97,7 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def rows_of(line: bytes) -> list[dict[str, Any]]:
-    """A row for each choice, vector, score or label. The tokens are those of all its choices."""
+    """Return a table row for each choice, vector, score or label. Token counts are those of the whole response."""
     answer = _decoder.decode(line)
     usage = answer.response.body.usage
     return [
@@ -116,14 +115,15 @@ def rows_of(line: bytes) -> list[dict[str, Any]]:
 
 UNBOUNDED = 2**62
 AHEAD = 2
-"""How many rows are under way for each place in the engine's batch: the next ones wait there, so that no place does."""
+"""Rows in flight for each slot of the engine: the others wait in its queue, so that no slot is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """One run. `names`: what lines may call the model; `defaults`: fields of bodies that lack them, as JSON.
+    """One run. `names` are the model names that lines may use; `defaults` are fields, as JSON, for bodies that lack
+    them.
 
-    `seed`: of rows that have none of their own. `restart`: what an earlier run left is thrown away.
+    `seed` is the base of the seeds of rows without one. `restart` deletes an earlier run's files first.
     """
 
     engine: EngineConfig
@@ -141,16 +141,16 @@ class BatchConfig:
 
 
 class Board(Protocol):
-    """Shows how a run goes."""
+    """Shows the progress of a run."""
 
     def begin(self, total: int, resumed: int) -> None:
-        """The rows begin: `total` bytes are to be read, and so many rows were answered by an earlier run."""
+        """Start the display: `total` bytes of input, and the number of rows that an earlier run finished."""
 
     def passed(self, row: Row) -> None:
-        """One of those was passed over."""
+        """Count a row that an earlier run finished."""
 
     def told(self, row: Row, answered: Answered) -> None:
-        """One more is answered."""
+        """Count a new result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ Load = Callable[[BatchConfig, Progress], AbstractAsyncContextManager[ServedModel
 
 
 def run_batch(config: BatchConfig, board: Board, progress: Progress = silent, load: Load | None = None) -> Outcome:
-    """Answer all rows that have no answer yet, and put the files in their places. Raises PlimsollError."""
+    """Run all rows without a result, and move the files into place. Raises PlimsollError."""
     places = OutputPaths(config.output)
     inputs = find_inputs(config.input, places.made)
     _check(config, places, inputs)
@@ -185,22 +185,22 @@ def run_batch(config: BatchConfig, board: Board, progress: Progress = silent, lo
             store.remove()
     except OSError as error:
         raise UsageError(
-            f"{config.output} cannot be written ({error}); once it can, the same command goes on"
+            f"{config.output} cannot be written ({error}); fix this and repeat the command to resume the run"
         ) from error
     return Outcome(summary, resumed)
 
 
 def _check(config: BatchConfig, places: OutputPaths, inputs: list[InputFile]) -> None:
-    """Raises UsageError for what can be known before the model is loaded."""
+    """Raise UsageError for errors that can be found before the model is loaded."""
     if not places.output.parent.is_dir():
-        raise UsageError(f"there is no folder {places.output.parent}; make it first")
+        raise UsageError(f"the folder {places.output.parent} does not exist; create it first")
     if places.output.is_dir():
         raise UsageError(f"{places.output} is a folder; name a file in it")
     checked_kind(places.output)
     if config.prompting is not None:
         config.prompting.check()
     elif tables := [file for file in inputs if file.kind.format != JSONL]:
-        raise UsageError(f"{tables[0].path} is a table: say with --prompt-column or --template what its prompts are")
+        raise UsageError(f"{tables[0].path} is a table; give its prompts with --prompt-column or --template")
 
 
 def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
@@ -228,18 +228,18 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
 
 
 def _complete(places: OutputPaths, job: Mapping[str, object]) -> Summary | None:
-    """What an earlier run of the same job came to. Raises UsageError where another's output is in the way."""
+    """Return the summary of an earlier run of the same job. Raises UsageError if another job's output is in the way."""
     if not places.output.exists():
         return None
     summary = read_summary(places)
     if summary is None:
-        raise UsageError(f"{places.output} is there already; give another OUTPUT, or replace it with --restart")
+        raise UsageError(f"{places.output} exists already; choose another OUTPUT, or replace it with --restart")
     check_same(job, summary.job, str(places.output))
     return summary
 
 
 def _now() -> int:
-    """Unix time, or what SOURCE_DATE_EPOCH says instead, so that two runs may write the same bytes."""
+    """Return SOURCE_DATE_EPOCH if it is set, so that runs are reproducible; otherwise the Unix time."""
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     return int(given) if given.isdecimal() else int(time.time())
 
@@ -258,7 +258,7 @@ async def _answer(
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = LineExecutor(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told, board.passed)
-        with quick_switches(), seldom_collected():  # what the load has left is looked through first, as part of it
+        with quick_switches(), seldom_collected():  # collects the load's garbage first, outside the measured time
             store.start()
             await runner.run(read_rows(inputs, config.shard, config.prompting))
         if model.engine.failure is not None:
@@ -267,7 +267,7 @@ async def _answer(
 
 @asynccontextmanager
 async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
-    """The model, in this process."""
+    """Load the model in this process, and stop its engine at the end of the context."""
     from plimsoll_runtime.driver.build.engine import build_engine
     from plimsoll_runtime.driver.build.model_files import find_files
     from plimsoll_runtime.driver.clients.inline_client import InlineEngine

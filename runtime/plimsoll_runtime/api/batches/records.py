@@ -1,4 +1,4 @@
-"""Files and batches: as OpenAI's clients see them, and as they are kept."""
+"""Files and batches: as OpenAI's clients see them, and as they are stored."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VALIDATING, FAILED, IN_PROGRESS, FINALIZING = "validating", "failed", "in_progre
 COMPLETED, EXPIRED, CANCELLING, CANCELLED = "completed", "expired", "cancelling", "cancelled"
 FINAL = frozenset({FAILED, COMPLETED, EXPIRED, CANCELLED})
 INPUT, OUTPUT = "batch", "batch_output"
-"""What files are for."""
+"""Purposes of files."""
 
 
 class FileAnswer(msgspec.Struct, tag_field="object", tag="file"):
-    """A file. Sizes in bytes, times Unix time; `expires_at` is null for one that stays."""
+    """A file. Sizes in bytes, times in Unix time; `expires_at` is null for a file that does not expire."""
 
     id: str
     bytes: int
@@ -33,7 +33,7 @@ class FileAnswer(msgspec.Struct, tag_field="object", tag="file"):
 
 
 class FileList(msgspec.Struct, tag_field="object", tag="list"):
-    """Files, and whether there are more."""
+    """A page of files, and whether more follow."""
 
     data: list[FileAnswer]
     has_more: bool
@@ -42,14 +42,14 @@ class FileList(msgspec.Struct, tag_field="object", tag="list"):
 
 
 class FileDeleted(msgspec.Struct, tag_field="object", tag="file"):
-    """A file that is gone."""
+    """A deleted file."""
 
     id: str
     deleted: bool = True
 
 
 class BatchCounts(msgspec.Struct):
-    """How many lines there are, and how many are answered or have failed."""
+    """How many lines there are, and how many have completed or failed."""
 
     total: int = 0
     completed: int = 0
@@ -57,7 +57,7 @@ class BatchCounts(msgspec.Struct):
 
 
 class BatchFault(msgspec.Struct):
-    """What was wrong with a line of the input (from 1), or with the whole."""
+    """A fault of a line of the input (from 1), or of the whole file."""
 
     code: str
     message: str
@@ -66,25 +66,25 @@ class BatchFault(msgspec.Struct):
 
 
 class BatchFaults(msgspec.Struct, tag_field="object", tag="list"):
-    """The first of them."""
+    """The first faults of a batch."""
 
     data: list[BatchFault]
 
 
 class CachedTokens(msgspec.Struct):
-    """How many tokens of prompts came out of the prefix cache."""
+    """How many prompt tokens were in the prefix cache."""
 
     cached_tokens: int = 0
 
 
 class ReasoningTokens(msgspec.Struct):
-    """Always 0: tokens of thoughts are not told apart here."""
+    """Always 0: reasoning tokens are not counted separately."""
 
     reasoning_tokens: int = 0
 
 
 class BatchUsage(msgspec.Struct):
-    """The tokens of all answers so far."""
+    """The tokens of all finished lines."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -100,7 +100,7 @@ class BatchUsage(msgspec.Struct):
 
 
 class BatchAnswer(msgspec.Struct, tag_field="object", tag="batch", kw_only=True):
-    """A batch. Times are Unix time, null for what has not come to pass."""
+    """A batch. Times are Unix time, null for events that have not happened."""
 
     id: str
     endpoint: str
@@ -126,7 +126,7 @@ class BatchAnswer(msgspec.Struct, tag_field="object", tag="batch", kw_only=True)
 
 
 class BatchList(msgspec.Struct, tag_field="object", tag="list"):
-    """Batches, and whether there are more."""
+    """A page of batches, and whether more follow."""
 
     data: list[BatchAnswer]
     has_more: bool
@@ -135,20 +135,19 @@ class BatchList(msgspec.Struct, tag_field="object", tag="list"):
 
 
 class KeptFile(msgspec.Struct):
-    """A file as it is kept."""
+    """A stored file."""
 
     told: FileAnswer
 
     def is_over(self, now: float) -> bool:
-        """Whether its time is up."""
+        """Return whether the file has expired."""
         return self.told.expires_at is not None and self.told.expires_at <= now
 
 
 class KeptBatch(msgspec.Struct):
-    """A batch as it is kept: `owner` and `tenant` are those of who made it (see `RequestRecord`), `ends_as` what it
-    becomes once its files are in their places, where that is known. `tries`: how often it was taken up since it had
-    `rows` answers and no more. `terms`: what its key is held to, where a gateway said so.
-    """
+    """A stored batch. `owner` and `tenant` are those of its creator (see `RequestRecord`), `ends_as` is its final
+    status once that is known. `tries` counts the starts since it had `rows` results. `terms` are the limits of its
+    key, if a gateway sent them."""
 
     told: BatchAnswer
     owner: str
@@ -159,12 +158,12 @@ class KeptBatch(msgspec.Struct):
     terms: KeyTerms | None = None
 
     def fail(self, faults: list[BatchFault], now: float) -> None:
-        """End it, for these reasons."""
+        """End the batch as failed, with these faults."""
         self.told.errors, self.told.status, self.told.failed_at = BatchFaults(faults), FAILED, int(now)
 
 
 class BatchRequest(Lenient):
-    """What makes a batch of a file."""
+    """The body of a request that creates a batch."""
 
     input_file_id: Annotated[str, Field(max_length=128)]
     endpoint: str

@@ -35,7 +35,7 @@ _PADDING, _LINE_END, _HEADERS_END = b" \t", b"\r\n", b"\r\n\r\n"
 
 
 class MultipartError(ValueError):
-    """It is no such body; the message says why."""
+    """The body is not valid multipart/form-data; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class PartBegins:
 
 @dataclass(frozen=True, slots=True)
 class PartData:
-    """More of the part that began last."""
+    """More data of the present part."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PartEnds:
-    """That part is whole."""
+    """The present part is complete."""
 
 
 Event = PartBegins | PartData | PartEnds
@@ -70,16 +70,16 @@ class _State(Enum):
 
 
 def boundary_of(content_type: str) -> bytes:
-    """What stands between the parts of the body. Raises MultipartError where the header names none."""
+    """Return the boundary between the parts of a body. Raises MultipartError if the header has none."""
     kind, _, rest = content_type.partition(";")
     found = _BOUNDARY.search(rest)
     if kind.strip().lower() != "multipart/form-data" or found is None:
-        raise MultipartError("the body must be multipart/form-data with a boundary")
+        raise MultipartError("it must be multipart/form-data with a boundary")
     return (found[1] or found[2]).encode("latin-1", "replace")
 
 
 class MultipartReader:
-    """One body."""
+    """A parser of one multipart body."""
 
     def __init__(self, boundary: bytes) -> None:
         self._delimiter = b"\r\n--" + boundary
@@ -88,7 +88,7 @@ class MultipartReader:
         self._parts = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """What more of the body says. Raises MultipartError."""
+        """Parse more of the body and yield its events. Raises MultipartError."""
         self._rest += data
         while self._state is not _State.END:
             before = self._state
@@ -98,14 +98,14 @@ class MultipartReader:
                 yield from self._read_headers()
             else:
                 yield from self._read_data()
-            if before is self._state:  # for more there must come more
+            if before is self._state:  # needs more data
                 return
         self._rest.clear()
 
     def finish(self) -> None:
-        """Nothing follows. Raises MultipartError where the body has not come to its end."""
+        """End the body. Raises MultipartError if its last boundary is missing."""
         if self._state is not _State.END:
-            raise MultipartError("the body ends before its last boundary")
+            raise MultipartError("it ends before its last boundary")
 
     def _read_data(self) -> Iterator[Event]:
         inside = self._state is _State.DATA
@@ -130,20 +130,20 @@ class MultipartReader:
             return
         line = bytes(self._rest.lstrip(_PADDING))
         if line.startswith(_LINE_END):
-            self._rest = bytearray(line)  # the line end begins the headers, which may be none
+            self._rest = bytearray(line)  # keep the line end: it ends an empty list of headers
             self._state = _State.HEADERS
         elif line not in (b"", b"\r", b"-") or len(self._rest) > MAX_HEADERS:
-            raise MultipartError("a boundary is followed by something else than a line's end")
+            raise MultipartError("text follows a boundary on the same line")
 
     def _read_headers(self) -> Iterator[Event]:
         end = self._rest.find(_HEADERS_END)
         if (len(self._rest) if end < 0 else end) > MAX_HEADERS:
-            raise MultipartError(f"a part's headers are longer than {MAX_HEADERS} bytes")
+            raise MultipartError(f"the headers of a part are longer than the limit of {MAX_HEADERS} bytes")
         if end < 0:
             return
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise MultipartError(f"it has more than {MAX_PARTS} parts")
+            raise MultipartError(f"it has more parts than the limit of {MAX_PARTS}")
         begins = _begins(self._rest[:end].decode("utf-8", "replace"))
         del self._rest[: end + len(_HEADERS_END)]
         self._state = _State.DATA
@@ -163,13 +163,13 @@ def _begins(headers: str) -> PartBegins:
 
 
 FORM_BYTES = 2**20
-"""Of the form around a file, at most."""
+"""Most bytes of the form around a file."""
 MAX_FIELD_BYTES = 4096
 PIECE_BYTES = 2**20
 LOOK_BYTES = 16 * 2**20
-"""After so many of an upload it is seen again whether there is room for all files."""
+"""Bytes of an upload between two checks of the limit of all files."""
 EXPIRES = range(3600, 2_592_001)
-"""Seconds that a file may be asked to stay."""
+"""Allowed lifetimes of a file, in seconds."""
 UPLOAD = {
     "type": "object",
     "properties": {
@@ -181,12 +181,12 @@ UPLOAD = {
     "required": ["file", "purpose"],
     "additionalProperties": False,
 }
-"""The form, as a schema."""
+"""JSON schema of the form."""
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
 async def receive_file(request: Request, file_store: FileStore, owner: str) -> FileAnswer:
-    """Read the form, and keep its file. Raises ApiError, ClientGoneError."""
+    """Read the form and store its file. Raises ApiError, ClientGoneError."""
     try:
         reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
     except MultipartError as error:
@@ -213,7 +213,7 @@ async def receive_file(request: Request, file_store: FileStore, owner: str) -> F
 
 
 async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], file_store: FileStore) -> None:
-    """Raises ApiError (413) for what certainly does not fit."""
+    """Raise ApiError (413) if the declared size exceeds a limit."""
     size, most = declared_bytes(request), body_limit(request.scope)
     used = await asyncio.to_thread(file_store.used_bytes)
     if size > most + FORM_BYTES or used + size > file_store.most_bytes:
@@ -223,7 +223,7 @@ async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], fil
 
 
 class _Coming:
-    """One form: its fields, and its file of at most `most` bytes, which is written beside its place."""
+    """An upload in progress: its fields, and its file of at most `most` bytes, written under a temporary name."""
 
     def __init__(self, file_store: FileStore, owner: str, most: int) -> None:
         self._file_store = file_store
@@ -239,7 +239,7 @@ class _Coming:
         self._descriptor: int | None = None
 
     def take(self, event: Event) -> None:
-        """What the form says next. Raises ApiError."""
+        """Apply an event of the form. Raises ApiError."""
         match event:
             case PartBegins(name, filename):
                 self._begin(name, filename)
@@ -247,7 +247,7 @@ class _Coming:
                 self._add(data)
 
     async def write(self, *, all_of_it: bool = False) -> None:
-        """Put what has come on the disk, once it is worth it. Raises ApiError where all files have no more room."""
+        """Write the buffer once it is large enough. Raises ApiError if the limit of all files is exceeded."""
         if len(self._buffer) >= PIECE_BYTES or all_of_it:
             data, self._buffer = self._buffer, bytearray()
             await in_thread_to_its_end(partial(self._write, data))
@@ -257,7 +257,7 @@ class _Coming:
                 raise _full(self._file_store)
 
     async def keep(self) -> FileAnswer:
-        """The form is whole: its file is one from here on. Raises ApiError."""
+        """Store the file of a complete form. Raises ApiError."""
         if self._filename is None:
             raise ApiError("Missing required parameter: 'file'.", param="file", code="missing_required_parameter")
         now = int(time.time())
@@ -268,7 +268,7 @@ class _Coming:
         return told
 
     def close(self) -> None:
-        """Nothing is left of a file that was not kept."""
+        """Delete the temporary file, if it was not stored."""
         if self._descriptor is not None:
             os.close(self._descriptor)
         with suppress(FileNotFoundError):
@@ -281,7 +281,7 @@ class _Coming:
     def _begin(self, name: str, filename: str | None) -> None:
         if name == "file" and filename is not None:
             if self._filename is not None:
-                raise invalid("file", "there is more than one")
+                raise invalid("file", "the form has more than one; send a single file")
             self._filename, self._field = _plain_name(filename), None
         elif name in _FIELDS and filename is None:
             self._field = self._fields[name] = bytearray()
@@ -292,7 +292,9 @@ class _Coming:
         if self._field is not None:
             self._field += data
             if len(self._field) > MAX_FIELD_BYTES:
-                raise ApiError(f"A field of the form is longer than {MAX_FIELD_BYTES} bytes.", code="invalid_value")
+                raise ApiError(
+                    f"A field of the form is longer than the limit of {MAX_FIELD_BYTES} bytes.", code="invalid_value"
+                )
             return
         self._size += len(data)
         if self._size > self._most:
@@ -303,7 +305,7 @@ class _Coming:
         if self._descriptor is None:
             self._file_store.make_folder(self._owner, FILES)
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        write_at(self._descriptor, data, self._size - len(data))  # the file's last bytes so far
+        write_at(self._descriptor, data, self._size - len(data))  # these are the last bytes of the file so far
 
     def _keep(self, told: FileAnswer) -> None:
         assert self._descriptor is not None
@@ -319,7 +321,7 @@ class _Coming:
         if given is None:
             raise ApiError("Missing required parameter: 'purpose'.", param="purpose", code="missing_required_parameter")
         if given != INPUT:
-            raise invalid("purpose", f"files are for one thing here, '{INPUT}'")
+            raise invalid("purpose", f"it must be '{INPUT}'")
         return given
 
     def _expires_at(self, now: int) -> int | None:
@@ -329,24 +331,24 @@ class _Coming:
         if anchor != "created_at":
             raise invalid("expires_after[anchor]", "it must be 'created_at'")
         if seconds is None or not re.fullmatch("[0-9]{1,9}", seconds) or int(seconds) not in EXPIRES:
-            raise invalid("expires_after[seconds]", f"it must be from {EXPIRES[0]} to {EXPIRES[-1]}")
+            raise invalid("expires_after[seconds]", f"it must be an integer from {EXPIRES[0]} to {EXPIRES[-1]}")
         return now + int(seconds)
 
 
 def _plain_name(given: str) -> str:
-    """A file's own name, without folders and what cannot be shown."""
+    """Return a file's base name, without unprintable characters."""
     name = given.replace("\\", "/").rpartition("/")[2]
     return "".join(c for c in name if c.isprintable())[:255] or "file"
 
 
 def _told(error: MultipartError | ApiError) -> ApiError:
-    """What the client is told of it."""
+    """Return the error for the client."""
     return error if isinstance(error, ApiError) else ApiError(f"Invalid body: {error}.", code="invalid_multipart")
 
 
 def _too_large(most: int) -> ApiError:
     return ApiError(
-        f"The file is larger than {most} bytes ({OPTION}); split it.",
+        f"The file is larger than the limit of {most} bytes ({OPTION}); split it.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         param="file",
         code="file_too_large",
@@ -356,7 +358,7 @@ def _too_large(most: int) -> ApiError:
 
 def _full(file_store: FileStore) -> ApiError:
     return ApiError(
-        f"All files together may take {file_store.most_bytes} bytes here (--files-size): delete some first.",
+        f"All files together would exceed the limit of {file_store.most_bytes} bytes (--files-size); delete some first.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         param="file",
         code="files_full",

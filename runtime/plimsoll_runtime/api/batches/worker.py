@@ -1,4 +1,4 @@
-"""Finds the open batches of a file store, and runs a few of them at a time."""
+"""Finds the open batches of a file store and runs a few of them at a time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from plimsoll_runtime.errors import UsageError
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
-"""Between two looks at what others have put into the file store, or left there."""
+"""Seconds between two looks into the file store, for batches that other servers created or left."""
 SWEEP_SECONDS = 600.0
-"""Between two times that what is over is deleted."""
+"""Seconds between two deletions of expired files and batches."""
 AT_ONCE = 4
-"""Batches under way at a time: a long one holds up no short one."""
+"""Batches that run at the same time, so that a long one does not delay a short one."""
 
 
 class Worker:
-    """The worker of one server. Several servers may share a file store: a batch belongs to the one that has the lock of
-    its work.
-    """
+    """The batch worker of one server. If several servers share a file store, the server that holds the lock of a
+    batch's work runs it."""
 
     def __init__(self, file_store: FileStore, context: WorkerContext, now: Callable[[], float] = time.time) -> None:
         self._file_store = file_store
@@ -40,20 +39,20 @@ class Worker:
         self._wakes: set[asyncio.Event] = set()
 
     def look(self) -> None:
-        """Something has changed in the file store."""
+        """Look into the file store without delay."""
         self._changed.set()
         for wake in self._wakes:
             wake.set()
 
     async def run(self) -> None:
-        """Work, until it is cancelled; what is under way then is taken up again by whoever comes next."""
+        """Run batches until cancelled. Unfinished batches are resumed by the next worker."""
         try:
             while True:
                 self._changed.clear()
                 try:
                     await self._take_up()
                 except OSError:
-                    logger.exception("files and batches cannot be looked at now")
+                    logger.exception("The file store cannot be read; trying again")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._changed.wait()
@@ -75,7 +74,7 @@ class Worker:
                 task.add_done_callback(partial(self._ended, kept.told.id))
 
     async def _is_for_us(self, kept: KeptBatch) -> bool:
-        """Whether a batch can go on here. One that is only to end can end on any server."""
+        """Return whether this server can run or end a batch. Every server can end a cancelled or expired one."""
         told = kept.told
         if told.model is None or not self._context.shared or told.model in self._names():
             return True
@@ -91,26 +90,28 @@ class Worker:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            logger.error("batch %s broke off and is taken up again", name, exc_info=error)
+            logger.error("Batch %s stopped with an error and will be resumed", name, exc_info=error)
         elif task.result():
-            self._changed.set()  # another one's turn
+            self._changed.set()  # a place is free for another batch
 
     async def _work(self, kept: KeptBatch) -> bool:
-        """Whether it was ours to work on; another server may have it."""
+        """Run a batch; return False if another server holds it or it has ended."""
         opening = asyncio.ensure_future(asyncio.to_thread(self._store, kept))
         try:
             store = await asyncio.shield(opening)
         except BusyError:
             return False
         except UsageError as error:
-            kept.fail([BatchFault("work_lost", f"The batch's work cannot be used: {error}.")], self._now())
+            kept.fail(
+                [BatchFault("work_lost", f"The stored results of the batch cannot be used: {error}.")], self._now()
+            )
             await asyncio.to_thread(self._file_store.keep_batch, kept)
             return True
         except asyncio.CancelledError:
             opening.add_done_callback(_close)
             raise
         with store:
-            # As its last worker left it.
+            # Read it again: its last worker may have changed it.
             kept = await asyncio.to_thread(self._file_store.batch, kept.owner, kept.told.id)
             if kept.told.status in FINAL:
                 store.remove()
@@ -130,6 +131,6 @@ class Worker:
 
 
 def _close(opening: asyncio.Future[Store]) -> None:
-    """Nobody waits for it any more."""
+    """Close a store that was opened after the cancellation."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a host: its device, and each model's state, memory and requests."""
+"""Prometheus metrics of a host: its device, and each model's state, memory and requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PRESSURE = ("none", "some", "full")
 
 
 class HostCollector(Collector):
-    """Reads the report at the time of the scrape."""
+    """Reads the host's report at each scrape."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each figure."""
+        """Yield one family for each figure."""
         report = self._host.report()
         yield from _device(report)
         yield _each(report, "plimsoll_host_model_active", "Requests in flight, by model.", "active")
@@ -37,15 +37,15 @@ class HostCollector(Collector):
 
 
 def _device(report: Report) -> Iterator[Metric]:
-    device = GaugeMetricFamily("plimsoll_host_device_bytes", "The device's memory, by what it is.", labels=("of",))
+    device = GaugeMetricFamily("plimsoll_host_device_bytes", "Memory of the device, by use.", labels=("of",))
     for field in DEVICE:
         device.add_metric((field,), getattr(report.device, field))
     yield device
-    sleepers = GaugeMetricFamily("plimsoll_host_sleepers_bytes", "Host memory for models that sleep.", labels=("of",))
+    sleepers = GaugeMetricFamily("plimsoll_host_sleepers_bytes", "Host memory for sleeping models.", labels=("of",))
     for field in ("capacity", "used"):
         sleepers.add_metric((field,), getattr(report.sleepers, field))
     yield sleepers
-    pressure = GaugeMetricFamily("plimsoll_host_pressure", "1 for the level of pressure that holds.", labels=("level",))
+    pressure = GaugeMetricFamily("plimsoll_host_pressure", "1 for the present memory pressure.", labels=("level",))
     for level in PRESSURE:
         pressure.add_metric((level,), float(report.device.pressure == level))
     yield pressure
@@ -83,16 +83,14 @@ def _counted(report: Report, name: str, text: str, field: str) -> Metric:
 
 def _counters(counters: Counters) -> Iterator[Metric]:
     for name, text, value in (
-        ("plimsoll_host_evictions", "Models put to sleep to make room for others.", counters.evictions),
-        ("plimsoll_host_drops", "Images given up for others.", counters.drops),
+        ("plimsoll_host_evictions", "Models put to sleep because others needed their memory.", counters.evictions),
+        ("plimsoll_host_drops", "Images dropped for others.", counters.drops),
         ("plimsoll_host_deaths", "Engines that died.", counters.deaths),
         ("plimsoll_host_failures", "Loads and wakes that failed.", counters.failures),
         ("plimsoll_host_resizes", "KV caches shrunk or grown.", counters.resizes),
     ):
         yield CounterMetricFamily(name, text, value=value)
-    refusals = CounterMetricFamily(
-        "plimsoll_host_refusals", "Requests that were refused instead of held.", labels=("code",)
-    )
+    refusals = CounterMetricFamily("plimsoll_host_refusals", "Requests refused instead of held.", labels=("code",))
     for code, count in counters.refusals.items():
         refusals.add_metric((code,), count)
     yield refusals
@@ -109,5 +107,5 @@ def _times(name: str, text: str, times: Times) -> Metric:
 
 
 def _label(model: ModelReport) -> str:
-    """As all series of a model have it: the first of its names."""
+    """Return the label of a model's series: its first served name."""
     return model.served_names[0] if model.served_names else model.name

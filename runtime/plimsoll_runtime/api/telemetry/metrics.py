@@ -1,4 +1,4 @@
-"""The metrics of a server: histograms of requests, and the engine counters that are read when Prometheus scrapes."""
+"""Metrics of a server: histograms of requests, and engine counters that are read at each scrape."""
 
 from __future__ import annotations
 
@@ -16,73 +16,73 @@ from plimsoll_runtime.engine.protocol.messages import EngineStats
 from plimsoll_runtime.engine.step_timing import StepPhase
 
 ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
-"""Those that an engine's process measures: what a server does with a step comes after them."""
+"""The phases that an engine's process measures; the server's own phases come after them."""
 
 COUNTER, GAUGE = CounterMetricFamily, GaugeMetricFamily
 Series = tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, str]
-"""Its type, its name, its text, and the attribute that has its value."""
+"""Type, name, help text, and the attribute that has the value."""
 
 ROOM: tuple[Series, ...] = (
-    (GAUGE, "plimsoll_answers_waiting", "Answers whose first token is still to come.", "waiting"),
-    (GAUGE, "plimsoll_waiting_tokens", "Prompt tokens of answers that wait so.", "waiting_tokens"),
-    (COUNTER, "plimsoll_refused", "Requests refused because too many waited already.", "refused"),
+    (GAUGE, "plimsoll_answers_waiting", "Choices that wait for their first token.", "waiting"),
+    (GAUGE, "plimsoll_waiting_tokens", "Prompt tokens of choices that wait for their first token.", "waiting_tokens"),
+    (COUNTER, "plimsoll_refused", "Requests refused because the queue limit was reached.", "refused"),
 )
 STATS: tuple[Series, ...] = (
     (GAUGE, "plimsoll_sequences_running", "Sequences in the engine's batch.", "running"),
-    (GAUGE, "plimsoll_sequences_waiting", "Sequences that wait for room.", "waiting"),
+    (GAUGE, "plimsoll_sequences_waiting", "Sequences that wait for a slot and KV blocks.", "waiting"),
     (GAUGE, "plimsoll_kv_blocks", "Blocks of the KV cache.", "blocks_total"),
     (GAUGE, "plimsoll_kv_blocks_used", "Blocks held by running sequences.", "blocks_used"),
     (GAUGE, "plimsoll_kv_blocks_cached", "Free blocks that hold a reusable prefix.", "blocks_cached"),
     (COUNTER, "plimsoll_engine_steps", "Steps of the engine.", "steps"),
     (COUNTER, "plimsoll_prompt_tokens", "Prompt tokens computed, without those from the cache.", "prompt_tokens"),
     (COUNTER, "plimsoll_generated_tokens", "Tokens generated.", "generated_tokens"),
-    (COUNTER, "plimsoll_forced_tokens", "Of these, those that a grammar forced: no step chose them.", "forced_tokens"),
+    (COUNTER, "plimsoll_forced_tokens", "Generated tokens that a grammar forced, without sampling.", "forced_tokens"),
     (COUNTER, "plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", "cache_query_tokens"),
     (COUNTER, "plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cache_hit_tokens"),
-    (COUNTER, "plimsoll_preemptions", "Sequences put back for want of blocks, or for more urgent ones.", "preemptions"),
-    (COUNTER, "plimsoll_evictions", "Cached blocks given up for new ones.", "evictions"),
+    (COUNTER, "plimsoll_preemptions", "Sequences preempted for lack of blocks or for more urgent ones.", "preemptions"),
+    (COUNTER, "plimsoll_evictions", "Cached blocks evicted for new ones.", "evictions"),
     (COUNTER, "plimsoll_expired", "Requests whose deadline passed before their first token.", "expired"),
-    (COUNTER, "plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", "broken_off"),
+    (COUNTER, "plimsoll_broken_off", "Sequences ended because their logits were not finite.", "broken_off"),
     (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
     (COUNTER, "plimsoll_kernels_compiled", "Kernels compiled in service, not at the warm-up.", "kernels_compiled"),
 )
 TIERS: tuple[Series, ...] = (
     (GAUGE, "plimsoll_tier_host_blocks", "Blocks of cached prefixes in host memory.", "host_blocks"),
-    (GAUGE, "plimsoll_tier_disk_blocks", "Blocks of cached prefixes on the disk.", "disk_blocks"),
+    (GAUGE, "plimsoll_tier_disk_blocks", "Blocks of cached prefixes on disk.", "disk_blocks"),
     (GAUGE, "plimsoll_tier_blocks_under_way", "Blocks being read or written.", "under_way"),
-    (COUNTER, "plimsoll_tier_hit_tokens", "Tokens that came back from host memory or the disk.", "hit_tokens"),
+    (COUNTER, "plimsoll_tier_hit_tokens", "Tokens restored from host memory or disk.", "hit_tokens"),
     (COUNTER, "plimsoll_tier_spilled_blocks", "Blocks copied from the KV cache to host memory.", "spilled"),
-    (COUNTER, "plimsoll_tier_dropped_blocks", "Blocks given up for want of room on the way there.", "dropped"),
-    (COUNTER, "plimsoll_tier_loaded_blocks", "Blocks read from the disk.", "loaded"),
-    (COUNTER, "plimsoll_tier_failed_blocks", "Blocks that the disk failed to write or read.", "failed"),
-    (COUNTER, "plimsoll_tier_passed_blocks", "Blocks left on the disk as computing promised to be faster.", "passed"),
+    (COUNTER, "plimsoll_tier_dropped_blocks", "Blocks dropped on the way to host memory for lack of space.", "dropped"),
+    (COUNTER, "plimsoll_tier_loaded_blocks", "Blocks read from disk.", "loaded"),
+    (COUNTER, "plimsoll_tier_failed_blocks", "Blocks whose write to disk or read failed.", "failed"),
+    (COUNTER, "plimsoll_tier_passed_blocks", "Blocks on disk that were computed instead, as faster.", "passed"),
 )
 SNAPSHOTS: tuple[Series, ...] = (
-    (GAUGE, "plimsoll_state_snapshots", "Room for snapshots of recurrent states.", "rows"),
-    (GAUGE, "plimsoll_state_snapshots_kept", "Snapshots that a request may go on from.", "kept"),
+    (GAUGE, "plimsoll_state_snapshots", "Capacity for snapshots of recurrent states.", "rows"),
+    (GAUGE, "plimsoll_state_snapshots_kept", "Snapshots that a request can resume from.", "kept"),
     (COUNTER, "plimsoll_state_snapshots_taken", "Snapshots taken.", "taken"),
-    (COUNTER, "plimsoll_state_snapshots_resumed", "Times that a sequence went on from one.", "resumed"),
+    (COUNTER, "plimsoll_state_snapshots_resumed", "Sequences resumed from a snapshot.", "resumed"),
 )
 
 
 def whole_server(state: ServerState) -> str:
-    """The label of what is no model's own: a server's only model, or nothing where there are several."""
+    """Return the label of series of the whole server: its only model, or an empty string if it has several."""
     return state.names[0] if state.names else ""
 
 
 class EngineCollector(Collector):
-    """Reads a server and the engines of its models at the time of the scrape."""
+    """Reads a server and the engines of its models at each scrape."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        """One family for each gauge and counter, in which each model has a sample."""
+        """Yield one family for each gauge and counter, with a sample for each model."""
         state = self._state
         name = whole_server(state)
-        yield from _family(GAUGE, "plimsoll_ready", "1 while requests are taken.", _is_ready(state, name))
+        yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", _is_ready(state, name))
         in_flight = {name: float(state.in_flight)}
-        yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests being answered.", in_flight)
+        yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests in flight.", in_flight)
         yield from _model_metrics(state.models.views() if state.models is not None else ())
 
 
@@ -123,7 +123,7 @@ def _phases(stats: Mapping[str, EngineStats]) -> Iterator[Metric]:
         return
     phases = CounterMetricFamily(
         "plimsoll_step_seconds",
-        "Seconds of the engine's steps by phase; divided by plimsoll_engine_steps_total, of a mean step.",
+        "Seconds of the engine's steps by phase; divide by plimsoll_engine_steps_total for the mean of a step.",
         labels=("model", "phase"),
     )
     for model, one in stats.items():
@@ -140,7 +140,7 @@ TOKEN_COUNTS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
 
 
 class Metrics:
-    """All series of one server, on a registry of their own. Their label `model` is the first of a model's names."""
+    """All series of one server, in a registry of their own. The label `model` is a model's first name."""
 
     def __init__(self, state: ServerState) -> None:
         self._default = whole_server(state)
@@ -153,7 +153,7 @@ class Metrics:
         )
         self._finished = Counter(
             "plimsoll_answers",
-            "Answers finished, by reason.",
+            "Choices finished, by reason.",
             ("model", "finish_reason"),
             registry=self.registry,
         )
@@ -162,9 +162,9 @@ class Metrics:
             "From a request's arrival to its first token.",
             FIRST_TOKEN_SECONDS,
         )
-        self._gap = self._histogram("plimsoll_inter_token_seconds", "Between two tokens of one answer.", TOKEN_SECONDS)
+        self._gap = self._histogram("plimsoll_inter_token_seconds", "Between two tokens of one choice.", TOKEN_SECONDS)
         self._duration = self._histogram(
-            "plimsoll_request_seconds", "From a request's arrival to the end of its answer.", REQUEST_SECONDS
+            "plimsoll_request_seconds", "From a request's arrival to the end of its response.", REQUEST_SECONDS
         )
         self._prompt = self._histogram("plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS)
         self._completion = self._histogram(
@@ -172,7 +172,7 @@ class Metrics:
         )
         self._work = Counter(
             "plimsoll_answer_seconds",
-            "Seconds of the server's work on answers: detokenise (stop strings too), send (waiting for readers too).",
+            "Seconds of the server's work on outputs: detokenise (with stop strings), send (with waiting for readers).",
             ("model", "phase"),
             registry=self.registry,
         )
@@ -188,7 +188,7 @@ class Metrics:
         self.registry.register(EngineCollector(state))
 
     def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
-        """Count a request that has ended. `endpoint` is a route, never what a client sent."""
+        """Count a request that has ended. `endpoint` is a route, never text of the client."""
         model = record.model or self._default
         self._requests.labels(model, endpoint, str(code)).inc()
         if record.model:
@@ -209,7 +209,7 @@ class Metrics:
         self._completion.labels(model).observe(record.completion_tokens)
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes."""
+        """Return the text that Prometheus scrapes."""
         return generate_latest(self.registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:

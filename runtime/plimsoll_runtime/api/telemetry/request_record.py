@@ -1,4 +1,4 @@
-"""What is known of one HTTP request: for its log line and the metrics. Never its text."""
+"""The record of one HTTP request for its log line and the metrics. It has no text of the request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Counts and times of one request; times are of the monotonic clock, in seconds, but `created`, which is Unix time.
-    Nobody waits for its answer any longer than `patience` seconds from its start on; None: for ever.
+    """Counts and times of one request. Times are of the monotonic clock, in seconds, except `created`, which is Unix
+    time. The client waits at most `patience` seconds from the start; None has no limit.
 
-    `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
-    `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
-    waiting for a slow reader included. `owner` is the tenant that it comes from, and `tenant` the name of whose cached
-    prefixes it may use (see `Tenants`). `model` is the first name of the model that it got, and `load` says how busy
-    that one is (see `load_of`). `ignored`: which fields of its body were left aside (see `ignored`).
+    `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many arrived.
+    `text_seconds` is the time for detokenising and stop strings, `send_seconds` for encoding and sending a stream's
+    events, including waiting for a slow reader. `owner` is the tenant of the request, `tenant` the namespace of the
+    cached prefixes that it may use (see `Tenants`). `model` is the first name of its model, and `load` returns that
+    model's load (see `load_of`). `ignored` names the fields of its body that were ignored.
     """
 
     request_id: str
@@ -41,15 +41,15 @@ class RequestRecord:
 
     @property
     def until(self) -> float | None:
-        """When nobody waits any more."""
+        """The deadline on the monotonic clock; None if there is none."""
         return None if self.patience is None else self.started + self.patience
 
     def detached(self) -> RequestRecord:
-        """A record for work that goes on behind the answer: it counts on its own, and nobody's patience ends it."""
+        """Return a record for work that continues after the response, with counts of its own and no deadline."""
         return replace(self, patience=None, finish_reasons=[], token_gaps=[], _last={})
 
     def saw(self, choice: int, tokens: int, now: float) -> None:
-        """Tokens of a choice arrived."""
+        """Record that tokens of a choice arrived."""
         self.completion_tokens += tokens
         if self.first_token is None:
             self.first_token = now
@@ -58,5 +58,5 @@ class RequestRecord:
         self._last[choice] = now
 
     def finished(self, reason: str) -> None:
-        """A choice ended, or the client hung up in a stream ("disconnect")."""
+        """Record that a choice ended, or that the client disconnected from a stream ("disconnect")."""
         self.finish_reasons.append(reason)
