@@ -55,7 +55,7 @@ class JobFile(GrowingFile):
         super().__init__(path)
         if self.size < size:
             self.close()
-            raise UsageError(f"{path} is shorter than the {size} bytes that were synced; start over with --restart")
+            raise UsageError(f"{path} is shorter than at its last sync; start over with --restart")
         self._cut(size)
 
     def add(self, line: bytes) -> None:

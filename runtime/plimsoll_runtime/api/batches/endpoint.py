@@ -136,7 +136,7 @@ class BatchRoutes:
         kept = await self._batch(request, record)
         if kept.told.status in FINAL:
             raise ApiError(
-                f"The batch '{kept.told.id}' is {kept.told.status} and can no longer be cancelled.",
+                f"The batch '{kept.told.id}' is {kept.told.status} and cannot be cancelled.",
                 status=HTTPStatus.CONFLICT,
                 code="batch_has_ended",
                 headers={"x-should-retry": "false"},

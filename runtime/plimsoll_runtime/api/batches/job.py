@@ -52,9 +52,8 @@ WINDOW = Window(512, 2 * 2**20)
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
-    the same file store, so that a model that is not here may be there. `lines` counts, by model and outcome.
-    """
+    """The server's models and how its lines run. `shared` says that other servers use the same file store, so that a
+    model that is missing here may be theirs. `lines` counts lines by model and outcome."""
 
     models: ModelTable
     pace: Pace

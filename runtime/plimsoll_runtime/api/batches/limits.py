@@ -39,7 +39,7 @@ class KeyTerms(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is anything to keep to."""
+        """Whether requests or tokens are limited."""
         return (self.requests_per_minute, self.tokens_per_minute) != (None, None)
 
     def may_use(self, model: str) -> bool:

@@ -44,12 +44,12 @@ Fields = dict[str, msgspec.Raw]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for all lines of a batch.
+    """Settings for all lines of a batch.
 
-    `job` names it in its answers' ids, and `created` is their time. `endpoint`: what lines ask that do not say; where
-    `strict`, all of them say it, in OpenAI's form. `defaults`: fields of the bodies that lack them, as JSON. `seed`:
-    each line without one gets its own, made of this. `tenant`: whose the batch is. `sourced`: errors say where in
-    which file their row stands.
+    `job` is part of the ids in the output, and `created` is their time. `endpoint` is the default for lines without
+    one; if `strict`, every line names it, in OpenAI's format. `defaults` are fields, as JSON, for bodies that lack
+    them. `seed` gives each line without a seed one of its own. `tenant` is the batch's owner. If `sourced`, error
+    lines name the file and line of their row.
     """
 
     job: str
@@ -64,7 +64,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A line whose body is still to be checked."""
+    """A line whose body has not been checked yet."""
 
     custom_id: str
     endpoint: Endpoint[Any]
@@ -81,7 +81,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was read and checked."""
+    """A parsed and checked line."""
 
     custom_id: str
     endpoint: Endpoint[Any]
@@ -230,7 +230,7 @@ MAX_FAULTS = 20
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """What a file has: its lines, the model that all of them ask, and the first things that are wrong with them."""
+    """A checked file: its number of lines, the model that all of them name, and the first faults."""
 
     lines: int
     model: str | None

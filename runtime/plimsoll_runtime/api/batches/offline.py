@@ -155,7 +155,8 @@ class Board(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `resumed` rows an earlier one had answered; `already`: there was nothing left to do."""
+    """Result of a run. `resumed` is the number of rows that an earlier run finished; `already` says that there was
+    nothing left to do."""
 
     summary: Summary
     resumed: int = 0

@@ -94,7 +94,7 @@ class BatchUsage(msgspec.Struct):
 
     @classmethod
     def of(cls, tally: Tally) -> BatchUsage:
-        """What rows took."""
+        """Return the usage of finished rows."""
         given, made = tally.prompt_tokens, tally.completion_tokens
         return cls(given, made, given + made, CachedTokens(tally.cached_tokens))
 

@@ -40,7 +40,7 @@ class MultipartError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PartBegins:
-    """A field of the form, or a file where it has a name."""
+    """A field of the form begins; one with a filename is a file."""
 
     name: str
     filename: str | None
@@ -358,7 +358,7 @@ def _too_large(most: int) -> ApiError:
 
 def _full(file_store: FileStore) -> ApiError:
     return ApiError(
-        f"All files together would exceed the limit of {file_store.most_bytes} bytes (--files-size); delete some first.",
+        f"All files together exceed the limit of {file_store.most_bytes} bytes (--files-size); delete some first.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         param="file",
         code="files_full",

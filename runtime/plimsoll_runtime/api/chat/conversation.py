@@ -1,4 +1,4 @@
-"""From a chat to a job, the same way for every endpoint that chats: each says only how its answers look."""
+"""Turns a chat into a job. All endpoints with chats share it; each has its own format of responses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 VERBOSITY = "verbosity"
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
-"""Begins the answers to a chat. What it is given first makes the reader of each."""
+"""Makes the outputs of a chat. Its first argument creates the reader of one output."""
 
 
 def converse(
@@ -62,10 +62,10 @@ def converse(
     cut: bool = False,
     fields: Fields = CHAT,
 ) -> Generation:
-    """Check everything that can be known before the engine is asked. Raises ApiError.
+    """Return the job of a chat, after all checks that need no engine. Raises ApiError.
 
-    With `cut` an answer may have fewer tokens than asked for: those that the model's context has room for. `fields` are
-    the names that the client's request has for fields of a chat.
+    With `cut`, the output's token limit is reduced to what the context length allows. `fields` are the names that
+    the client's request has for the fields of a chat.
     """
     body.check()
     called = tool_use_of(body, model)
@@ -73,7 +73,9 @@ def converse(
     _tell_unheard(body, called, model, record, fields)
     thinks = thinking(body, model, wish, called, prompt)
     if called and called.form is not None and thinks and thinks.format.name == called.format.name:
-        reason = "this model writes calls and thoughts in one format: beside tools an answer can be kept to no form"
+        reason = (
+            "this model writes tool calls and reasoning in one format, so tools cannot be combined with a constraint"
+        )
         raise invalid(body.constraint_field, reason)
     kept = EnforcedSchema(None, ()) if called is None else called.kept_to(model, fields)
     set_format_warnings(record, body, fields)
@@ -96,7 +98,7 @@ def converse(
 
 
 def tokens_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions = NO_WISH) -> list[int]:
-    """What the model would read. Raises ApiError."""
+    """Return the token ids of a conversation. Raises ApiError."""
     body.check()
     return _encoded(body, _prompt(body, tool_use_of(body, model), wish, model), model)
 
@@ -122,9 +124,8 @@ def _params(
 def _tell_unheard(
     body: ChatRequest, called: ToolUse | None, model: ServedModel, record: RequestRecord, fields: Fields
 ) -> None:
-    """Hints and variables that the chat template does not read are ignored as unknown fields are. Raises ApiError if
-    those are refused.
-    """
+    """Record hints and variables that the chat template does not read as ignored, like unknown fields. Raises
+    ApiError if the server refuses unknown fields."""
 
     def ignore(param: str, reason: str, names: Sequence[str]) -> None:
         if model.options.strict_parameters:
@@ -140,7 +141,7 @@ def _tell_unheard(
     if not body.chat_template_kwargs:
         return
     if unread := sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=tools)):
-        reason = f"this model's chat template knows no {unread[0]!r}"
+        reason = f"this model's chat template does not use {unread[0]!r}; leave it out"
         ignore("chat_template_kwargs", reason, [f"chat_template_kwargs.{name}" for name in unread])
 
 
@@ -157,7 +158,7 @@ def _prompt(body: ChatRequest, called: ToolUse | None, wish: ReasoningOptions, m
 
 
 def _verbosity(body: ChatRequest, called: ToolUse | None, model: ServedModel) -> dict[str, Any]:
-    """The template variable for `verbosity`, or none if the template does not use it."""
+    """Return the template variable for `verbosity`, or nothing if the template does not use it."""
     if body.verbosity is None or VERBOSITY not in variables_known(model, tools=called is not None):
         return {}
     return {VERBOSITY: body.verbosity}

@@ -37,14 +37,13 @@ from plimsoll_runtime.version import FINGERPRINT
 
 
 def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     return converse(body, model, record, partial(ChatAnswers, body))
 
 
 class ChatAnswers:
-    """The answers to a chat. In a stream the role of each comes first, then its text, then why it ended; the usage at
-    the very end.
-    """
+    """The outputs of a chat. A stream has the role of each choice first, then its text, then its finish reason; the
+    usage comes at the very end."""
 
     def __init__(
         self, body: ChatRequest, reader: Callable[[], AnswerReader], job: Generation, meter: UsageMeter
@@ -61,7 +60,7 @@ class ChatAnswers:
         self._prompt_ids: list[int] | UnsetType = list(prompt) if body.return_token_ids else UNSET
 
     def add(self, piece: Piece) -> None:
-        """Take what a step added to the whole."""
+        """Add a step's output to the response."""
         choice = self._choices[piece.choice.index]
         choice.reader.push(piece.delta)
         choice.token_ids += piece.delta.token_ids
@@ -71,7 +70,7 @@ class ChatAnswers:
             self._prompt_logprobs = prompt_logprobs(piece.prompt_logprobs, self._tokenizer)
 
     def whole(self) -> ChatAnswer:
-        """All of them."""
+        """Return the complete response."""
         choices = [choice.whole() for choice in self._choices]
         if self._body.return_token_ids:
             for choice, told in zip(self._choices, choices, strict=True):
@@ -80,7 +79,7 @@ class ChatAnswers:
         return ChatAnswer(*self._head, choices, self._meter.usage(), FINGERPRINT, *told_of_prompt)
 
     def events(self, piece: Piece) -> list[ChatChunk]:
-        """What a step adds to a stream."""
+        """Return the stream's events for a step's output."""
         choice, delta = self._choices[piece.choice.index], piece.delta
         events = []
         if not choice.reader.begun:
@@ -98,7 +97,7 @@ class ChatAnswers:
         return events
 
     def last(self) -> list[ChatChunk]:
-        """What ends a stream."""
+        """Return the events that end a stream."""
         if not self._body.include_usage:
             return []
         return [ChatChunk(*self._head, [], FINGERPRINT, self._meter.usage())]
@@ -116,7 +115,7 @@ class ChatAnswers:
 
 @dataclass(slots=True)
 class _Choice:
-    """One answer while it grows."""
+    """One choice while it grows."""
 
     index: int
     reader: AnswerReader
@@ -125,14 +124,15 @@ class _Choice:
     token_ids: list[int] = field(default_factory=list)
 
     def deltas(self, delta: TextDelta, *, told: bool) -> Sequence[ChatDelta]:
-        """What more of a stream says; one at least where something is `told` of its tokens."""
+        """Return the deltas of a step; at least one if `told` says that the event has token data."""
         parts = self.reader.push(delta)
         if not self.tells_thoughts:
             parts = [part for part in parts if not isinstance(part, Reasoning)]
         return [_delta(part, self.reader) for part in parts] or ([ChatDelta(content="")] if told else [])
 
     def cut(self) -> list[ChatDelta]:
-        """What marks calls whose arguments are cut off, once the answer has ended. The form before knows no mark."""
+        """Return the delta that marks tool calls whose arguments were cut off. The deprecated `function_call` has no
+        mark."""
         if self.reader.old:
             return []
         marked = [
@@ -143,7 +143,7 @@ class _Choice:
         return [ChatDelta(tool_calls=marked)] if marked else []
 
     def whole(self) -> ChatChoice:
-        """It has ended."""
+        """Return the complete choice, after its end."""
         logprobs = ChatLogprobs([token for part in self.logprobs for token in part.content]) if self.logprobs else None
         return ChatChoice(self.index, self._message(), logprobs, self.reader.finish_reason, self.reader.stop_reason)
 
@@ -171,7 +171,7 @@ class _Choice:
 
 
 def _delta(part: Part, reader: AnswerReader) -> ChatDelta:
-    """A part of an answer, as a stream tells it."""
+    """Return a part of an output as a delta."""
     if isinstance(part, Text):
         return ChatDelta(content=part.text)
     if isinstance(part, Reasoning):

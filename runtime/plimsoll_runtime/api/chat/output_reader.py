@@ -1,4 +1,4 @@
-"""One answer of a chat while it grows: its text becomes thoughts, words for the user and calls of tools."""
+"""Splits one output of a chat into reasoning, text for the user and tool calls, while it grows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, 
 
 @dataclass(slots=True)
 class Call:
-    """A call while it grows. `is_cut`: the answer has ended, and the arguments are not whole."""
+    """A tool call while it grows. `is_cut`: the output has ended before the arguments were complete."""
 
     name: str
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
@@ -24,9 +24,7 @@ class Call:
 
 
 class AnswerReader:
-    """Reads one answer and keeps what it says. Where nothing can be `called` and the model writes no thoughts, every
-    text is words.
-    """
+    """Reads one output and collects its parts. Without tools and without reasoning, all text is for the user."""
 
     def __init__(self, called: ToolUse | None, thinking: Thinking | None = None) -> None:
         self._called = called
@@ -38,7 +36,7 @@ class AnswerReader:
         self.calls: list[Call] = []
 
     def push(self, delta: TextDelta) -> Sequence[Part]:
-        """What a step adds. The delta that has a finish reason is the last."""
+        """Return the parts that a step adds. The delta with a finish reason is the last."""
         self._last = delta
         is_last = delta.finish_reason is not None
         parts = self._parts(delta.text, last=is_last)
@@ -57,7 +55,7 @@ class AnswerReader:
         return parts
 
     def _parts(self, text: str, *, last: bool) -> Sequence[Part]:
-        """What more text says: thoughts are told apart first, and calls in what is left."""
+        """Return the parts of more text: reasoning is split off first, then tool calls."""
         parts: Sequence[Part] = (Text(text),) if text else ()
         if self._reasoning is not None:
             parts = [*(self._reasoning.push(text) if text else ()), *(self._reasoning.finish() if last else ())]
@@ -70,7 +68,7 @@ class AnswerReader:
 
     @property
     def thoughts(self) -> str:
-        """What the model has thought so far."""
+        """The reasoning so far."""
         return "".join(self._thoughts)
 
     @property
@@ -80,17 +78,17 @@ class AnswerReader:
 
     @property
     def old(self) -> bool:
-        """Whether calls are told in the fields that OpenAI had before."""
+        """Whether calls are reported in OpenAI's deprecated fields."""
         return self._called is not None and self._called.old
 
     @property
     def begun(self) -> bool:
-        """Whether a step has added anything yet, were it an empty text."""
+        """Whether any step has been added, even one with empty text."""
         return self._last is not None
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the answer ended, by what it has called: by calls if the last one is whole."""
+        """Why the output ended: by tool calls if the last one is complete."""
         reason = self._ended.finish_reason
         if reason != "stop" or not self.ends_by_calls or self._called is None or self._called.by_name:
             return reason
@@ -98,12 +96,12 @@ class AnswerReader:
 
     @property
     def ends_by_calls(self) -> bool:
-        """Whether something is called, and the last call is whole. Known once the answer has ended."""
+        """Whether there are tool calls and the last one is complete. Known once the output has ended."""
         return bool(self.calls) and not self.calls[-1].is_cut
 
     @property
     def stop_reason(self) -> str | int | None:
-        """The stop string or token id that ended it."""
+        """The stop string or token id that ended the output."""
         return self._ended.stop_reason
 
     @property

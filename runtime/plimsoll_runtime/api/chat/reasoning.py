@@ -1,4 +1,5 @@
-"""A chat in which the model may think: what its template is told of that, and where thoughts stand in the answer."""
+"""Reasoning in a chat: the variables for the chat template, and the markers by which the output's reasoning is
+found."""
 
 from __future__ import annotations
 
@@ -23,25 +24,27 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 from plimsoll_runtime.tools.base import UnknownFormat
 
 SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the variable that says whether the model thinks at all."""
+"""Names that templates use for the variable that switches reasoning on or off."""
 LEVEL, BUDGET = "reasoning_effort", "thinking_budget"
 OFF, USUAL = "none", "medium"
-"""OpenAI's levels for no thoughts, and of requests that say nothing: what a model without levels does by itself."""
+"""OpenAI's level for no reasoning, and its default level, which a model without levels treats as its usual
+behaviour."""
 
-# The tokens of formats' own texts: encoding them anew cost each request of a model that thinks 20 us a text.
+# Tokens of the formats' fixed texts: encoding them for each request would cost 20 us a text.
 _encoded: WeakKeyDictionary[Tokenizer, dict[str, tuple[int, ...]]] = WeakKeyDictionary()
 
-# Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
+# Looking for formats of other packages reads the installed distributions, so it runs once for each template or name,
+# not for each request.
 _fitting = lru_cache(64)(fitting)
 _named = lru_cache(64)(named)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningOptions:
-    """What a client wishes of any model's thinking; a model that does not think ignores it. A field that is None wishes
-    nothing.
+    """A client's wishes for reasoning, whatever the model; models without reasoning ignore them. None leaves a setting
+    open.
 
-    `budget`: how many tokens thoughts may have; `effort`: how much of it, one of OpenAI's levels.
+    `budget` is the most reasoning tokens; `effort` is one of OpenAI's levels.
     """
 
     thinks: bool | None = None
@@ -54,7 +57,7 @@ NO_WISH = ReasoningOptions()
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How the model writes its thoughts, whether the prompt has begun one, and what its engine is told of them."""
+    """How the model writes its reasoning, whether the prompt has opened it, and the markers for the engine."""
 
     format: ReasoningFormat
     opened: bool
@@ -63,8 +66,8 @@ class Thinking:
 
 
 def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | None:
-    """That of the server's choice, else of the chat template; None where the model writes no thoughts. Raises
-    ApiError."""
+    """Return the server's reasoning format, or else that of the chat template; None if the model writes no
+    reasoning. Raises ApiError."""
     try:
         if model.options.reasoning_format is not None:
             return _named(model.options.reasoning_format)
@@ -76,8 +79,8 @@ def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | No
 
 
 def variables_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions, *, tools: bool) -> dict[str, Any]:
-    """What the chat template is told beside the messages: the client's own variables, and what its fields say of
-    thinking. Raises ApiError for a level that the template cannot be told."""
+    """Return the chat template's variables: the client's own, and those that its reasoning fields imply. Raises
+    ApiError for a level that the template does not accept."""
     known = variables_known(model, tools=tools)
     said: dict[str, Any] = {}
     if wish.thinks is not None:
@@ -93,7 +96,7 @@ def variables_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions, 
 
 
 def unheard_effort(body: ChatRequest, model: ServedModel, *, tools: bool) -> str | None:
-    """Why the chat template cannot be told the level that a request asks for; None if it can, or none is asked for.
+    """Return why the chat template cannot use the requested level; None if it can, or none is requested.
 
     A level is a hint: agents send one to every model.
     """
@@ -101,24 +104,29 @@ def unheard_effort(body: ChatRequest, model: ServedModel, *, tools: bool) -> str
     if body.reasoning_effort is None or LEVEL in known:
         return None
     if known.isdisjoint(SWITCHES):
-        return "this model's chat template knows no levels of thinking, and cannot switch it off"
+        return "this model's chat template has no reasoning levels and cannot switch reasoning off; leave it out"
     if body.reasoning_effort in (OFF, USUAL):
         return None
-    return f"this model's chat template knows no levels: {OFF!r} switches thinking off, {USUAL!r} on"
+    return (
+        f"this model's chat template has no reasoning levels; send {OFF!r} for no reasoning or {USUAL!r} for reasoning"
+    )
 
 
 def thinking(
     body: ChatRequest, model: ServedModel, wish: ReasoningOptions, called: ToolUse | None, prompt: str
 ) -> Thinking | None:
-    """None where the model writes no thoughts. Raises ApiError."""
+    """Return the reasoning settings of a request, None if the model writes no reasoning. Raises ApiError."""
     form = reasoning_format(model, tools=called is not None)
     if form is None:
         if body.most_thoughts is not None:
-            raise invalid(body.budget_field, "how this model writes thoughts is not known: see --reasoning-format")
+            raise invalid(
+                body.budget_field,
+                "this model's reasoning format is not known; start the server with --reasoning-format",
+            )
         return None
     opened = form.opened_by(prompt) or _is_within(body, form)
     thought = _thought(form, model.tokenizer, called, opened=opened, budget=_budget(body, wish, model))
-    if prompt.rstrip().endswith(form.marks.end):  # the prompt has ended the answer's thought before it began
+    if prompt.rstrip().endswith(form.marks.end):  # the prompt has closed the output's reasoning in advance
         thought = msgspec.structs.replace(thought, opening=None)
     marks = _ids(model.tokenizer, form.marks.begin + form.marks.end)
     return Thinking(form, opened, thought, not model.tokenizer.special_ids.isdisjoint(marks))
@@ -130,28 +138,27 @@ def _budget(body: ChatRequest, wish: ReasoningOptions, model: ServedModel) -> in
 
 
 def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bool) -> dict[str, Any]:
-    """A level, in the template's words. A template with a switch alone is told whether to think. Raises ApiError for a
-    level that is none of the model's.
-    """
+    """Return the variables for a level. A template with only a switch gets the switch. Raises ApiError for a level
+    that the model does not have."""
     switch = next((name for name in SWITCHES if name in known), None)
     if LEVEL in known:
         form = reasoning_format(model, tools=tools)
         levels = None if form is None else form.efforts
         if levels is not None and effort not in levels:
-            raise invalid(LEVEL, f"this model knows the levels {', '.join(levels)}, and no {effort!r}")
+            raise invalid(LEVEL, f"this model has the levels {', '.join(levels)}, not {effort!r}")
         return {LEVEL: effort} | ({} if switch is None else {switch: effort != OFF})
     return {} if switch is None else {switch: effort != OFF}
 
 
 def _wished(effort: str, model: ServedModel, *, tools: bool) -> dict[str, Any]:
-    """A level that the model knows; nothing where it has others."""
+    """Return the variable for a wished level, or nothing if the model does not have it."""
     form = reasoning_format(model, tools=tools)
     levels = None if form is None else form.efforts
     return {LEVEL: effort} if levels is None or effort in levels else {}
 
 
 def _is_within(body: ChatRequest, form: ReasoningFormat) -> bool:
-    """Whether the message that the answer continues ends within a thought."""
+    """Return whether the message that the output continues ends within reasoning."""
     content = body.messages[-1].content
     if not body.continue_final_message or not isinstance(content, str):
         return False
@@ -166,8 +173,8 @@ def _thought(
     closing = [(token,) for token in _ids(tokenizer, marks.closing)]
     answer = marks.answer
     if answer is not None and called is not None and called.format.name == form.name:
-        answer = ()  # its grammar of calls says where thoughts are
-    gap = "" if called is not None and not called.required else marks.gap  # words may have any white space
+        answer = ()  # the grammar of its tool calls defines where reasoning may be
+    gap = "" if called is not None and not called.required else marks.gap  # text may start with any white space
     barred = (tokenizer.token_id(text) for text in marks.implied)
     return ReasoningMarkers(
         begin=marks.begin.encode(),
@@ -186,12 +193,12 @@ def _thought(
 
 
 def _firsts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
-    """The tokens that texts begin with."""
+    """Return the first token of each text."""
     return tuple(_ids(tokenizer, text)[0] for text in texts)
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """The tokens of a text of the format's own, which is encoded once."""
+    """Return the tokens of a format's fixed text, which is encoded once."""
     known = _encoded.setdefault(tokenizer, {})
     if text not in known:
         known[text] = tuple(tokenizer.encode(text, add_special_tokens=False)) if text else ()

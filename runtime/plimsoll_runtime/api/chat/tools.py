@@ -1,6 +1,5 @@
-"""Tools of a chat: what the template shows of them, which constraint follows from the tool choice, and which parts of
-their schemas can be enforced.
-"""
+"""Tools of a chat: what the template shows, the constraint that follows from the tool choice, and the enforceable
+parts of the tools' schemas."""
 
 from __future__ import annotations
 
@@ -25,16 +24,18 @@ from plimsoll_runtime.tools.grammar import or_document
 from plimsoll_runtime.tools.registry import fitting, named
 
 _MOST_KEPT_BYTES = 16 * 1024
-"""Of a schema that is kept rewritten: agents send the same tools with each request."""
+"""Longest schema whose normalised form is cached: agents send the same tools with each request."""
 
 
 def enforced(tools: Sequence[Tool]) -> Sequence[tuple[Tool, Sequence[str]]]:
-    """Tools with what can be enforced of their schemas, each with the JSON pointers of what cannot. Raises
-    ConstraintError where a tool is strict and not all can be, and for more than a constraint may have.
-    """
+    """Return tools with the enforceable parts of their schemas, each with the JSON pointers of the other parts.
+    Raises ConstraintError if a strict tool's schema is not completely enforceable, and for schemas above the size
+    limit."""
     texts = [_text(tool) for tool in tools]
     if (size := sum(map(len, texts))) > MOST_BYTES:
-        raise ConstraintError(f"the tools' schemas have {size} characters, and {MOST_BYTES} are the most")
+        raise ConstraintError(
+            f"the tools' schemas have {size} characters, above the limit of {MOST_BYTES}; shorten them"
+        )
     return [_enforced(tool, text) for tool, text in zip(tools, texts, strict=True)]
 
 
@@ -50,7 +51,7 @@ def _enforced(tool: Tool, text: str) -> tuple[Tool, Sequence[str]]:
 
 
 def shallow(tool: Tool) -> Tool:
-    """With the names of an object's fields and their types, and which of them must be there."""
+    """Return a tool whose schema has only the names, types and required fields of its top level."""
     given = tool.parameters.get("properties")
     fields = given if isinstance(given, dict) else {}
     types = {name: {"type": field["type"]} if _has_type(field) else {} for name, field in fields.items()}
@@ -67,7 +68,7 @@ def _text(tool: Tool) -> str:
     try:
         return json.dumps(tool.parameters)
     except RecursionError as error:
-        raise ConstraintError(f"the schema of the tool {tool.name!r} is nested too deeply") from error
+        raise ConstraintError(f"the schema of the tool {tool.name!r} is nested too deeply; flatten it") from error
 
 
 @lru_cache(512)
@@ -75,17 +76,17 @@ def _kept(text: str) -> Normalised:
     return normalise(json.loads(text))
 
 
-# Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
+# Looking for formats of other packages reads the installed distributions, so it runs once for each template or name,
+# not for each request.
 _fitting = lru_cache(64)(fitting)
 _named = lru_cache(64)(named)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a request says of tools. A call is `required`, of the one tool that it has `by_name`, several are
-    `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`. `form`: the schema of the
-    documents that an answer without calls is one of; then there are no words beside calls.
-    """
+    """The tools of a request. If `required`, the output must call a tool; if `by_name`, the only tool in `callable`;
+    if `parallel`, it may call several. `old` says that the request has OpenAI's deprecated fields, `functions` and
+    `function_call`. With `form`, an output without calls is a document of this JSON schema instead of text."""
 
     format: ToolFormat
     definitions: Sequence[FunctionDefinition]
@@ -98,13 +99,13 @@ class ToolUse:
 
     @property
     def shown(self) -> list[dict[str, Any]]:
-        """The tools, as the chat template knows them."""
+        """The tools as the chat template gets them."""
         return [definition.shown() for definition in self.definitions]
 
     def kept_to(self, model: ServedModel, fields: Fields) -> EnforcedSchema:
-        """What the answer is kept to. Raises ApiError for what cannot be enforced, and has to be.
+        """Return the constraint for the output. Raises ApiError if a schema must be enforced and cannot be.
 
-        None where it may be words and the format has no grammar: then calls are only read.
+        The constraint is None if text is allowed and the format has no grammar: calls are then only parsed.
         """
         try:
             found = enforced(self.callable)
@@ -119,9 +120,8 @@ class ToolUse:
         return EnforcedSchema(constraint, paths[:MOST_TOLD])
 
     def instead(self, model: ServedModel, fields: Fields) -> Sequence[EnforcedSchema]:
-        """What else the answer may be kept to, in this order, where the schemas of the arguments cannot be enforced:
-        the names and types of the arguments, then nothing unless a call is required. Empty where a tool is `strict`.
-        """
+        """Return weaker constraints, in the order to try, for schemas that cannot be enforced: the names and types
+        of arguments, then none unless a call is required. Empty if a tool is `strict`."""
         if any(tool.strict for tool in self.callable):
             return ()
         unenforced = self.parameters(fields)
@@ -132,7 +132,7 @@ class ToolUse:
             return last
 
     def parameters(self, fields: Fields) -> Sequence[str]:
-        """Where the schemas of the tools stand that can be called."""
+        """Return the places of the callable tools' schemas in the request."""
         return [fields.of_tool(tool.name, old=self.old) for tool in self.callable]
 
     @property
@@ -140,7 +140,7 @@ class ToolUse:
         return self.required or self.form is not None
 
     def _grammar(self, tools: Sequence[Tool], model: ServedModel) -> Constraint:
-        """Answers with calls of these tools. Raises ConstraintError."""
+        """Return the constraint for outputs with calls of these tools. Raises ConstraintError."""
         tokenizer = model.tokenizer
 
         def special_id(marker: str) -> int | None:
@@ -154,12 +154,12 @@ class ToolUse:
 
     @property
     def field(self) -> str:
-        """Where the tools stand in the body."""
+        """Name of the request's field with the tools."""
         return "functions" if self.old else "tools"
 
 
 def tool_use_of(body: ChatRequest, model: ServedModel) -> ToolUse | None:
-    """None where the model is to call nothing. Raises ApiError."""
+    """Return the tools of a request; None if the model may not call any. Raises ApiError."""
     old = body.functions is not None
     definitions = _allowed(body)
     choice = _choice(body)
@@ -168,14 +168,14 @@ def tool_use_of(body: ChatRequest, model: ServedModel) -> ToolUse | None:
     field = "functions" if old else "tools"
     chosen = tool_format_of(model, field)
     if chosen is None:
-        raise invalid(field, "this model's chat template shows no tools")
+        raise invalid(field, "this model's chat template does not support tools; leave it out")
     by_name = choice not in ("auto", "required")
     tools = [definition.tool() for definition in definitions if not by_name or definition.name == choice]
     if not tools:
-        raise invalid("function_call" if old else "tool_choice", f"there is no tool {choice!r}")
+        raise invalid("function_call" if old else "tool_choice", f"the request has no tool {choice!r}")
     form = body.constraint()
     if form is not None and form.kind != "json":
-        raise invalid(body.constraint_field, "beside tools an answer can be kept to JSON, and to no other form")
+        raise invalid(body.constraint_field, "with tools, the output can only be constrained to JSON")
     try:
         documents = None if form is None else enforceable(form)
     except ConstraintError as error:
@@ -186,9 +186,8 @@ def tool_use_of(body: ChatRequest, model: ServedModel) -> ToolUse | None:
 
 
 def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:
-    """How a model writes calls; None where its chat template shows no tools. Raises ApiError, naming the field that has
-    tools, where that is not known.
-    """
+    """Return a model's tool-call format; None if its chat template does not support tools. Raises ApiError that
+    names `field` if the format is not known."""
     template, name = model.tokenizer.chat_template, model.options.tool_format
     source = "" if template is None else template.source(tools=True)
     if "tools" not in source:
@@ -198,23 +197,23 @@ def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:
     except UnknownFormat as error:
         raise invalid(field, str(error)) from error
     if found is None:
-        raise invalid(field, "how this model writes calls is not known; start the server with --tool-format")
+        raise invalid(field, "this model's tool-call format is not known; start the server with --tool-format")
     return found
 
 
 def _allowed(body: ChatRequest) -> list[FunctionDefinition]:
-    """The functions that the model may know of. Raises ApiError."""
+    """Return the functions that the model may see. Raises ApiError."""
     given = [tool.function for tool in body.tools or ()] or list(body.functions or ())
     if not isinstance(body.tool_choice, AllowedChoice):
         return given
     names = {tool.function.name for tool in body.tool_choice.allowed_tools.tools}
     if unknown := sorted(names.difference(function.name for function in given)):
-        raise invalid("tool_choice.allowed_tools.tools", f"there is no tool {unknown[0]!r}")
+        raise invalid("tool_choice.allowed_tools.tools", f"the request has no tool {unknown[0]!r}")
     return [function for function in given if function.name in names]
 
 
 def _choice(body: ChatRequest) -> str:
-    """none, auto, required, or a tool's name."""
+    """Return `none`, `auto`, `required` or a tool's name."""
     given = body.tool_choice if body.functions is None else body.function_call
     if given is None:
         return "auto"

@@ -1,1 +1,1 @@
-"""The endpoints that fit in one module each, Anthropic's Messages API among them."""
+"""Endpoints that fit in one module each, among them Anthropic's Messages API."""

@@ -1,4 +1,4 @@
-"""POST /v1/completions, the legacy interface, which is also used to score prompts (`echo`)."""
+"""POST /v1/completions, the legacy endpoint, which can also score prompts (`echo`)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from plimsoll_runtime.version import FINGERPRINT
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The text that is repeated, and for each token of the prompt the character of the text at which it begins."""
+    """The echoed prompt text, and for each token of the prompt the index of its first character in the text."""
 
     text: str
     starts: Sequence[int]
 
 
 def echo_of_text(text: str, tokenizer: Tokenizer, *, add_special_tokens: bool) -> Echo:
-    """A prompt that was given as a text. Special tokens that are written in it are part of the text."""
+    """Return the echo of a text prompt. Special tokens that it contains are part of the text."""
     return Echo(text, tokenizer.starts(text, add_special_tokens=add_special_tokens))
 
 
 def echo_of_tokens(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> Echo:
-    """A prompt that was given as token ids, or was cut."""
+    """Return the echo of a prompt of token ids, or of a truncated prompt."""
     detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, at_start=True)
     starts, pieces, length = list[int](), list[str](), 0
     for token_id in ids:
@@ -48,7 +48,7 @@ def echo_of_tokens(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tok
 
 
 def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> Generation:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     body.check()
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(
@@ -93,26 +93,25 @@ def _echo(body: CompletionRequest, model: ServedModel, prompt: Prompt, ids: Sequ
 
 @dataclass(slots=True)
 class Score:
-    """How likely the model found an answer, while it grows."""
+    """The mean log probability of an output, while it grows."""
 
     sum: float = 0.0
     tokens: int = 0
 
     def add(self, piece: Piece) -> None:
-        """More of it, with the log probabilities of its tokens."""
+        """Add the log probabilities of more tokens."""
         self.sum += sum(entry.logprob for entry in piece.logprobs)
         self.tokens += len(piece.logprobs)
 
     @property
     def mean(self) -> float:
-        """The mean log probability of its tokens."""
+        """The mean log probability of all tokens."""
         return self.sum / max(1, self.tokens)
 
 
 class CompletionAnswers:
-    """The answers to all prompts. Each is the sum of its parts, which are what a stream has; `echoes`: one for each
-    prompt if they are to be repeated.
-    """
+    """The outputs for all prompts. Each is the concatenation of its parts, which are the events of a stream.
+    `echoes` has one entry for each prompt, or none if prompts are not echoed."""
 
     def __init__(self, body: CompletionRequest, echoes: Sequence[Echo], job: Generation, meter: UsageMeter) -> None:
         self._body = body
@@ -123,30 +122,30 @@ class CompletionAnswers:
         self._parts: list[list[CompletionChoice]] = [[] for _ in job.choices]
 
     def add(self, piece: Piece) -> None:
-        """Take what a step added to the whole."""
+        """Add a step's output to the response."""
         index = piece.choice.index
         self._parts[index].append(self._growing[index].push(piece))
         if self._body.ranks:
             self._scores[index].add(piece)
 
     def whole(self) -> CompletionAnswer:
-        """All of them."""
+        """Return the complete response."""
         choices = [_joined(own) for own in self._parts]
         return self._answer(self._best(choices) if self._body.ranks else choices, self._meter.usage())
 
     def events(self, piece: Piece) -> list[CompletionAnswer]:
-        """What a step adds to a stream."""
+        """Return the stream's events for a step's output."""
         part = self._growing[piece.choice.index].push(piece)
         if not part.text and part.finish_reason is None and part.logprobs is None and not part.token_ids:
             return []
         return [self._answer([part], self._meter.of_event(self._body.stream_options))]
 
     def last(self) -> list[CompletionAnswer]:
-        """What ends a stream."""
+        """Return the events that end a stream."""
         return [self._answer([], self._meter.usage())] if self._body.include_usage else []
 
     def _best(self, choices: Sequence[CompletionChoice]) -> list[CompletionChoice]:
-        """The best answers to each prompt, the best one first."""
+        """Return the best choices for each prompt, the best one first."""
         made, told = self._body.candidates, list[CompletionChoice]()
         for start in range(0, len(choices), made):
             ranked = sorted(choices[start : start + made], key=lambda choice: -self._scores[choice.index].mean)
@@ -160,7 +159,7 @@ class CompletionAnswers:
 
 
 class _Growing:
-    """One answer while it grows: turns pieces into parts of it, the echoed prompt in front."""
+    """One choice while it grows. The echoed prompt precedes its first part."""
 
     def __init__(self, body: CompletionRequest, echoes: Sequence[Echo], model: ServedModel, choice: Choice) -> None:
         self._body = body
@@ -175,7 +174,7 @@ class _Growing:
         )
 
     def push(self, piece: Piece) -> CompletionChoice:
-        """What a piece adds. Of a prompt that is only scored the answer's one token is dropped."""
+        """Return the part that a piece adds. If the prompt is only scored, the one sampled token is dropped."""
         part = CompletionChoice(self._choice.index, "")
         echoed = None if self._echo is None else self._echo_into(part, piece)
         delta, scores_only = piece.delta, self._body.scores_only
@@ -207,7 +206,7 @@ class _Growing:
 
 
 def _joined(parts: Sequence[CompletionChoice]) -> CompletionChoice:
-    """All parts of one choice as a whole."""
+    """Return all parts of one choice as a single choice."""
     first, last = parts[0], parts[-1]
     logprobs = [part.logprobs for part in parts if part.logprobs is not None]
     whole = CompletionChoice(first.index, "".join(part.text for part in parts))

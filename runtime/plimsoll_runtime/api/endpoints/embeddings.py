@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: OpenAI's interface to vectors of texts."""
+"""POST /v1/embeddings: OpenAI's endpoint for vectors of texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll_runtime.text.pooling import PooledText, Vector, cut, dimensions_re
 
 
 def prepare(body: EmbeddingRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     reader = Reader(body, model)
     if reason := dimensions_refused(body.dimensions, reader.info):
         raise invalid("dimensions", reason)
@@ -43,14 +43,14 @@ def _check_prompt(name: str | None, info: PoolingInfo) -> None:
 
 
 def _read(reader: Reader, each: Prompt, prompt: str | None) -> PooledText:
-    """Token ids are taken as they are, but for what is cut off."""
+    """Return a text to compute; token ids are used as they are, truncated if the request says so."""
     if isinstance(each, str):
         return reader.single(each, "input", prompt)
     return PooledText(each if reader.most is None else each[: reader.most])
 
 
 def _json(vector: Vector, *, encoded: bool) -> msgspec.Raw:
-    """As JSON; vectors one by one, so that no other thread waits for all of them."""
+    """Return a vector as JSON. Encoding vectors one at a time lets other threads run in between."""
     if encoded:
         return msgspec.Raw(b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"')
     return msgspec.Raw(msgspec.json.encode(vector.tolist()))

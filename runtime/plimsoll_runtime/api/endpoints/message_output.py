@@ -40,13 +40,13 @@ from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, 
 
 @dataclass(slots=True)
 class _Block:
-    """One of them: `begun` is what it was at first."""
+    """One content block; `begun` is its initial value."""
 
     begun: Content
     pieces: list[str] = field(default_factory=list)
 
     def more(self, text: str) -> MoreText | ThinkingDelta | MoreInput:
-        """Take more of it; how a stream says so."""
+        """Append text and return the stream's delta."""
         self.pieces.append(text)
         match self.begun:
             case BlockText():
@@ -58,11 +58,11 @@ class _Block:
 
     @property
     def text(self) -> str:
-        """All of it, as text."""
+        """The complete text."""
         return "".join(self.pieces)
 
     def whole(self, *, tells_thoughts: bool) -> Content:
-        """All of it. Of a thought that is not told there is the signature alone."""
+        """Return the complete block. If `tells_thoughts` is off, a thinking block has only its signature."""
         match self.begun:
             case BlockText():
                 return BlockText(self.text)
@@ -73,9 +73,9 @@ class _Block:
 
 
 class Blocks:
-    """Those of an answer while it grows. White space between blocks is none of them.
+    """The content blocks of an output while it grows. White space between blocks is dropped.
 
-    With `tells_thoughts` off, a thought is a block without its text.
+    With `tells_thoughts` off, thinking blocks have no text.
     """
 
     def __init__(self, reader: AnswerReader, *, tells_thoughts: bool = True) -> None:
@@ -86,7 +86,7 @@ class Blocks:
         self._white = ""
 
     def push(self, parts: Sequence[Part]) -> list[Event]:
-        """What more of the answer adds to a stream."""
+        """Return the stream's events for more parts of the output."""
         events: list[Event] = []
         for part in parts:
             if isinstance(part, Text):
@@ -101,12 +101,12 @@ class Blocks:
         return events
 
     def finish(self) -> list[Event]:
-        """The end of the last one. An answer of white space alone is a text all the same."""
+        """Return the events that end the last block. An output of white space alone is a text block."""
         events = [] if self._blocks or not self._white else self._begin_text(self._white)
         return events + self._end()
 
     def whole(self) -> list[Content]:
-        """All of them."""
+        """Return all blocks."""
         return [block.whole(tells_thoughts=self._tells_thoughts) for block in self._blocks]
 
     def _thought(self, text: str) -> list[Event]:
@@ -145,17 +145,17 @@ class Blocks:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A call's input. Of one that was cut off it is what can be read of its beginning."""
+    """Return a call's input. If the call was cut off, the input has the complete fields of its beginning."""
     return beginning_of(text) or {}
 
 
 def signature_of(thought: str) -> str:
-    """What stands for a thought with clients that want a signature."""
+    """Return the signature of a thinking block, for clients that need one."""
     return blake2b(thought.encode(), digest_size=24).hexdigest()
 
 
 class MessageAnswers:
-    """The one answer to a request. Of one for no token at all nothing is told but the usage."""
+    """The output of a request. A request for 0 tokens gets only the usage."""
 
     def __init__(
         self, body: MessagesRequest, new_reader: Callable[[], AnswerReader], job: Generation, meter: UsageMeter
@@ -168,16 +168,16 @@ class MessageAnswers:
         self._blocks = Blocks(self._reader, tells_thoughts=not omitted)
 
     def add(self, piece: Piece) -> None:
-        """Take what a step added to the whole."""
+        """Add a step's output to the response."""
         self._push(piece)
 
     def whole(self) -> MessageAnswer:
-        """All of it."""
+        """Return the complete response."""
         stopped = self._stopped()
         return self._message(self._blocks.whole(), stopped.stop_reason, stopped.stop_sequence)
 
     def events(self, piece: Piece) -> list[Event]:
-        """What a step adds to a stream."""
+        """Return the stream's events for a step's output."""
         events: list[Event] = [] if self._reader.begun else [MessageStart(self._message([], None, None))]
         events += self._push(piece)
         if piece.delta.finish_reason is not None:
@@ -185,7 +185,7 @@ class MessageAnswers:
         return events
 
     def last(self) -> list[Event]:
-        """What ends a stream."""
+        """Return the events that end a stream."""
         return [MessageStop()]
 
     def _push(self, piece: Piece) -> list[Event]:
@@ -205,7 +205,8 @@ class MessageAnswers:
         return MessageUsage(read, 0, cached, meter.completion_tokens, thought)
 
     def _stopped(self) -> Stopped:
-        """Why it ended, in Anthropic's words. What ends every answer of the model is no stop sequence of the client."""
+        """Return why the output ended, in Anthropic's terms. Stop strings of the model itself do not count as stop
+        sequences."""
         reader, stop = self._reader, self._reader.stop_reason
         if not self._body.max_tokens:
             return Stopped("max_tokens", None)

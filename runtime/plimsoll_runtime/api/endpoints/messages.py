@@ -1,4 +1,5 @@
-"""POST /v1/messages and /v1/messages/count_tokens. A request in Anthropic's form becomes a chat request in OpenAI's."""
+"""POST /v1/messages and /v1/messages/count_tokens. Translates Anthropic's requests to chat requests in OpenAI's
+format."""
 
 from __future__ import annotations
 
@@ -54,15 +55,15 @@ OWN_NAMES = {
     "response_format": "output_config.format",
     "thinking_budget": "thinking.budget_tokens",
 }
-"""What Anthropic's clients call fields of a chat."""
+"""Names that Anthropic's requests have for fields of a chat."""
 FIELDS = Fields("output_config.format.schema", "tools[{}].input_schema")
-"""What they call places of schemas."""
+"""Places of schemas in Anthropic's requests."""
 _EFFORTS = {"xhigh": "high", "max": "high"}
-"""Levels of thinking for which models here have no word."""
+"""Reasoning levels that models here do not have, and their replacements."""
 
 
 def chat_of(body: Conversation, images: ImageParts = "refuse") -> ChatRequest:
-    """The chat that a request asks for. Raises ApiError."""
+    """Return the chat request of a conversation. Raises ApiError."""
     if images == "refuse":
         _refuse_images(body.messages)
     fields: dict[str, Any] = {"model": body.model, "messages": list(_messages(body))}
@@ -78,9 +79,8 @@ def chat_of(body: Conversation, images: ImageParts = "refuse") -> ChatRequest:
 
 @contextmanager
 def own_names() -> Iterator[None]:
-    """Errors that name fields of a chat name those of Anthropic's form instead. Of a prompt that is too long agents
-    hear what they look for, to make it shorter by themselves.
-    """
+    """Rename fields of a chat in errors to those of Anthropic's requests. For a prompt that is too long, the message
+    starts with the words that agents look for in order to shorten it."""
     try:
         yield
     except ApiError as error:
@@ -93,7 +93,7 @@ def own_names() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Said:
-    """One message of the chat while it grows: turns of one side in a row are one."""
+    """One message of the chat while it grows; consecutive turns of one role become one message."""
 
     role: str
     texts: list[str] = field(default_factory=list)
@@ -119,9 +119,9 @@ def _messages(body: Conversation) -> Iterator[ChatMessage]:
     for index, turn in enumerate(body.messages):
         _say(said, turn, f"messages[{index}].content")
     if len(said) > MAX_MESSAGES:
-        raise invalid("messages", f"turns and results of calls are {len(said)}, and {MAX_MESSAGES} is the most")
+        raise invalid("messages", f"turns and tool results are {len(said)} messages, above the limit of {MAX_MESSAGES}")
     if max((len(one.calls) for one in said), default=0) > MAX_TOOLS:
-        raise invalid("messages", f"a turn has more than {MAX_TOOLS} calls")
+        raise invalid("messages", f"a turn has more tool calls than the limit of {MAX_TOOLS}")
     return (one.message for one in said)
 
 
@@ -139,7 +139,7 @@ def _say(said: list[_Said], turn: Turn, where: str) -> None:
             _of(said, turn.role).texts.append(LEFT_OUT)
         else:
             _check_role(turn, "assistant", block.type, f"{where}[{index}]")
-            spoken = _of(said, turn.role)  # though nothing of a redacted thought can be told
+            spoken = _of(said, turn.role)  # a redacted block has no text, but makes a turn
             if isinstance(block, ToolUseBlock):
                 spoken.calls.append(_call(block))
             elif isinstance(block, ThinkingBlock) and block.thinking:
@@ -147,7 +147,7 @@ def _say(said: list[_Said], turn: Turn, where: str) -> None:
 
 
 def _of(said: list[_Said], role: str) -> _Said:
-    """The message that more of this side belongs to."""
+    """Return the message to which more content of this role belongs."""
     if not said or said[-1].role != role:
         said.append(_Said(role))
     return said[-1]
@@ -155,7 +155,7 @@ def _of(said: list[_Said], role: str) -> _Said:
 
 def _check_role(turn: Turn, role: str, kind: str, where: str) -> None:
     if turn.role != role:
-        raise invalid(where, f"a block of the type {kind!r} stands in a turn of the {role}, not of the {turn.role}")
+        raise invalid(where, f"a block of type {kind!r} belongs in a turn of the {role}, not of the {turn.role}")
 
 
 def _texts(content: Texts | Result) -> list[str]:
@@ -165,7 +165,7 @@ def _texts(content: Texts | Result) -> list[str]:
 
 
 def _refuse_images(turns: Sequence[Turn]) -> None:
-    """Raises ApiError for an image."""
+    """Raise ApiError if a turn has an image."""
     for number, turn in enumerate(turns):
         for index, block in enumerate(() if isinstance(turn.content, str) else turn.content):
             where = f"messages[{number}].content[{index}]"
@@ -207,7 +207,7 @@ def _tools(body: Conversation) -> dict[str, Any]:
 
 
 def wish_of(body: Conversation) -> ReasoningOptions:
-    """What it says of thinking."""
+    """Return a request's wishes for reasoning."""
     said = None if body.output_config is None else body.output_config.effort
     effort = None if said is None else _EFFORTS.get(said, said)
     match body.thinking:
@@ -220,7 +220,7 @@ def wish_of(body: Conversation) -> ReasoningOptions:
 
 
 def _answer(body: Conversation) -> dict[str, Any]:
-    """What form is asked of the answer."""
+    """Return the fields that constrain the output."""
     fields: dict[str, Any] = {}
     if body.output_config is not None and (form := body.output_config.format) is not None:
         fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
@@ -228,7 +228,7 @@ def _answer(body: Conversation) -> dict[str, Any]:
 
 
 def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     with own_names():
         chat = chat_of(body, model.options.image_parts)
         form = partial(MessageAnswers, body)
@@ -245,7 +245,7 @@ def _count(body: CountRequest, model: ServedModel, record: RequestRecord) -> Tok
 
 
 async def count_tokens(request: Request, models: ModelTable, record: RequestRecord) -> Response:
-    """How many tokens a conversation has. Raises ApiError, ClientGoneError."""
+    """Count the tokens of a conversation. Raises ApiError, ClientGoneError."""
     return await answer_by_tokenizer(request, models, record, CountRequest, _count)
 
 

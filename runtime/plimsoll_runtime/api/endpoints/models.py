@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}, in OpenAI's shape or Anthropic's, with what each model can do."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's or Anthropic's format, with each model's abilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from plimsoll_runtime.text.chat_template import ChatTemplateError
 
 
 def abilities_of(model: ServedModel) -> list[str]:
-    """Of `structured_outputs`, `chat`, `tools` and `reasoning` those that it has; none where it generates nothing."""
+    """Return a model's abilities, of `structured_outputs`, `chat`, `tools` and `reasoning`; none if it generates
+    nothing."""
     if task_of(model.engine.info) != "generate":
         return []
     asked: dict[str, Callable[[], object]] = {
@@ -37,7 +38,7 @@ def abilities_of(model: ServedModel) -> list[str]:
 
 
 def _is_there(ask: Callable[[], object]) -> bool:
-    """Whether there is an answer: where a request would be refused, there is none."""
+    """Return whether `ask` returns something; a refused request counts as no."""
     try:
         return bool(ask())
     except (ApiError, ChatTemplateError):
@@ -50,7 +51,7 @@ MOST_OF_A_PAGE = 1000
 
 
 async def list_models(request: Request, models: ModelTable, _record: RequestRecord) -> Response:
-    """All names that requests may use; for Anthropic's clients a page of them. Raises ApiError."""
+    """List all served names; Anthropic's clients get a page of them. Raises ApiError."""
     views = {name: view for view in models.views() for name in view.names}
     if not speaks_anthropic(request.scope):
         return json_response(ModelList([_card(name, view) for name, view in views.items()]))
@@ -60,7 +61,7 @@ async def list_models(request: Request, models: ModelTable, _record: RequestReco
 
 
 async def show_model(request: Request, models: ModelTable, _record: RequestRecord) -> Response:
-    """One of them. Raises ApiError (404)."""
+    """Return one model. Raises ApiError (404)."""
     name = request.path_params["name"]
     views = models.views()
     for view in views:
@@ -71,7 +72,7 @@ async def show_model(request: Request, models: ModelTable, _record: RequestRecor
 
 
 def page_of(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], bool]:
-    """The names from `after_id` on or up to `before_id`, `limit` of them, and whether there are more that way.
+    """Return `limit` names after `after_id` or before `before_id`, and whether more follow in that direction.
 
     Raises ApiError.
     """
@@ -91,7 +92,7 @@ def _place(names: Sequence[str], query: Mapping[str, str], field: str) -> int | 
     try:
         return names.index(query[field])
     except ValueError:
-        raise invalid(field, "it names no model that is listed") from None
+        raise invalid(field, "the list has no model with that id") from None
 
 
 def _card(name: str, view: ModelView) -> ModelCard:

@@ -1,6 +1,5 @@
 """POST /v1/score, /v1/rerank and /v1/classify: scores of pairs of texts, by a model that reads both or by their
-vectors, and labels.
-"""
+vectors, and labels."""
 
 from __future__ import annotations
 
@@ -44,16 +43,17 @@ from plimsoll_runtime.text.pooling import (
 )
 
 Scores = Callable[[Sequence[Vector]], list[float]]
-"""Makes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores: many probabilities
-are so near to 1 that they tie.
-"""
+"""Computes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores, because many
+probabilities are so close to 1 that they tie."""
 
 
 def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     ones, others = body.text_1, body.text_2
     if len(ones) not in (1, len(others)):
-        raise invalid("text_1", f"{len(ones)} texts go with as many others, or one with all, not with {len(others)}")
+        raise invalid(
+            "text_1", f"{len(ones)} texts do not match {len(others)} in 'text_2'; give as many, or one text for all"
+        )
     reader = Reader(body, model)
     texts, scores = _compared(reader, body, ones, others, ("text_1", "text_2"))
     shown = _shown(body, reader.info)
@@ -66,7 +66,7 @@ def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord)
 
 
 def prepare_rerank(body: RerankRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     reader = Reader(body, model)
     texts, scores = _compared(reader, body, [body.query], body.documents, ("query", "documents"))
     shown, with_texts = _shown(body, reader.info), body.return_documents is not False
@@ -83,16 +83,16 @@ def prepare_rerank(body: RerankRequest, model: ServedModel, record: RequestRecor
 
 
 def _shown(body: CompareFields, info: PoolingInfo) -> Callable[[float], float]:
-    """What a client sees of a score."""
+    """Return the function that turns a raw score into the one that clients see."""
     return (lambda raw: raw) if body.use_activation is False else partial(shown_score, info=info)
 
 
 def _compared(
     reader: Reader, body: CompareFields, ones: Sequence[str], others: Sequence[str], fields: tuple[str, str]
 ) -> tuple[list[PooledText], Scores]:
-    """What is to be read, and what makes scores of it."""
+    """Return the texts to compute, and the function that computes scores from their vectors."""
     if body.instruction is not None and not reader.texts.takes_instruction:
-        raise invalid("instruction", "this model takes none")
+        raise invalid("instruction", "this model takes no instruction; leave it out")
     info = reader.info
     if info.task != "embed":
         firsts = list(ones) * (len(others) // len(ones))
@@ -116,7 +116,7 @@ rerank = Endpoint(RerankRequest, prepare_rerank, COMPARES)
 
 
 def prepare(body: ClassifyRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
     reader = Reader(body, model)
     texts = [
         reader.single(each, "input") if isinstance(each, str) else reader.pair(*each, "input") for each in body.input

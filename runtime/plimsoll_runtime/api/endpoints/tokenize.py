@@ -27,7 +27,7 @@ from plimsoll_runtime.engine.limits import longest_sequence
 
 
 class TokenizeRequest(Lenient):
-    """Either `prompt` (a text) or `messages` (a chat, by the model's template)."""
+    """Either `prompt` (a text) or `messages` (a chat, rendered with the model's template)."""
 
     model: str | None = None
     prompt: str | None = None
@@ -40,14 +40,14 @@ class TokenizeRequest(Lenient):
 
 
 class DetokenizeRequest(Lenient):
-    """Token ids to be read as text, special tokens included."""
+    """Token ids to decode, special tokens included."""
 
     model: str | None = None
     tokens: list[TokenId]
 
 
 class TokenizeAnswer(msgspec.Struct, omit_defaults=True):
-    """Token ids; `token_strs` where asked for."""
+    """Token ids; `token_strs` if requested."""
 
     count: int
     max_model_len: int
@@ -56,7 +56,7 @@ class TokenizeAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class DetokenizeAnswer(msgspec.Struct):
-    """The text of the ids."""
+    """The text of the token ids."""
 
     prompt: str
 
@@ -65,12 +65,12 @@ BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest, CountRequest)
 
 
 async def tokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
-    """Token ids of a text or a chat. Raises ApiError, ClientGoneError."""
+    """Return the token ids of a text or a chat. Raises ApiError, ClientGoneError."""
     return await answer_by_tokenizer(request, models, record, TokenizeRequest, _tokenize)
 
 
 async def detokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
-    """The text of token ids. Raises ApiError, ClientGoneError."""
+    """Return the text of token ids. Raises ApiError, ClientGoneError."""
     return await answer_by_tokenizer(request, models, record, DetokenizeRequest, _detokenize)
 
 
@@ -81,7 +81,7 @@ async def answer_by_tokenizer(
     schema: type[BodyT],
     work: Callable[[BodyT, ServedModel, RequestRecord], msgspec.Struct],
 ) -> Response:
-    """The answer of what asks a model's tokenizer alone. Raises ApiError, ClientGoneError."""
+    """Answer a request that needs only a model's tokenizer. Raises ApiError, ClientGoneError."""
     data = await read_body(request)
 
     async def answer() -> Response:

@@ -1,6 +1,5 @@
 """The choices of an HTTP request: plans an engine request for each prompt and choice, merges their outputs, counts
-usage and maps engine errors.
-"""
+usage and maps engine errors."""
 
 from __future__ import annotations
 
@@ -33,27 +32,28 @@ from plimsoll_runtime.text.output import OutputText, TextDelta
 from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
 
 MAX_SEQUENCES = 4096
-"""Answers to one HTTP request, prompts times n."""
+"""Most choices of one HTTP request: prompts times n."""
 
 _PROCESS = uuid.uuid4().hex
 _numbers = itertools.count()
 
 
 def new_engine_id() -> str:
-    """The unique beginning of a request's ids in the engine. A UUID for each cost as much as all of `plan_choices`."""
+    """Return a unique prefix for a request's ids in the engine. A UUID for each request cost as much time as all of
+    `plan_choices`."""
     return f"{_PROCESS}-{next(_numbers)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer to be made: `index` in the response, `prompt` in the request."""
+    """A choice to generate: its `index` in the response, and the number of its `prompt` in the request."""
 
     index: int
     prompt: int
     request: AddRequest
 
     def kept_to(self, constraint: Constraint | None) -> Choice:
-        """The same with another constraint, or with none."""
+        """Return the choice with another constraint, or with none."""
         params = msgspec.structs.replace(self.request.context.params, constraint=constraint)
         context = msgspec.structs.replace(self.request.context, params=params)
         return Choice(self.index, self.prompt, msgspec.structs.replace(self.request, context=context))
@@ -61,10 +61,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a request asks of the engine: `n` answers to each of its prompts. `max_tokens` of each as the client said
-    it, None where it leaves them to the model. `field` is where a client wrote the prompts, `scores_field` where it
-    asked for their log probabilities.
-    """
+    """What a request asks of the engine: `n` choices for each of its prompts. `max_tokens` is the client's limit for
+    each choice, None if the model decides. `field` is the request's field with the prompts, `scores_field` the one
+    that asks for their log probabilities."""
 
     prompts: Sequence[list[int]]
     params: SamplingParams
@@ -76,10 +75,11 @@ class GenerationRequest:
 
 
 def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestRecord) -> list[Choice]:
-    """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
+    """Return all choices of a request, in the order of their index. With a seed, choice i of n gets the i-th seed after
+    it.
 
-    Deadlines count from when the request came. The engine's ids are ours alone: what a client calls its request may
-    not be unique. Raises ApiError when the model cannot take the prompts, or when answers or scores are too many.
+    Deadlines count from the request's arrival. Engine ids do not contain the client's request id, which may not be
+    unique. Raises ApiError if the model cannot take the prompts, or if there are too many choices or scores.
     """
     prompts, n, params = wanted.prompts, wanted.n, wanted.params
     for prompt in prompts:
@@ -87,7 +87,7 @@ def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestR
     check_scores(n, sum(map(len, prompts)), params.prompt_logprobs, wanted.scores_field)
     if len(prompts) * n > MAX_SEQUENCES:
         raise ApiError(
-            f"{len(prompts)} prompts times n = {n} are more than {MAX_SEQUENCES} answers; send fewer at once.",
+            f"{len(prompts)} prompts times n = {n} are more than the limit of {MAX_SEQUENCES} choices; send fewer.",
             param="n",
             code="invalid_value",
         )
@@ -103,17 +103,17 @@ def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestR
 
 
 def check_output(output: RequestOutput) -> None:
-    """Raises ApiError where the engine has given the request up."""
+    """Raise ApiError if the engine has ended the request with an error."""
     if output.finish_reason == "deadline":
-        raise too_late(output.error or "its deadline passed")
+        raise too_late(output.error or "its deadline has passed")
     if output.error is not None:
         raise failed(output.error)
 
 
-def failed(reason: str = "the engine ended the request without an answer") -> ApiError:
-    """The engine has ended a request without its answer."""
+def failed(reason: str = "the engine ended the request without output") -> ApiError:
+    """Return the error for a request that the engine ended early."""
     return ApiError(
-        f"The engine could not go on with the request: {reason}.",
+        f"The engine could not complete the request: {reason}.",
         status=HTTPStatus.INTERNAL_SERVER_ERROR,
         code="engine_error",
     )
@@ -121,7 +121,7 @@ def failed(reason: str = "the engine ended the request without an answer") -> Ap
 
 @contextmanager
 def as_api_errors() -> Iterator[None]:
-    """Raises ApiError in place of EngineDeadError, after which the server ends too, and of UsageError."""
+    """Raise ApiError instead of EngineDeadError, after which the server ends too, and instead of UsageError."""
     try:
         yield
     except EngineDeadError as error:
@@ -133,9 +133,8 @@ def as_api_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens where asked for,
-    `prompt_logprobs` is packed.
-    """
+    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens if requested;
+    `prompt_logprobs` is packed."""
 
     choice: Choice
     delta: TextDelta
@@ -145,14 +144,13 @@ class Piece:
 
     @property
     def packed_bytes(self) -> int:
-        """The size of what is packed in it."""
+        """Size of the packed log probabilities."""
         return sum(map(len, self.prompt_logprobs or ()))
 
 
 def all_pieces(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
-    """The pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError, EngineDeadError,
-    UsageError.
-    """
+    """Yield the pieces of all choices as they arrive. Closing it aborts what is still running. Raises ApiError,
+    EngineDeadError, UsageError."""
     return _of_one(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
 
 
@@ -177,7 +175,7 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
 
 
 async def _merged(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
-    """The pieces of several choices, each pumped by a task of its own into one queue, and how each task ended."""
+    """Yield the pieces of several choices; a task for each choice puts them into one queue."""
     queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
 
     async def pump(choice: Choice) -> None:
@@ -208,12 +206,11 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
 
 
 class UsageMeter:
-    """Adds up the pieces of one request. A prompt counts once however many answers it gets. Answers that are not
-    `counted` are dropped: their prompts are only scored.
-    """
+    """Counts the tokens of one request. A prompt counts once, however many choices it has. Output that is not
+    `counted` is ignored, because its prompts are only scored."""
 
     def __init__(self, choices: Sequence[Choice], spell: Callable[[int], bytes], *, counted: bool = True) -> None:
-        """`spell` gives a token's bytes, by which thoughts are told from answers."""
+        """`spell` returns a token's bytes, by which reasoning is recognised."""
         self._first = {c.prompt: c.index for c in reversed(choices)}
         self._counted = counted
         self.prompt_tokens = sum(len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index)
@@ -227,7 +224,7 @@ class UsageMeter:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """How many of the generated tokens were thoughts, with what marks them; None where the model writes none."""
+        """How many generated tokens were reasoning and its markers; None if the model writes no reasoning."""
         return sum(thoughts.tokens for thoughts in self._thoughts.values()) if self._thoughts else None
 
     def add(self, piece: Piece) -> None:
@@ -241,15 +238,14 @@ class UsageMeter:
             self.cached_tokens += piece.cached_tokens
 
     def of_event(self, options: StreamOptions | None) -> Usage | UnsetType | None:
-        """What an event says before the stream's last one: the usage so far, null, or nothing of it. (As in vLLM,
-        `continuous_usage_stats` has an effect only with `include_usage`.)
-        """
+        """Return the usage field of a stream's event before the last: the usage so far, null, or unset. (As in vLLM,
+        `continuous_usage_stats` has an effect only with `include_usage`.)"""
         if options is None or not options.include_usage:
             return UNSET
         return self.usage() if options.continuous_usage_stats else None
 
     def usage(self) -> Usage:
-        """What was taken so far."""
+        """Return the usage so far."""
         return Usage(
             self.prompt_tokens,
             self.completion_tokens,

@@ -1,6 +1,5 @@
-"""The job of every endpoint that generates: it checks constraints, runs the choices, and passes their pieces to the
-endpoint's `Answers`.
-"""
+"""The job of every endpoint that generates: checks constraints, runs the choices, and passes their pieces to the
+endpoint's `Answers`."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ _vocabularies: WeakKeyDictionary[Tokenizer, Vocabulary] = WeakKeyDictionary()
 
 
 async def admit(model: ServedModel, params: SamplingParams, param: str) -> None:
-    """See to it that the model's engine can take requests with a constraint, which stands in the field `param`, and
-    with a budget of thoughts. Raises ApiError for what cannot be kept to.
-    """
+    """Prepare the model's engine for requests with a constraint, from the field `param`, or a reasoning budget.
+    Raises ApiError for a constraint that cannot be enforced."""
     constraint, thought = params.constraint, params.thought
     if constraint is None and (thought is None or thought.budget is None):
         return
@@ -68,31 +66,31 @@ def _checked(tokenizer: Tokenizer, info: EngineInfo, constraint: Constraint | No
 
 
 class Answers(Protocol):
-    """All answers to one request while they grow, in an endpoint's own form: a whole, or a stream's events.
+    """The outputs of one request while they grow, in an endpoint's format: a complete response, or a stream's events.
 
-    They are made on the event loop, but of a piece with many log probabilities of its prompt in a thread.
+    They are built on the event loop, except for pieces with many prompt log probabilities, which are built in a
+    thread.
     """
 
     def add(self, piece: Piece) -> None:
-        """Take what a step added to the whole."""
+        """Add a step's output to the response."""
 
     def whole(self) -> msgspec.Struct:
-        """All of them, once each has ended."""
+        """Return the complete response, after all choices have ended."""
 
     def events(self, piece: Piece) -> Sequence[msgspec.Struct]:
-        """What a step adds to a stream."""
+        """Return the stream's events for a step's output."""
 
     def last(self) -> Sequence[msgspec.Struct]:
-        """What ends a stream."""
+        """Return the events that end a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
-    meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
-    of the body that says what answers are to be kept to, where one does. `instead` gives what else they may be kept to
-    where that cannot be enforced: the first that can be enforced is taken, and the request refused where none can.
-    """
+    """A validated request for generated output, ready to run. `form` creates the `Answers`, which may read the
+    meter. Output that is not `counted` does not appear in the usage. `constrained_by` is the body's field with the
+    constraint. If that constraint cannot be enforced, the first enforceable one of `instead` replaces it; without
+    one, the request is refused."""
 
     model: ServedModel
     choices: Sequence[Choice]
@@ -103,7 +101,7 @@ class Generation:
     instead: Callable[[], Iterable[EnforcedSchema]] = tuple
 
     async def whole(self) -> msgspec.Struct:
-        """The answers as one. Raises ApiError."""
+        """Return the complete response. Raises ApiError."""
         meter = self._meter()
         answers = self.form(self, meter)
         async with aclosing(self._pieces(meter)) as pieces:
@@ -115,7 +113,7 @@ class Generation:
         return answers.whole()
 
     async def events(self) -> Events:
-        """The answers as events of a stream. Closing it aborts what still runs. Raises ApiError."""
+        """Yield the events of a stream. Closing it aborts what is still running. Raises ApiError."""
         meter = self._meter()
         answers = self.form(self, meter)
         async with aclosing(self._pieces(meter)) as pieces:
@@ -133,7 +131,7 @@ class Generation:
         return UsageMeter(self.choices, self.model.tokenizer.token_bytes, counted=self.counted)
 
     async def _pieces(self, meter: UsageMeter) -> AsyncGenerator[Piece, None]:
-        """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
+        """Yield the pieces of all choices as they arrive. Closing it aborts what is still running. Raises ApiError."""
         model, record = self.model, self.record
         record.prompt_tokens = meter.prompt_tokens
         choices = await self._admitted()
@@ -150,7 +148,7 @@ class Generation:
                     yield piece
 
     async def _admitted(self) -> Sequence[Choice]:
-        """The choices as the engine takes them. Raises ApiError for what cannot be kept to."""
+        """Return the choices with an enforceable constraint. Raises ApiError if there is none."""
         params = self.choices[0].request.context.params
         try:
             await admit(self.model, params, self.constrained_by)
@@ -166,5 +164,5 @@ class Generation:
 
 
 def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:
-    """Which prompt each answer is made of, and how many tokens each prompt has."""
+    """Return the prompt of each choice, and the number of tokens of each prompt."""
     return {c.index: c.prompt for c in choices}, {c.prompt: len(c.request.prompt_token_ids) for c in choices}

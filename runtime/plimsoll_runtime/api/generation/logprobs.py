@@ -1,4 +1,4 @@
-"""Log probabilities in the three shapes that clients know: chat, completions, and for whole prompts."""
+"""Log probabilities in the three formats of the API: chat, completions, and whole prompts."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from plimsoll_runtime.text.detokenizer import new_detokenizer
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON cannot say."""
+"""Replaces minus infinity, which JSON does not have."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def chat_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> ChatLogprobs:
-    """The shape of chat completions."""
+    """Return log probabilities in the format of chat completions."""
     return ChatLogprobs([_chat_token(entry, tokenizer) for entry in entries])
 
 
 def prompt_logprobs(packed: Sequence[bytes], tokenizer: Tokenizer) -> PromptLogprobs:
-    """By token id, None for the first token, which nothing precedes. The prompt's own token is always there."""
+    """Return a prompt's log probabilities by token id; None for the first token. Each entry contains the prompt's
+    own token."""
     return [None, *(_by_token(entry, tokenizer) for entry in unpack(packed))]
 
 
 class CompletionLogprobsBuilder:
-    """The shape of the legacy completions, chunk by chunk: offsets continue from one to the next."""
+    """Builds log probabilities in the format of the legacy completions, chunk by chunk; text offsets continue across
+    chunks."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, echoed: int = 0) -> None:
-        """`echoed`: characters of the prompt that stand in front of the answer."""
+        """`echoed` is the number of characters of the prompt that precede the output."""
         self._tokenizer = tokenizer
         self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._offset = echoed
 
     def prompt(self, ids: Sequence[int], packed: Sequence[bytes], starts: Sequence[int]) -> CompletionLogprobs:
-        """Of an echoed prompt whose tokens begin at these characters. Its first token has no probability, as nothing
-        precedes it.
-        """
+        """Return those of an echoed prompt whose tokens start at these characters. The first token has none."""
         built = CompletionLogprobs([], [], [], [])
         for token_id, start, entry in zip(ids, starts, chain([None], unpack(packed)), strict=True):
             self._add(built, token_id, start, entry)
         return built
 
     def answer(self, ids: Sequence[int], entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
-        """Of tokens that were generated."""
+        """Return those of generated tokens."""
         built = CompletionLogprobs([], [], [], [])
         for token_id, entry in zip(ids, entries, strict=True):
             self._add(built, token_id, self._offset, entry)
@@ -74,7 +74,7 @@ class CompletionLogprobsBuilder:
 
 
 def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
-    """One after the other."""
+    """Concatenate several chunks."""
     return CompletionLogprobs(
         [offset for part in parts for offset in part.text_offset],
         [logprob for part in parts for logprob in part.token_logprobs],

@@ -1,4 +1,4 @@
-"""From texts to vectors, the same way for every endpoint that asks for some: each says only what it makes of them."""
+"""The job of every endpoint that pools: texts become vectors, from which the endpoint makes its response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.text.pooling import PooledText, PooledTexts, Vector, unpacked
 
 Form = Callable[[Sequence[Vector], PoolingUsage], msgspec.Struct]
-"""What an endpoint makes of the vectors of all texts, in their order. It may run in a thread."""
+"""Makes the response from the vectors of all texts, in order. It may run in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class PoolingJob:
     form: Form
 
     async def whole(self) -> msgspec.Struct:
-        """The answer. Raises ApiError."""
+        """Return the response. Raises ApiError."""
         lengths = {index: len(request.prompt_token_ids) for index, request in enumerate(self.requests)}
         tokens = self.record.prompt_tokens = sum(lengths.values())
         with self.model.room.take({index: index for index in lengths}, lengths) as seats:
@@ -50,18 +50,18 @@ class PoolingJob:
         return await offload(size, lambda: self.form(vectors, PoolingUsage(tokens, tokens)))
 
     async def events(self) -> Events:
-        """The answer as the only event: bodies that ask for a stream were refused."""
+        """Yield the response as the only event. Bodies that ask for a stream are refused earlier."""
         yield await self.whole()
 
     async def _vector(self, index: int, seats: QueueReservation) -> Vector:
-        """What comes of one text. Raises ApiError."""
+        """Return the vector of one text. Raises ApiError."""
         request = self.requests[index]
         with as_api_errors():
             async with aclosing(self.model.engine.generate(request)) as outputs:
                 async for output in outputs:
                     check_output(output)
                     if output.vector is None:
-                        raise failed("the engine gave no vector")
+                        raise failed("the engine returned no vector")
                     seats.leave(index)
                     self.record.saw(index, 0, time.monotonic())
                     self.record.cached_tokens += output.cached_tokens
@@ -71,7 +71,7 @@ class PoolingJob:
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, Vector]]) -> list[Vector]:
-    """The results in order; where one fails, the others are called off."""
+    """Return the results in order; if one fails, cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)
@@ -82,7 +82,7 @@ async def _together(work: Sequence[Coroutine[Any, Any, Vector]]) -> list[Vector]
 
 
 class Reader:
-    """Texts of one request's body as the model takes them. Whatever it refuses is an ApiError that names the field."""
+    """Encodes the texts of one request's body for the model. Raises ApiError that names the field."""
 
     def __init__(self, body: PoolingFields, model: ServedModel) -> None:
         self._body = body
@@ -93,19 +93,19 @@ class Reader:
         self.most = self._most(body.truncate_prompt_tokens)
 
     def single(self, text: str, field: str, prompt: str | None = None) -> PooledText:
-        """One text behind a prompt of the model."""
+        """Return one text, after one of the model's prompts."""
         self._check(text, field)
         with prompt_errors(field):
             return self.texts.single(text, prompt, self.most)
 
     def pair(self, one: str, other: str, field: str, instruction: str | None = None) -> PooledText:
-        """Two texts as one; `field` has the second one, which is cut where that is wanted."""
+        """Return two texts as one input. `field` has the second text, which is truncated if the request says so."""
         self._check(one + other, field)
         with prompt_errors(field):
             return self.texts.pair(one, other, instruction, self.most)
 
     def job(self, texts: Sequence[PooledText], field: str, record: RequestRecord, form: Form) -> PoolingJob:
-        """The request for all of them, once each is known to fit. `field`: where a client wrote them."""
+        """Return the job of all texts, after checking their lengths. `field` is the request's field with the texts."""
         params = self._body.params()
         self._model.check_priority(params)
         engine_id, salt, arrived = new_engine_id(), salted(record.tenant, None), int(record.started * 1e9)
@@ -125,11 +125,11 @@ class Reader:
             check_text(self._model, text, field)
 
     def _most(self, asked: int | None) -> int | None:
-        """To how many tokens prompts are cut; None: they are not."""
+        """Return the length to which prompts are truncated; None if they are not."""
         if asked is None:
             return None
         if asked == 0:
-            raise invalid("truncate_prompt_tokens", "it must be -1 (what the model takes) or at least 1")
+            raise invalid("truncate_prompt_tokens", "it must be -1 (the model's maximum) or at least 1")
         if asked > self._longest:
-            raise invalid("truncate_prompt_tokens", f"this model takes {self._longest} tokens at most")
+            raise invalid("truncate_prompt_tokens", f"{asked} is above this model's maximum of {self._longest} tokens")
         return self._longest if asked == -1 else asked

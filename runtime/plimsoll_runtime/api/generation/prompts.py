@@ -1,6 +1,5 @@
 """Prompts to token ids: renders chats, truncates prompts, and refuses prompts and parameters that the model or the
-server cannot take.
-"""
+server does not support."""
 
 from __future__ import annotations
 
@@ -25,15 +24,16 @@ Messages = Sequence[Mapping[str, Any]]
 
 _ID_LENGTH = 9
 _NO_OBJECT = "arguments"
-"""The name under which an object holds arguments that are none, for templates that take objects only."""
+"""Key under which an object holds arguments that are not an object, for templates that accept only objects."""
 
 
 def forms_of(messages: Messages) -> Iterator[Messages]:
-    """The messages, whose calls have their arguments as text, in each form. One form where nothing is called.
+    """Yield the messages, whose tool calls have their arguments as text, in each format that a template may need; one
+    if there are no calls.
 
     A template reads arguments as an object, as a value that it writes as JSON, or as text that it puts between its
-    markers. Templates of Mistral also accept only ids of nine characters. No template says which form it takes: it
-    raises an error for the others, so the forms are tried in turn, the smallest change first.
+    markers. Templates of Mistral also accept only ids of nine characters. No template says which format it takes: it
+    raises an error for the others, so they are tried in turn, the smallest change first.
     """
     forms: list[Messages] = []
     for identify in (_as_they_are, _with_short_ids):
@@ -45,7 +45,7 @@ def forms_of(messages: Messages) -> Iterator[Messages]:
 
 
 def _with(messages: Messages, arguments: Callable[[str], Any]) -> Messages:
-    """The messages with their arguments in a form."""
+    """Return the messages with their arguments converted."""
 
     def shown(call: Mapping[str, Any]) -> Mapping[str, Any]:
         function = call["function"]
@@ -64,7 +64,7 @@ def _as_they_are(messages: Messages) -> Messages:
 
 
 def _with_short_ids(messages: Messages) -> Messages:
-    """The messages with ids of nine characters, the same for a call and its result."""
+    """Return the messages with ids of nine characters, the same for a call and its result."""
 
     def shown(call: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**call, "id": _short(call["id"])} if "id" in call else call
@@ -80,7 +80,7 @@ def _with_short_ids(messages: Messages) -> Messages:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """An object in any case: of a cut one the fields that can be read; what is none stands in one field."""
+    """Return arguments as an object: of cut-off ones the readable fields, other values under one key."""
     value = value_of(text)
     if isinstance(value, dict):
         return value
@@ -97,15 +97,16 @@ def _short(call_id: str) -> str:
 
 
 TOO_LONG = "context_length_exceeded"
-"""The error's code."""
+"""Code of the error."""
 
 
 def too_long(limit: int, had: str, shorten: str, param: str) -> ApiError:
-    """`had`: what the request came to, in tokens; `shorten`: what is to become shorter.
+    """Return the error for a request that exceeds the context length. `had` says how long it is, `shorten` what to
+    shorten.
 
     Agents recognise these words and shorten the conversation: "This model's maximum context length is N tokens"
-    (litellm and what is built on it, Pi, opencode), "please reduce the length of" (OpenHands), and the code (LangChain,
-    which looks for it in the message: OpenAI's client shows only that).
+    (litellm and what is built on it, Pi, opencode), "please reduce the length of" (OpenHands), and the code
+    (LangChain, which looks for it in the message: OpenAI's client shows only that).
     """
     message = (
         f"This model's maximum context length is {limit} tokens. However, {had}. "
@@ -115,17 +116,18 @@ def too_long(limit: int, had: str, shorten: str, param: str) -> ApiError:
 
 
 def no_room(limit: int, prompt: int, answer: int | None, param: str) -> ApiError:
-    """A prompt of so many tokens does not fit beside an answer of as many as the request wants; None: any number."""
+    """Return the error for a prompt that leaves no space for the requested output; `answer` is its token limit, None
+    for any."""
     if answer is None:
         return too_long(
-            limit, f"your {param} resulted in {prompt} tokens, and an answer needs one more", f"the {param}", param
+            limit, f"your {param} resulted in {prompt} tokens, and the output needs one more", f"the {param}", param
         )
     had = f"you requested {prompt + answer} tokens ({prompt} in the {param}, {answer} in the completion)"
     return too_long(limit, had, f"the {param} or completion", param)
 
 
 def too_many_characters(limit: int, characters: int, longest_piece: int, param: str) -> ApiError:
-    """A text is too long even if each of its tokens is as long as a token can be."""
+    """Return the error for a text that is too long even if each token is as long as the longest one."""
     least = -(-characters // longest_piece)
     return too_long(
         limit, f"your {param} resulted in at least {least} tokens ({characters} characters)", f"the {param}", param
@@ -133,14 +135,14 @@ def too_many_characters(limit: int, characters: int, longest_piece: int, param: 
 
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-"""What a template is always given; `chat_template_kwargs` may not replace it."""
+"""Variables that every template gets; `chat_template_kwargs` may not replace them."""
 
 MAX_PROMPT_SCORES = 2**20
-"""Log probabilities of prompts in one answer. Each is some 75 bytes of JSON, and of memory until it is sent."""
+"""Most log probabilities of prompts in one response. Each is about 75 bytes of JSON, and of memory until it is sent."""
 
 
 def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
-    """Token ids of a text. Raises ApiError."""
+    """Return the token ids of a text. Raises ApiError."""
     check_text(model, text, param)
     with prompt_errors(param):
         return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -156,14 +158,14 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     reasoning: ReasoningFormat | None = None,
 ) -> str:
-    """The text of a chat's prompt, in which earlier thoughts are as the `reasoning` format's templates know them. The
-    template writes the special tokens itself.
+    """Render a chat's prompt. Earlier reasoning is formatted for templates of the `reasoning` format. The template
+    writes the special tokens itself.
 
     Raises ApiError, also for a variable that is a field of the request.
     """
     template = template_of(model)
     if reserved := sorted(RESERVED & (variables or {}).keys()):
-        raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
+        raise invalid("chat_template_kwargs", f"{reserved[0]!r} is set by the server; leave it out")
     images = model.options.image_parts
     shown = [message.rendered(f"messages[{index}]", images) for index, message in enumerate(messages)]
     rendered = _named_results(shown)
@@ -188,12 +190,11 @@ def render_chat(
 
 
 def template_of(model: ServedModel) -> ChatTemplate:
-    """The model's chat template. Raises ApiError where it has none."""
+    """Return the model's chat template. Raises ApiError if it has none."""
     template = model.tokenizer.chat_template
     if template is None:
         raise ApiError(
-            "The model has no chat template, so it cannot chat: use /v1/completions, "
-            "or add chat_template.jinja to the model's files.",
+            "The model has no chat template; use /v1/completions, or add chat_template.jinja to the model's files.",
             param="messages",
             code="no_chat_template",
         )
@@ -201,14 +202,15 @@ def template_of(model: ServedModel) -> ChatTemplate:
 
 
 def variables_known(model: ServedModel, *, tools: bool) -> frozenset[str]:
-    """What the model's chat template reads by name. Raises ApiError where it has none, or a broken one."""
+    """Return the names of the variables that the model's chat template reads. Raises ApiError if the template is
+    missing or broken."""
     template = template_of(model)
     with prompt_errors("messages"):
         return template.variables(tools=tools)
 
 
 def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages, in which results name the function that was called where a call before them says it."""
+    """Return the messages with the function's name in each tool result whose call is known."""
     names: dict[str | None, str] = {}
     shown: list[Mapping[str, Any]] = []
     for message in messages:
@@ -219,7 +221,7 @@ def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:
-    """Raises ApiError when the model cannot take this prompt, or not with so long an answer."""
+    """Raise ApiError if the prompt, with the requested output, exceeds what the model can take."""
     check_tokens(model, ids, param)
     wanted = max_tokens if max_tokens is not None else 1
     limit = longest_sequence(model.engine.info)
@@ -228,31 +230,32 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
 
 
 def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
-    """Raises ApiError for a prompt without tokens, or with one that is not in the vocabulary."""
+    """Raise ApiError for a prompt without tokens, or with a token that is not in the vocabulary."""
     if not ids:
-        raise ApiError(f"Invalid value for '{param}': it holds no tokens.", param=param, code="invalid_value")
+        raise ApiError(f"Invalid value for '{param}': it has no tokens.", param=param, code="invalid_value")
     check_token_ids(model, [max(ids)], param)
 
 
 def check_scores(answers: int, tokens: int, alternatives: int | None, param: str) -> None:
-    """Raises ApiError where the `answers` together would tell too much of the `tokens` that their prompts have."""
+    """Raise ApiError if the `answers` together would have too many log probabilities of the `tokens` of their
+    prompts."""
     if alternatives is not None and (asked := answers * tokens * (1 + alternatives)) > MAX_PROMPT_SCORES:
         raise ApiError(
             f"Invalid value for '{param}': {alternatives} alternatives of each of {tokens} prompt tokens are {asked} "
-            f"log probabilities in {answers} answer{'s' * (answers > 1)}, and {MAX_PROMPT_SCORES} is the most. "
-            "Ask for fewer alternatives or answers, or shorten the prompt.",
+            f"log probabilities in {answers} choice{'s' * (answers > 1)}, above the limit of {MAX_PROMPT_SCORES}. "
+            "Ask for fewer alternatives or choices, or shorten the prompt.",
             param=param,
             code="invalid_value",
         )
 
 
 def check_params(model: ServedModel, params: SamplingParams) -> None:
-    """Raises ApiError for parameters that are right in themselves but not for this model, or this server."""
+    """Raise ApiError for valid parameters that this model or this server does not support."""
     model.check_priority(params)
     if len(params.logit_bias) > model.options.max_logit_bias:
         raise ApiError(
-            f"Invalid value for 'logit_bias': it has {len(params.logit_bias)} token ids, and this server takes at "
-            f"most {model.options.max_logit_bias} (--max-logit-bias).",
+            f"Invalid value for 'logit_bias': it has {len(params.logit_bias)} token ids, above this server's limit of "
+            f"{model.options.max_logit_bias} (--max-logit-bias).",
             param="logit_bias",
             code="invalid_value",
         )
@@ -261,18 +264,18 @@ def check_params(model: ServedModel, params: SamplingParams) -> None:
 
 
 def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
-    """Raises ApiError when an id is not in the vocabulary."""
+    """Raise ApiError if an id is not in the vocabulary."""
     size = model.engine.info.vocab_size
     if unknown := [token_id for token_id in ids if token_id >= size]:
         raise ApiError(
-            f"Invalid value for '{param}': token id {unknown[0]} is not in the vocabulary of {size}.",
+            f"Invalid value for '{param}': token id {unknown[0]} is not in the vocabulary of {size} tokens.",
             param=param,
             code="invalid_value",
         )
 
 
 def check_text(model: ServedModel, text: str, param: str) -> None:
-    """Refuse what is certainly too long before seconds are spent on tokenising it."""
+    """Raise ApiError for a text that is certainly too long, before it takes seconds to tokenise."""
     limit = longest_sequence(model.engine.info)
     if len(text) > limit * model.tokenizer.longest_piece:
         raise too_many_characters(limit, len(text), model.tokenizer.longest_piece, param)
@@ -280,7 +283,7 @@ def check_text(model: ServedModel, text: str, param: str) -> None:
 
 @contextmanager
 def prompt_errors(param: str) -> Iterator[None]:
-    """What cannot be encoded or rendered is the client's to hear, with the field's name."""
+    """Raise ApiError that names `param` for text that cannot be encoded or rendered."""
     try:
         yield
     except (ChatTemplateError, TextError) as error:
@@ -288,27 +291,27 @@ def prompt_errors(param: str) -> Iterator[None]:
 
 
 MARGIN = 64
-"""Tokens by which a text that is cut is longer than what is wanted of it: where it begins, others come out."""
+"""Additional tokens at the start of a truncated text, because the first tokens depend on where the text starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How many tokens are kept at most, None for all; `piece`: characters of the longest token."""
+    """The most tokens that a prompt keeps, None for all; `piece` is the number of characters of the longest token."""
 
     most: int | None
     piece: int
 
     def text(self, text: str) -> str:
-        """The end of a text that is certainly long enough: the rest need not be tokenised."""
+        """Return an end of the text that is certainly long enough, so that the rest is not tokenised."""
         return text if self.most is None else text[-(self.most + MARGIN) * self.piece :]
 
     def ids(self, ids: list[int]) -> list[int]:
-        """The tokens that are kept."""
+        """Return the tokens that are kept."""
         return ids if self.most is None else ids[-self.most :]
 
 
 def truncation_of(body: SamplingFields, model: ServedModel, max_tokens: int | None) -> Truncation:
-    """What a request wants; with -1 as many tokens as the context has room for beside the answer's `max_tokens`."""
+    """Return a request's truncation; -1 leaves space for `max_tokens` of output in the context."""
     wanted = body.truncate_prompt_tokens
     if wanted is not None and wanted < 0:
         wanted = max(1, longest_sequence(model.engine.info) - max(1, max_tokens or 1))

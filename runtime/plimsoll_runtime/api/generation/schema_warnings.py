@@ -1,4 +1,4 @@
-"""Names what of a request's schemas its answer is not kept to, in the header of ignored fields."""
+"""Names the parts of a request's schemas that are not enforced, in the header of ignored fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 80
 
 @dataclass(frozen=True, slots=True)
 class EnforcedSchema:
-    """What an answer is kept to, and the paths of what of its schemas it is not."""
+    """A constraint for the output, and the paths of the parts of its schemas that it does not enforce."""
 
     constraint: Constraint | None
     unenforced: Sequence[str] = ()
@@ -28,9 +28,8 @@ class EnforcedSchema:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a client calls fields of its request: that of the answer's form, the schema of the tool of a name, how much
-    to think, and how much to say.
-    """
+    """Paths of a client's request: the output's schema, the schema of a named tool, the reasoning effort, and the
+    verbosity."""
 
     form: str = "response_format.json_schema.schema"
     tool: str = "tools[{}].function.parameters"
@@ -38,17 +37,16 @@ class Fields:
     verbosity: str = "verbosity"
 
     def of_form(self, constraint: Constraint, field: str) -> Sequence[str]:
-        """The paths of what a constraint, which the field has, says in vain. Raises ConstraintError for what is
-        malformed.
-        """
+        """Return the paths of a constraint's parts that are not enforced. Raises ConstraintError for malformed
+        constraints."""
         if constraint.strict or constraint.kind not in ("json", "tags"):
             return ()
         return [path(self._where(constraint, field), pointer) for pointer in _pointers(constraint)]
 
     def instead_of_form(self, constraint: Constraint, field: str) -> Iterator[EnforcedSchema]:
-        """What enforces less of a form that was found malformed in no way, for where the library refuses it."""
+        """Yield weaker constraints than a well-formed one, in case the grammar library refuses it."""
         where = self._where(constraint, field)
-        with suppress(ConstraintError):  # of one that has become too long there is no other
+        with suppress(ConstraintError):  # there is no weaker constraint if it has become too long
             for other, left in cautious(constraint):
                 yield EnforcedSchema(other, [path(where, each.pointer) for each in left[:MOST_TOLD]])
 
@@ -56,7 +54,7 @@ class Fields:
         return _OUTPUTS.get(constraint.kind, "") if field == "structured_outputs" else self.form
 
     def of_tool(self, name: str, *, old: bool) -> str:
-        """Where its schema stands; in the `old` fields OpenAI's clients had functions."""
+        """Return the path of a tool's schema; `old` is OpenAI's deprecated field `functions`."""
         return f"functions[{name}].parameters" if old else self.tool.format(name)
 
 
@@ -64,7 +62,7 @@ CHAT = Fields()
 
 
 def set_format_warnings(record: RequestRecord, body: SamplingFields, fields: Fields = CHAT) -> None:
-    """Name what of a body's own form is not enforced. Raises ApiError for one that is malformed."""
+    """Record the parts of a body's own constraint that are not enforced. Raises ApiError for a malformed constraint."""
     constraint = body.constraint()
     if constraint is None:
         return
@@ -75,21 +73,21 @@ def set_format_warnings(record: RequestRecord, body: SamplingFields, fields: Fie
 
 
 def instead_of_form(body: SamplingFields, fields: Fields = CHAT) -> Iterator[EnforcedSchema]:
-    """What else its answers may be kept to where the library refuses its own form."""
+    """Yield weaker constraints than the body's own, in case the grammar library refuses it."""
     constraint = body.constraint()
     if constraint is not None:
         yield from fields.instead_of_form(constraint, body.constraint_field)
 
 
 def path(where: str, pointer: str) -> str:
-    """That of a place in a field; a long one without its middle."""
+    """Return the path of a place in a field; a long one without its middle."""
     whole = where + pointer
     half = (_LONGEST - 3) // 2
     return whole if len(whole) <= _LONGEST else f"{whole[:half]}...{whole[-half:]}"
 
 
 def set_warnings(record: RequestRecord, paths: Iterable[str]) -> None:
-    """Put them into the answer's header."""
+    """Add paths to the header of ignored fields."""
     record.ignored = with_more(record.ignored, paths)
 
 

@@ -1,6 +1,6 @@
-"""Who may ask the host API: who has a bearer token of a file, which is read again when it changes, or of known hash.
+"""Access to the host API: bearer tokens from a file, which is read again when it changes, or known by their hashes.
 
-Tokens are random and long (256 bits), so that their plain SHA-256 gives nobody a token.
+Tokens are random and long (256 bits), so their plain SHA-256 does not reveal them.
 """
 
 from __future__ import annotations
@@ -21,75 +21,71 @@ FILE_LIMIT = 64 * 2**10
 
 
 class Tokens(Protocol):
-    """Tokens that let in."""
+    """A source of valid tokens."""
 
     def hashes(self) -> tuple[bytes, ...]:
-        """Their SHA-256 as they are now."""
+        """Return the SHA-256 of each token that is valid at present."""
 
 
 class TokenHashes:
-    """Tokens that are known by their SHA-256 alone, in hexadecimal digits and with commas between them."""
+    """Tokens known only by their SHA-256, as comma-separated hexadecimal digits."""
 
     def __init__(self, text: str, name: str) -> None:
-        """`name` says where they come from. Raises UsageError for what is no hash."""
+        """`name` is the source for error messages. Raises UsageError for an invalid hash."""
         given = [word.strip() for word in text.split(",")]
         if not all(re.fullmatch("[0-9a-f]{64}", word) for word in given):
-            raise UsageError(
-                f"{name} must be SHA-256 hashes of tokens: 64 hexadecimal digits each, with commas between"
-            )
+            raise UsageError(f"{name} must be comma-separated SHA-256 hashes of tokens, each of 64 hexadecimal digits")
         self._hashes = tuple(bytes.fromhex(word) for word in given)
 
     def hashes(self) -> tuple[bytes, ...]:
-        """See `Tokens`."""
         return self._hashes
 
 
 class TokenFile:
-    """The tokens of a file, one a line; several while they are being replaced.
+    """The tokens of a file, one on each line; several are valid while they are rotated.
 
-    A file that cannot be read any more leaves the last tokens in force; one that holds none lets nobody in.
+    If the file becomes unreadable, the last tokens stay valid; an empty file accepts no token.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError where the file cannot be read or holds no token."""
+        """Raises UsageError if the file cannot be read or has no token."""
         try:
             self._file = WatchedFile(path, hashes_of)
         except (OSError, ValueError) as error:
-            raise UsageError(f"the token file {path} cannot be used ({error}); write one token a line") from error
+            raise UsageError(f"the token file {path} cannot be used ({error}); write one token on each line") from error
         if not self._file.value():
-            raise UsageError(f"the token file {path} holds no token; write one a line")
+            raise UsageError(f"the token file {path} has no token; write one token on each line")
 
     def hashes(self) -> tuple[bytes, ...]:
-        """See `Tokens`: as the file says now."""
         return self._file.value()
 
 
 def hashes_of(path: Path) -> tuple[bytes, ...]:
-    """Of the tokens in a file. Raises OSError, or ValueError for what is no file of tokens."""
+    """Return the hashes of a file's tokens. Raises OSError, or ValueError if the file is too large."""
     if path.stat().st_size > FILE_LIMIT:
-        raise ValueError(f"it is larger than {FILE_LIMIT} bytes")
+        raise ValueError(f"it is larger than the limit of {FILE_LIMIT} bytes")
     hashes = tuple(sha256(line.strip()).digest() for line in path.read_bytes().splitlines() if line.strip())
     if not hashes:
-        logger.error("the token file %s holds no token: nobody is let in by it", path)
+        logger.error("The token file %s has no token; all requests with a token are refused", path)
     return hashes
 
 
 class Guard:
-    """Lets in who has a token. Without tokens it lets in everybody: to be had on loopback only."""
+    """Checks bearer tokens. Without tokens it accepts every request, which is allowed on loopback only."""
 
     def __init__(self, tokens: Tokens | None) -> None:
         self._tokens = tokens
 
     @property
     def is_open(self) -> bool:
-        """Whether no token is asked for."""
+        """Whether no token is required."""
         return self._tokens is None
 
     def lets_in(self, authorization: str | None) -> bool:
-        """Whether the value of an Authorization header has a token. Takes the same time for any that is wrong."""
+        """Return whether an Authorization header has a valid token. Takes the same time for all invalid tokens."""
         if self._tokens is None:
             return True
         scheme, _, given = (authorization or "").partition(" ")
-        # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
+        # Headers are decoded as Latin-1, whatever the client wrote; encoding restores the bytes.
         token = sha256(given.strip().encode("latin-1") if scheme.lower() == "bearer" else b"").digest()
         return any(hmac.compare_digest(token, known) for known in self._tokens.hashes())

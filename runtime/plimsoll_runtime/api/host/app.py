@@ -1,4 +1,4 @@
-"""The host API: what is here, and what others may have it do."""
+"""The host API: reports the models of a host, and places, wakes, puts to sleep and removes them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MODEL = "/host/v1/models/{namespace}/{name}"
 
 
 def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:
-    """The application. Nothing is answered, and no body read, before the token is known."""
+    """Return the application. It checks the token before it reads a body or answers."""
     app = FastAPI(title="Plimsoll host", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     routes = HostRoutes(host, models)
     for route in ROUTES:
@@ -55,14 +55,15 @@ def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:
 
 
 class HostRoutes:
-    """One method a route."""
+    """The handlers of the routes."""
 
     def __init__(self, host: Host, models: HostModels) -> None:
         self._host = host
         self._models = models
 
     async def report(self, request: Request) -> Response:
-        """The report: at once, or when there is news. A sequence beyond ours is that of another instance."""
+        """Return the report, immediately or when it changes. An `after` beyond our sequence belongs to another
+        instance of the host."""
         after, wait = report_query(request)
         if wait == 0 or after > self._host.sequence:
             return json_response(self._host.report())
@@ -74,35 +75,33 @@ class HostRoutes:
         spec = model_spec(body)
         serving_options(spec.runtime)
         if (taken := self._models.taken(name, spec)) is not None:
-            raise UsageError(
-                f"spec.servedNames: {taken[0]!r} is a name of {taken[1]}; give each model names of its own"
-            )
+            raise UsageError(f"spec.servedNames: {taken[0]!r} is a name of {taken[1]}; choose another name")
         return _told(request, body.operation, self._host.place(name, spec, body.level, body.operation))
 
     async def remove(self, request: Request) -> Response:
-        """Drain, unload and forget."""
+        """Drain a model and remove it."""
         name, body = _name(request), await read_change(request, RemoveRequest)
         return _told(request, body.operation, self._host.remove(name, body.operation))
 
     async def wake(self, request: Request) -> Response:
-        """Bring it to the device."""
+        """Wake a model."""
         name, body = _name(request), await read_change(request, WakeRequest)
         return _told(request, body.operation, self._host.wake(name, body.operation))
 
     async def sleep(self, request: Request) -> Response:
-        """Put it to sleep."""
+        """Put a model to sleep."""
         name, body = _name(request), await read_change(request, SleepRequest)
         return _told(request, body.operation, self._host.sleep(name, Level(body.level), body.operation))
 
     async def pin(self, request: Request) -> Response:
-        """Say how much it is worth."""
+        """Set whether a model is pinned, its weight and its priority."""
         name, body = _name(request), await read_change(request, PinRequest)
         outcome = self._host.pin(name, body.operation, pinned=body.pinned, weight=body.weight, priority=body.priority)
         return _told(request, body.operation, outcome)
 
 
 class Route(NamedTuple):
-    """One method of one path, and what its body is."""
+    """Method, path, handler and body type of a route."""
 
     method: str
     path: str
@@ -133,7 +132,7 @@ def _guarded(endpoint: Endpoint, guard: Guard) -> Endpoint:
             return Response(status_code=CLIENT_GONE)
         except Exception:
             logger.exception("%s %s failed", request.method, request.scope["route"].path)
-            failed = RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the host failed; its log says why")
+            failed = RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the host failed; see its log")
             return failed.answer
 
     return route
@@ -150,7 +149,7 @@ def _name(request: Request) -> ModelName:
 
 
 def _told(request: Request, operation: str, outcome: OperationStatus) -> Response:
-    """The answer, with a line in the log."""
+    """Log the result of an operation and return its response."""
     state = "forgotten" if outcome.model is None else outcome.model.state
     logger.info("%s %s (operation %r): %s", request.method, request.url.path, operation[:256], state)
     return outcome_response(outcome)

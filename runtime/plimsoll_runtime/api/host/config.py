@@ -1,4 +1,4 @@
-"""What a host is started with."""
+"""The options of a host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_runtime.utils.option import Option, option
 
 KEEP_ALIVE_SECONDS = 5.0
 TOKENS_VARIABLE = "PLIMSOLL_HOST_TOKENS"
-"""The variable of the environment that may have hashes of tokens, instead of a file that has the tokens."""
+"""Environment variable with hashes of tokens, as an alternative to a token file."""
 
 HOST_API = Option(("host",), "host API")
 
@@ -21,12 +21,12 @@ class HostConfig(FrontConfig):
     """Options of one host process. `models` are placed at the start."""
 
     host_address: str = option("", "address of the host API", HOST_API, metavar="ADDRESS", usual="that of --host")
-    host_port: int = option(8100, "its port, 0 for any", HOST_API, metavar="PORT", minimum=0, maximum=65535)
+    host_port: int = option(8100, "port of the host API, 0 for any", HOST_API, metavar="PORT", minimum=0, maximum=65535)
     host_token_file: Path | None = option(
         None,
-        "bearer tokens of those who may ask it, one a line; the file is read again when it changes. Or their "
-        "SHA-256 in PLIMSOLL_HOST_TOKENS. Without either the host API is open, and starts on loopback addresses "
-        "only",
+        "file with bearer tokens of the host API, one on each line; it is read again when it changes. Alternatively "
+        "set their SHA-256 in PLIMSOLL_HOST_TOKENS. Without either, the host API needs no token and listens on "
+        "loopback addresses only",
         HOST_API,
         metavar="FILE",
     )
@@ -36,7 +36,7 @@ class HostConfig(FrontConfig):
     models: tuple[tuple[ModelName, ModelSpec], ...] = ()
     keep_alive: float = option(
         KEEP_ALIVE_SECONDS,
-        "a stream that waits for longer begins, and gets a comment as often; what fails from then on is an error event",
+        "a stream that waits longer for its model starts with a comment and repeats it; later errors are events",
         HOST_API,
         group="requests for models that sleep",
         flag="--keep-alive-seconds",

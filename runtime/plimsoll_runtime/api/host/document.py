@@ -1,6 +1,6 @@
-"""The host API as a document: its routes, and the JSON schemas of what goes in and out.
+"""The host API as a document: its routes, and the JSON schemas of requests and responses.
 
-`python -m plimsoll_runtime.api.host.document > docs/host-api.json` writes it anew.
+`python -m plimsoll_runtime.api.host.document > docs/host-api.json` writes it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from plimsoll_runtime.residency.states import State
 
 REF = "#/$defs/"
 STATUSES = {
-    "200": "done: the model's entry of the report, null once it is forgotten",
-    "202": "it goes on: the model's entry as it is now",
-    "400": "what is wrong with the request, or with the model's source",
+    "200": "done: the model's entry of the report, null once it is removed",
+    "202": "in progress: the model's present entry",
+    "400": "the request or the model's source is invalid",
     "401": "no valid token",
     "404": "no such model",
-    "409": "the operation was another one before, or a later one took its place",
+    "409": "the operation's name was used for another change, or a later operation replaced it",
     "413": f"the body is larger than {BODY_LIMIT} bytes",
-    "503": "not now; Retry-After says when to try again",
-    "507": "it cannot fit; the message has the numbers",
+    "503": "not possible at present; Retry-After says when to try again",
+    "507": "the model does not fit; the message has the numbers",
 }
 
 
 def document() -> dict[str, Any]:
-    """The whole of it."""
+    """Return the whole document."""
     kinds = (PlaceRequest, RemoveRequest, WakeRequest, SleepRequest, PinRequest, ModelSpec, Report, HostErrorAnswer)
     _, definitions = msgspec.json.schema_components(kinds, ref_template=REF + "{name}")
     definitions["PlaceRequest"]["properties"]["spec"] = {"$ref": REF + ModelSpec.__name__}
@@ -65,7 +65,7 @@ def document() -> dict[str, Any]:
 
 
 def text() -> str:
-    """As the file has it."""
+    """Return the content of the file."""
     return json.dumps(document(), indent=2) + "\n"
 
 

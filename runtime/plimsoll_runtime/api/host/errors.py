@@ -1,4 +1,4 @@
-"""Errors of a host, as clients of the OpenAI API and as clients of the host API get them."""
+"""Errors of a host, for clients of the OpenAI API and of the host API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 
 @contextmanager
 def as_api_errors() -> Iterator[None]:
-    """Turns a HostError into an ApiError: 404 for a model that has just left, 503 and 507 where it cannot be had."""
+    """Turn a HostError into an ApiError: 404 for a model that was just removed, 503 or 507 if it cannot be loaded."""
     try:
         yield
     except HostError as error:
@@ -27,12 +27,12 @@ def as_api_errors() -> Iterator[None]:
 
 
 def retry_after(error: Exception) -> int:
-    """Whole seconds after which asking again may help."""
+    """Return whole seconds after which a retry may succeed."""
     return max(1, math.ceil(error.retry_after)) if isinstance(error, Refused) else RETRY_AFTER
 
 
 def unusable(failure: Failure) -> ApiError:
-    """503 until it is tried again: the model can be loaded, and nothing can be said to it."""
+    """Return the error (503) for a model whose tokenizer cannot be read, until the next attempt."""
     error = failure.error
     what = str(error) if isinstance(error, PlimsollError) else f"{type(error).__name__}: {error}"
     headers = {"Retry-After": str(max(1, math.ceil(failure.seconds)))}
@@ -45,7 +45,7 @@ def _api_error(error: HostError) -> ApiError:
     if isinstance(error, NotPlaced):
         return ApiError(message, status=HTTPStatus.NOT_FOUND, param="model", code="model_not_found")
     if isinstance(error, DoesNotFit):
-        # Asking again cannot help, and OpenAI's clients would.
+        # A retry cannot succeed, and OpenAI's clients would retry.
         headers = {"x-should-retry": "false"}
         return ApiError(message, status=HTTPStatus.INSUFFICIENT_STORAGE, code=error.code, headers=headers)
     headers = {"Retry-After": str(retry_after(error))}
@@ -61,20 +61,20 @@ KINDS = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What was wrong: `code` for programs, `message` for people."""
+    """An error: `code` for programs, `message` for people."""
 
     code: str
     message: str
 
 
 class HostErrorAnswer(msgspec.Struct, frozen=True):
-    """What is answered with any status from 400 on."""
+    """The body of every response with a status from 400."""
 
     error: ErrorBody
 
 
 class RequestError(Exception):
-    """A request to the host API that is refused."""
+    """A refused request to the host API."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -84,14 +84,14 @@ class RequestError(Exception):
 
     @property
     def answer(self) -> Response:
-        """As an HTTP response."""
+        """The HTTP response of the error."""
         return json_response(HostErrorAnswer(ErrorBody(self.code, str(self))), self.status, self.headers)
 
 
 def outcome_response(outcome: OperationStatus) -> Response:
-    """200 with the model's entry of the report (null once it is forgotten), 202 while it goes on.
+    """Return 200 with the model's entry of the report (null once it is removed), or 202 while the operation runs.
 
-    Raises RequestError where it ended without reaching what was asked for.
+    Raises RequestError if the operation failed.
     """
     if outcome.error is not None:
         raise request_error(outcome.error)
@@ -99,7 +99,7 @@ def outcome_response(outcome: OperationStatus) -> Response:
 
 
 def request_error(error: PlimsollError) -> RequestError:
-    """A host's error as the one that the caller hears: by its class, else by its kind."""
+    """Return the error for the caller, by the host error's class or else by its kind."""
     status, code = _status_and_code(error)
     unavailable = status is HTTPStatus.SERVICE_UNAVAILABLE
     headers = {"Retry-After": str(retry_after(error))} if unavailable else None

@@ -1,6 +1,5 @@
-"""The models of a host by served name, with their options for the server. A request for a sleeping model waits while it
-wakes.
-"""
+"""The models of a host by served name, with their server options. A request for a sleeping model waits until it is
+awake."""
 
 from __future__ import annotations
 
@@ -34,9 +33,10 @@ LONG = 3600.0
 
 @dataclass(slots=True)
 class Placement:
-    """What the server keeps of a model while it is placed; `served` is of its last engine, that of `serial`.
+    """The server's record of a placed model. `served` belongs to the engine with the number `serial`, the model's last
+    one.
 
-    `files`: those that the host found. `options`: the server's part of `spec.runtime`, read once for each spec.
+    `files` are those that the host found. `options` is the server's part of `spec.runtime`, read once for each spec.
     """
 
     name: ModelName
@@ -53,7 +53,7 @@ class Placement:
         self.room = self._make_room()
 
     def renew(self, spec: ModelSpec) -> None:
-        """Its spec is another one from now on. Requests that wait keep their seats where the bounds are the same."""
+        """Apply another spec. Waiting requests keep their reservations if the queue limit is unchanged."""
         self.spec, self.served, self.serial = spec, None, -1
         self.options = serving_options(spec.runtime)
         room = self._make_room()
@@ -70,14 +70,14 @@ class Placement:
 
     @property
     def source(self) -> TokenizerSource:
-        """Where it comes from."""
+        """The source of its tokenizer."""
         apart = "" if self.spec.token is None else self.name.namespace
         root = "" if self.files is None else str(self.files.root)
         return TokenizerSource(self.spec.source, self.spec.model_revision, apart, root)
 
 
 class HostModels:
-    """The table of a host. Who waits for a model is bounded by the host, in number, bytes and time."""
+    """The model table of a host. The host limits requests that wait for a model in number, bytes and time."""
 
     def __init__(
         self, host: Host, tokenizers: Tokenizers | None = None, keep_alive: float | None = KEEP_ALIVE_SECONDS
@@ -89,7 +89,7 @@ class HostModels:
         self._names: dict[str, Placement] = {}
 
     def views(self) -> Sequence[ModelView]:
-        """All of them, by their names."""
+        """Return the views of all models, by name."""
         self._follow()
         states = {ModelName(model.namespace, model.name): model.state for model in self._host.report().models}
         views = []
@@ -105,11 +105,12 @@ class HostModels:
         return views
 
     def check(self) -> None:
-        """What one model has too much of says nothing of the others: nobody is refused before the name is known."""
+        """Accept every request: a full queue of one model does not concern the others, and the name is not known
+        yet."""
 
     @asynccontextmanager
     async def lease(self, name: str | None, size: int) -> AsyncGenerator[ServedModel, None]:
-        """The model of that name once it is resident, which it stays until the context ends. Raises ApiError."""
+        """Wait until the model of that name is resident, and keep it so until the context ends. Raises ApiError."""
         placement = self._find(name)
         placement.room.check()
         if (failed := self._tokenizers.failure(placement.source)) is not None:
@@ -125,7 +126,8 @@ class HostModels:
             yield served
 
     async def follow(self) -> None:
-        """Read the tokenizer of each model as soon as its files are there, until cancelled: none is read in a wake."""
+        """Read the tokenizer of each model as soon as its files exist, until cancelled, so that no wake has to read
+        one."""
         failed: set[TokenizerSource] = set()
         after = -1
         while True:
@@ -142,12 +144,12 @@ class HostModels:
         try:
             await self._tokenizers.get(source, files)
         except Exception:
-            logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
+            logger.exception("The tokenizer of %s cannot be read; requests will try again", source.model)
             return False
         return True
 
     def taken(self, name: ModelName, spec: ModelSpec) -> tuple[str, ModelName] | None:
-        """A name of `spec` that another model answers to already, and that model."""
+        """Return a served name in `spec` that another model has, and that model; None if there is none."""
         self._follow()
         for wanted in served_names(name, spec):
             other = self._names.get(wanted)
@@ -168,14 +170,14 @@ class HostModels:
     def _only(self) -> Placement:
         if len(self._placements) != 1:
             raise ApiError(
-                "Missing required parameter: 'model'. Only a server of one model takes a request without it.",
+                "Missing required parameter: 'model'. Only a server with one model accepts requests without it.",
                 param="model",
                 code="missing_required_parameter",
             )
         return next(iter(self._placements.values()))
 
     def _follow(self) -> None:
-        """Know what is placed now."""
+        """Update the placements from the host."""
         before, placed = self._placements, self._host.placed()
         self._placements = {name: before.get(name) or Placement(name, spec) for name, spec in placed.items()}
         self._names = {}
@@ -188,7 +190,7 @@ class HostModels:
         self._tokenizers.keep_only({placement.source for placement in self._placements.values()})
 
     async def _served(self, placement: Placement, resident: Resident) -> ServedModel:
-        """The model with its tokenizer, made once for each engine."""
+        """Return the model with its tokenizer, created once for each engine."""
         if placement.served is None or placement.serial != resident.serial:
             placement.files = files = resident.files
             tokenizer = await self._tokenizers.get(placement.source, files)

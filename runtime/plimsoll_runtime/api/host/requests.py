@@ -1,4 +1,4 @@
-"""What the host API is asked for: bodies, read strictly, with errors that name the field."""
+"""Bodies and queries of the host API, read strictly, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from plimsoll_runtime.residency.states import Level
 BODY_LIMIT = 64 * 2**10
 BODY_SECONDS = 30.0
 MAX_WAIT = 60.0
-"""Seconds that a report may be waited for."""
+"""Longest time that a request may wait for a report."""
 
 Operation = Annotated[str, Meta(min_length=1, max_length=256, description="The caller's own name for this change.")]
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every change carries. The same operation again has the same answer and no second effect."""
+    """Fields of every change. Repeating an operation returns the same result and has no second effect."""
 
     operation: Operation
 
 
 class PlaceRequest(_Change, frozen=True, kw_only=True):
-    """PUT of a model. `level` is how far it is brought now."""
+    """PUT of a model. `level` is the sleep level that it gets now."""
 
     spec: msgspec.Raw
     level: Level
@@ -47,13 +47,13 @@ class WakeRequest(_Change, frozen=True, kw_only=True):
 
 
 class SleepRequest(_Change, frozen=True, kw_only=True):
-    """POST .../sleep: to an image in the host's memory, or to files alone."""
+    """POST .../sleep: to an image in host memory, or to files only."""
 
     level: Literal["InHost", "OnDisk"]
 
 
 class PinRequest(_Change, frozen=True, kw_only=True):
-    """POST .../pin: what is left out stays as it is."""
+    """POST .../pin. Fields that are left out keep their values."""
 
     pinned: bool | None = None
     weight: float | None = None
@@ -64,21 +64,21 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 
 async def read_change(request: Request, kind: type[BodyT]) -> BodyT:
-    """The body of a change. Raises RequestError (400, 408, 413), ClientGoneError."""
+    """Return the body of a change. Raises RequestError (400, 408, 413), ClientGoneError."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
-        raise _bad("The body must be JSON: set the header Content-Type to application/json")
+        raise _bad("The body must be JSON; set the header Content-Type to application/json")
     data = await _bounded(request)
     return _decoded(lambda: msgspec.json.decode(data, type=kind))
 
 
 def model_spec(body: PlaceRequest) -> ModelSpec:
-    """The spec of a placement. Raises RequestError (400), UsageError."""
+    """Return the spec of a placement. Raises RequestError (400), UsageError."""
     return _decoded(lambda: decode_spec(bytes(body.spec)))
 
 
 def report_query(request: Request) -> tuple[int, float]:
-    """`after` (a sequence) and `wait` (seconds). Raises RequestError (400)."""
+    """Return `after` (a sequence) and `wait` (seconds). Raises RequestError (400)."""
     return _number(request, "after", int, -1, 2**63 - 1), _number(request, "wait", float, 0.0, MAX_WAIT)
 
 
@@ -92,7 +92,7 @@ def _number(request: Request, name: str, kind: Callable[[str], NumberT], least: 
     try:
         value = kind(text)
     except ValueError:
-        raise _bad(f"{name}: {text[:64]!r} is no number") from None
+        raise _bad(f"{name}: {text[:64]!r} is not a number") from None
     if not least <= value <= most:
         raise _bad(f"{name}: {text[:64]} is not between {least} and {most}")
     return value
@@ -106,10 +106,10 @@ async def _bounded(request: Request) -> bytes:
             async for chunk in request.stream():
                 data += chunk
                 if len(data) > BODY_LIMIT:
-                    told = f"the body is larger than {BODY_LIMIT} bytes"
+                    told = f"the body is larger than the limit of {BODY_LIMIT} bytes"
                     raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", told, closing)
     except TimeoutError:
-        told = f"the body did not end within {BODY_SECONDS:g} s"
+        told = f"the body was not complete after {BODY_SECONDS:g} s"
         raise RequestError(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", told, closing) from None
     except ClientDisconnect as error:
         raise ClientGoneError from error

@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 class HostServer:
-    """One host's life, from listening to its exit code. `listeners`: OpenAI's API's socket, then the host API's."""
+    """Runs one host from listening to its exit code. `listeners` are the sockets of the OpenAI API and of the host
+    API."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class HostServer:
         host: Host,
         tokenizers: Tokenizers | None = None,
     ) -> None:
-        """Raises UsageError where others than this machine could have all rights."""
+        """Raises UsageError if the host API would be open to other machines."""
         self._config = config
         self._listeners = listeners
         self._host = host
@@ -51,9 +52,8 @@ class HostServer:
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:
-        """Serve; the exit code. Raises PlimsollError when the device or the models to place make no sense, and
-        DeviceLostError when the device is lost.
-        """
+        """Serve and return the exit code. Raises PlimsollError if the device or the models to place are invalid, and
+        DeviceLostError if the device is lost."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
@@ -79,7 +79,7 @@ class HostServer:
                 listener.close()
 
     def stop(self) -> None:
-        """Begin to drain; at once the second time."""
+        """Start to drain; a second call ends the host without waiting."""
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
@@ -97,11 +97,11 @@ class HostServer:
         raise self._host.loss
 
     async def _until_idle(self) -> None:
-        """Requests in flight may end within the time that is set, and what is left is broken off with the engines."""
+        """Wait until no request is in flight, at most the drain time; remaining requests end with their engines."""
         await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
 
     async def _drain(self) -> int:
-        """No new requests; those in flight may end within the time that is set. Engines end after them."""
+        """Refuse new requests and wait for those in flight, at most the drain time. Engines end afterwards."""
         await self._front.close()
         await self._until_idle()
         if self._host.loss is not None:
@@ -110,39 +110,40 @@ class HostServer:
             self._open.force_exit = self._inner.force_exit = True
             return INTERRUPTED
         if self.state.in_flight:
-            logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
+            logger.warning("%d requests did not end within the drain time and are aborted", self.state.in_flight)
         return 0
 
 
 def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
-    """Who may ask the host API. Raises UsageError where it would be open to other machines."""
+    """Return the guard of the host API. Raises UsageError if the API would be open to other machines."""
     guard = Guard(_tokens(config.host_token_file, config.host_token_hashes))
     address = listener.getsockname()[0]
     if guard.is_open and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         raise UsageError(
-            f"the host API would be open to everybody who reaches {address}: give --host-token-file, or leave "
-            "--host-address on 127.0.0.1"
+            f"the host API would be open to every client that reaches {address}; set --host-token-file, or "
+            "--host-address 127.0.0.1"
         )
     return guard
 
 
 def _tokens(file: Path | None, hashes: str) -> Tokens | None:
-    """From where they are given; None where they are not. Raises UsageError."""
+    """Return the configured tokens, None if there are none. Raises UsageError if both sources are set."""
     if file is not None and hashes:
-        raise UsageError(f"tokens come from {file} or from {TOKENS_VARIABLE}, not from both: leave one out")
+        raise UsageError(f"tokens are set both by {file} and by {TOKENS_VARIABLE}; leave one out")
     if file is not None:
         return TokenFile(file)
     return TokenHashes(hashes, TOKENS_VARIABLE) if hashes else None
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Tokenizers are read when they are asked for, where nobody reads them ahead: the host goes on."""
+    """Log the failure and continue: without reading ahead, requests read the tokenizers."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("tokenizers are not read ahead any more", exc_info=error)
+        logger.error("Reading tokenizers ahead has failed; requests will read them", exc_info=error)
 
 
 def serve_host(config: HostConfig, settings: Settings) -> int:
-    """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
+    """Serve until a signal ends it; return 0 after a drain, 130 after an immediate end. Raises PlimsollError on a
+    fatal error."""
     begin_log(config.listener_options.log_format)
     try:
         return asyncio.run(_serve(config, settings))

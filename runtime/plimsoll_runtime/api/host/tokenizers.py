@@ -1,4 +1,4 @@
-"""The tokenizers of the models that are placed: each read once, beside the event loop, and kept while it is placed."""
+"""The tokenizers of placed models: each is read once, off the event loop, and kept while its model is placed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
 
 FAILED_SECONDS = 30.0
-"""How long it is remembered that a tokenizer cannot be read: no model is woken for it meanwhile."""
+"""How long a failed read is remembered; until then no model is woken for it."""
 
 
 class TokenizerSource(NamedTuple):
-    """Where a model comes from: those of one source share a tokenizer.
+    """Source of a model; models with the same source share a tokenizer.
 
-    `apart`: the namespace that fetches it for itself alone, "" for what is shared. `root`: where it was found.
+    `apart` is the namespace of a private model, "" for a shared one. `root` is the folder of its files.
     """
 
     model: str
@@ -28,21 +28,21 @@ class TokenizerSource(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a tokenizer could not be read, and the seconds until it is tried again."""
+    """Why a tokenizer could not be read, and the seconds until the next attempt."""
 
     error: BaseException
     seconds: float
 
 
 def read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The tokenizer, with what is computed of it once. Raises PlimsollError."""
+    """Return the tokenizer with its cached properties computed. Raises PlimsollError."""
     tokenizer = load_tokenizer(files)
     _ = tokenizer.longest_piece
     return tokenizer
 
 
 class Tokenizers:
-    """By source. Used on the event loop only; reading happens in threads, one at a time where nobody waits."""
+    """Tokenizers by source. Used on the event loop only. Reading happens in threads."""
 
     def __init__(
         self, read: Callable[[ModelFiles], Tokenizer] = read_tokenizer, clock: Callable[[], float] = time.monotonic
@@ -56,14 +56,14 @@ class Tokenizers:
         return source in self._kept
 
     def keep_only(self, sources: Collection[TokenizerSource]) -> None:
-        """Forget all others."""
+        """Forget the tokenizers and failures of all other sources."""
         for source in self._kept.keys() - set(sources):
             del self._kept[source]
         for source in self._failed.keys() - set(sources):
             del self._failed[source]
 
     def failure(self, source: TokenizerSource) -> Failure | None:
-        """Why it could not be read, for half a minute; None where it can be, or may be tried again."""
+        """Return why a tokenizer could not be read; None if it could, or may be tried again."""
         if source not in self._failed:
             return None
         error, until = self._failed[source]
@@ -71,10 +71,10 @@ class Tokenizers:
         return Failure(error, seconds) if seconds > 0 else None
 
     async def get(self, source: TokenizerSource, files: ModelFiles) -> Tokenizer:
-        """The tokenizer, read in a thread if it has to be.
+        """Return the tokenizer; read it in a thread if necessary.
 
-        Whoever asks while it is being read waits for that, and one who gives up ends it for nobody. Raises what reading
-        raises; the next one to ask tries again.
+        Concurrent callers wait for the same read, and cancelling one of them does not end it. Raises what the read
+        raises; the next call reads again.
         """
         reading = self._kept.get(source)
         if reading is None:
