@@ -131,5 +131,5 @@ class Reader:
         if asked == 0:
             raise invalid("truncate_prompt_tokens", "it must be -1 (the model's maximum) or at least 1")
         if asked > self._longest:
-            raise invalid("truncate_prompt_tokens", f"{asked} is above this model's maximum of {self._longest} tokens")
+            raise invalid("truncate_prompt_tokens", f"it must be at most {self._longest}, the model's context length")
         return self._longest if asked == -1 else asked

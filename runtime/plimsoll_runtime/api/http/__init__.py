@@ -1,1 +1,1 @@
-"""Requests and responses as HTTP has them: bodies, errors, events, deadlines."""
+"""HTTP requests and responses: bodies, errors, events, deadlines."""

@@ -1,4 +1,4 @@
-"""Reads a request's body within limits and decodes its JSON into a schema, with errors in OpenAI's terms."""
+"""Reads a request's body within limits and decodes its JSON into a schema, with errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from plimsoll_runtime.api.server.limits import OPTION, body_limit
 from plimsoll_runtime.errors import UNREADABLE
 
 MAX_VALUES = 500_000
-"""Texts, lists and objects in one body, names of fields included."""
+"""Most strings, lists and objects in one body, including field names."""
 _PIECE = 2**20
 _MARKS = (b'"', b"[", b"{")
 _BEGIN = re.compile(rb'["\[{]')
 _TEXT = re.compile(rb'(?:[^"\\]{1,1024}+|\\.){0,1024}+', re.DOTALL)
-"""A part of a text: one match over 30 MB of escapes would hold up other threads for 0.8 s."""
+"""A part of a string: one match over 30 MB of escapes would block other threads for 0.8 s."""
 
 
 def check_values(data: bytes | bytearray) -> None:
-    """Raises ApiError (400) when the body holds more than `MAX_VALUES`.
+    """Raise ApiError (400) if the body has more than `MAX_VALUES` strings, lists and objects.
 
-    A list of two bytes becomes an object of sixty. The decoder takes 0.3 us for each and lets no other thread run
-    meanwhile: 28 MiB of empty lists stalled every stream for 2 s and took 450 MB. Numbers are not counted: a token id
-    costs 0.04 us.
+    A list of two bytes becomes an object of sixty. The decoder takes 0.3 us for each and lets no other thread run:
+    28 MiB of empty lists stalled every stream for 2 s and took 450 MB. Numbers are not counted: a token id costs
+    0.04 us.
     """
     if _marks(data) <= MAX_VALUES:
         return
-    # Most of those marks may stand within texts: only now are they told apart.
+    # Most of those marks may be inside strings, so count exactly.
     count = at = 0
     while (begin := _BEGIN.search(data, at)) is not None:
         count, at = count + 1, begin.end()
         if count > MAX_VALUES:
             raise ApiError(
-                f"The body holds more than {MAX_VALUES} texts, lists and objects; send fewer at once.",
+                f"The body has more than {MAX_VALUES} strings, lists and objects, the limit; send fewer.",
                 code="body_too_large",
             )
         if begin[0] == b'"':
@@ -56,19 +56,19 @@ def check_values(data: bytes | bytearray) -> None:
 
 
 def _end_of_text(data: bytes | bytearray, at: int) -> int:
-    """Where the quote stands that ends the text, or where the body does."""
+    """Return the index of the quote that ends the string, or of the body's end."""
     while (part := _TEXT.match(data, at)) is not None and part.end() > at:
         at = part.end()
     return at
 
 
 def _marks(data: bytes | bytearray) -> int:
-    """In pieces, between which other threads may run."""
+    """Count marks in pieces, so that other threads can run in between."""
     return sum(data.count(mark, at, at + _PIECE) for at in range(0, len(data), _PIECE) for mark in _MARKS)
 
 
 IDLE_SECONDS = 60.0
-"""How long a body may pause: a client that stalls would otherwise count as a request in flight for ever."""
+"""Longest pause within a body: a stalled client would otherwise stay a request in flight."""
 LINGER_BYTES = 64 * 2**20
 LINGER_SECONDS = 5.0
 
@@ -76,19 +76,18 @@ SchemaT = TypeVar("SchemaT", bound=BaseModel)
 
 
 async def read_body(request: Request) -> bytearray:
-    """The body, which is to be JSON. Raises ApiError (413 when it is too large, 408 when it stalls, 400 when it is
-    said to be something else), ClientGoneError.
-    """
+    """Return the body, which must be JSON. Raises ApiError (413 if it is too large, 408 if it stalls, 400 for
+    another content type), ClientGoneError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        told = f"not {kind!r}" if kind else "which the request lacks"
-        message = f"The body must be JSON: set the header Content-Type to application/json, {told}."
+        told = f"not {kind!r}" if kind else "which is missing"
+        message = f"The body must be JSON; set the header Content-Type to application/json, {told}."
         raise ApiError(message, code="unsupported_content_type")
     return await _read_bounded(request)
 
 
 def parse(data: bytes | bytearray, schema: type[SchemaT]) -> SchemaT:
-    """Validate JSON text strictly: no NaN, no numbers in strings, no unknown fields. Raises ApiError (400)."""
+    """Validate JSON text strictly: no NaN and no numbers in strings. Raises ApiError (400)."""
     if len(data) > MAX_VALUES:
         check_values(data)
     try:
@@ -98,25 +97,25 @@ def parse(data: bytes | bytearray, schema: type[SchemaT]) -> SchemaT:
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What must be known of a request before the rest of it is decoded."""
+    """The fields that are needed before the rest of a body is decoded."""
 
     model: str
     stream: bool | None = None
 
 
 def read_head(data: bytes | bytearray, schema: type[SchemaT]) -> Head | SchemaT:
-    """The whole body of a request, or of a very long one its head alone, which costs no memory. Raises ApiError.
+    """Return the decoded body, or only the head of a very long one, which takes little memory. Raises ApiError.
 
-    What is read ahead waits, for its model or for its turn, and a long one takes twenty times its size then.
+    A request waits for its model or its turn after this, and a long decoded body takes twenty times its size.
     """
     if len(data) > LONG_BODY:
-        with suppress(*UNREADABLE):  # the schema says better what is wrong
+        with suppress(*UNREADABLE):  # the schema's own error is clearer
             return msgspec.json.decode(data, type=Head)
     return parse(data, schema)
 
 
 def read_rest(data: bytes | bytearray, head: Head | SchemaT, schema: type[SchemaT]) -> SchemaT:
-    """The whole body, where `read_head` has not read it. Raises ApiError."""
+    """Return the decoded body, which `read_head` may have decoded already. Raises ApiError."""
     return parse(data, schema) if isinstance(head, Head) else head
 
 
@@ -136,13 +135,13 @@ async def _read_bounded(request: Request) -> bytearray:
 
 
 def declared_bytes(request: Request) -> int:
-    """What the body is said to have; 0 where nothing is said."""
+    """Return the declared length of the body, 0 if there is none."""
     declared = request.headers.get("content-length", "")
     return int(declared[:18]) if declared.isdigit() else 0
 
 
 async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
-    """The body as it comes. Raises ApiError (408 when it stalls), ClientGoneError."""
+    """Yield the body's chunks as they arrive. Raises ApiError (408 when it stalls), ClientGoneError."""
     chunks = request.stream()
     try:
         while (chunk := await _next(chunks)) is not None:
@@ -152,13 +151,13 @@ async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
 
 
 async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
-    """The next piece of a body, None at its end."""
+    """Return the next chunk of a body, None at its end. Raises ApiError (408)."""
     try:
         async with asyncio.timeout(IDLE_SECONDS):
             return await anext(chunks, None)
     except TimeoutError:
         raise ApiError(
-            f"Nothing more of the body arrived for {IDLE_SECONDS:g} s.",
+            f"No more data of the body arrived for {IDLE_SECONDS:g} s.",
             status=HTTPStatus.REQUEST_TIMEOUT,
             code="request_timeout",
             headers={"Connection": "close"},
@@ -166,9 +165,9 @@ async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes | None:
 
 
 async def linger(pieces: AsyncGenerator[bytes, None]) -> None:
-    """Read on for a while without keeping anything: a client that is still sending would miss the answer.
+    """Read and discard data for a while, so that a client that is still sending gets the response.
 
-    A connection closed with unread data is reset, and the reset may overtake the answer.
+    A connection closed with unread data is reset, and the reset may overtake the response.
     """
     seen = 0
     with suppress(TimeoutError, ClientGoneError):
@@ -181,7 +180,7 @@ async def linger(pieces: AsyncGenerator[bytes, None]) -> None:
 
 def _too_large(limit: int, path: str) -> ApiError:
     return ApiError(
-        f"The body is larger than {limit} bytes, the limit of {path} ({OPTION}); send less.",
+        f"The body is larger than {limit} bytes, the limit of {path} ({OPTION}); shorten it.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         code="body_too_large",
         headers={"Connection": "close"},
@@ -212,11 +211,12 @@ _FORMS = {
     *CHOICES.values(),
     *THOUGHTS.values(),
 }
-"""What pydantic puts into places where a value may have several forms."""
+"""Names that pydantic inserts into the location of a value that may have several types."""
 
 
 def _path(location: Iterable[int | str]) -> str:
-    """("messages", 0, "content") as messages[0].content, cut to a length that fits in a message."""
+    """Return a location as a path: ("messages", 0, "content") as messages[0].content, cut to a length that fits in a
+    message."""
     path = ""
     for part in location:
         if path and part in _FORMS:

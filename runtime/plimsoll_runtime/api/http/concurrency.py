@@ -1,6 +1,5 @@
-"""Helpers for requests under way: cancel work whose client has disconnected, run long work in a thread, wait for the
-first of several.
-"""
+"""Helpers for requests in flight: cancel work whose client has disconnected, run long work in a thread, wait for the
+first of several tasks."""
 
 from __future__ import annotations
 
@@ -14,17 +13,17 @@ from starlette.types import Receive
 ResultT = TypeVar("ResultT")
 
 CLIENT_GONE = 499
-"""The status, in logs and metrics, of a request whose client closed its connection; nginx has the same."""
+"""Status in logs and metrics of a request whose client closed its connection, as in nginx."""
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection before it had its answer."""
+    """The client closed its connection before it had the response."""
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of `work`, which is cancelled as soon as the client disconnects (then ClientGoneError).
+    """Return the result of `work`, which is cancelled when the client disconnects (ClientGoneError).
 
-    `receive` is the request's, whose body has been read.
+    `receive` is that of a request whose body has been read.
     """
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_disconnected(receive))
@@ -45,20 +44,20 @@ async def _disconnected(receive: Receive) -> None:
 
 
 SHORT_BODY = 2048
-"""Bytes of a body that is worked on in place: about a millisecond of decoding, rendering and tokenising, less than
-handing it to a thread may take. No field of a request is longer than its body, so none has to be measured alone."""
+"""Size up to which a body is processed on the event loop: about a millisecond of decoding, rendering and tokenising,
+less than a switch to a thread may take. No field is longer than its body, so fields need no check of their own."""
 
 LONG_BODY = 2**20
-"""Bytes of a body whose decoding may take many MiB: 7 MiB of token ids were measured to take 112."""
+"""Size above which decoding a body may take many MiB: 7 MiB of token ids took 112 MiB."""
 
 
 _one_by_one = ThreadPoolExecutor(1, thread_name_prefix="long-bodies")
 
 
 async def offload(size: int, work: Callable[[], ResultT]) -> ResultT:
-    """What `work` returns. Where it works on more than `SHORT_BODY` bytes (`size`), it runs in a thread.
+    """Return the result of `work`, which runs in a thread if it processes more than `SHORT_BODY` bytes (`size`).
 
-    Such work must change nothing that the event loop uses. Cancelling drops work that has not begun, and the
+    Such work must not change anything that the event loop uses. Cancelling drops work that has not started, and the
     result of work that has.
 
     Decoding takes up to twenty times a body's size. So long bodies (`LONG_BODY`) share one thread, in the order of
@@ -71,7 +70,7 @@ async def offload(size: int, work: Callable[[], ResultT]) -> ResultT:
 
 
 async def first(*awaitables: object) -> None:
-    """Return when any is done. Coroutines are cancelled then, tasks are left alone."""
+    """Return when the first awaitable is done. Other coroutines are cancelled, tasks continue."""
     own = [asyncio.ensure_future(a) for a in awaitables if asyncio.iscoroutine(a)]
     tasks = [a for a in awaitables if isinstance(a, asyncio.Task)]
     try:

@@ -1,4 +1,4 @@
-"""Requests for which nobody waits any more: what runs for them ends, whatever it is."""
+"""Deadlines of requests: their work ends when the client stops waiting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 86_400.0
 
 
 def client_timeout(given: str | None) -> float | None:
-    """The seconds that a client says it waits. Raises ApiError for what is no number of seconds above 0."""
+    """Return the seconds that a client waits. Raises ApiError unless it is a number above 0 and within the limit."""
     if given is None:
         return None
     try:
@@ -26,7 +26,7 @@ def client_timeout(given: str | None) -> float | None:
         seconds = math.nan
     if not 0 < seconds <= LONGEST:
         raise ApiError(
-            f"Invalid value for the header {HEADER}: it must be a number of seconds above 0 and up to {LONGEST:g}.",
+            f"Invalid value for the header {HEADER}: it must be a number of seconds above 0 and at most {LONGEST:g}.",
             param=HEADER,
             code="invalid_value",
         )
@@ -34,9 +34,10 @@ def client_timeout(given: str | None) -> float | None:
 
 
 def too_late(reason: str) -> ApiError:
-    """The answer would have been of no use: OpenAI's clients are told not to try again by themselves."""
+    """Return the error (504) for a missed deadline, with the header that stops automatic retries of OpenAI's
+    clients."""
     return ApiError(
-        f"The request was given up: {reason}. Allow more time, or send less.",
+        f"The request missed its deadline: {reason}. Allow more time, or send less.",
         status=HTTPStatus.GATEWAY_TIMEOUT,
         code="deadline_exceeded",
         headers={"x-should-retry": "false"},
@@ -45,17 +46,17 @@ def too_late(reason: str) -> ApiError:
 
 @contextmanager
 def too_late_is_told(record: RequestRecord) -> Iterator[None]:
-    """Raises ApiError (504) in place of a TimeoutError at the end of a request's patience."""
+    """Raise ApiError (504) instead of TimeoutError when the request's deadline passes."""
     try:
         yield
     except TimeoutError as error:
         if record.patience is None:
             raise
-        raise too_late(f"it is not done {record.patience:g} s after it came ({HEADER})") from error
+        raise too_late(f"it did not finish within {record.patience:g} s of its arrival ({HEADER})") from error
 
 
 async def in_time(events: Events, record: RequestRecord) -> Events:
-    """The events of a stream, as long as the client waits for them. Raises ApiError (504) then."""
+    """Yield the events of a stream until the client's deadline. Raises ApiError (504) after it."""
     async with aclosing(events):
         while True:
             with too_late_is_told(record):

@@ -1,6 +1,5 @@
-"""Errors of the API, and the `Dialect` in which the clients of a path expect errors and streams. OpenAI's older
-endpoints set the rule.
-"""
+"""Errors of the API, and the `Dialect` in which the clients of a path expect errors and streams. The default is that
+of OpenAI's older endpoints."""
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ RETRY_AFTER = 5
 
 
 class ApiError(Exception):
-    """A refusal or failure that the client is told about.
+    """A refusal or failure that is reported to the client.
 
-    `param` names the field at fault in the way clients write it ("messages[0].content"). `headers` go with the
-    answer.
+    `param` is the path of the invalid field as clients write it ("messages[0].content"). `headers` are added to the
+    response.
     """
 
     def __init__(
@@ -60,13 +59,13 @@ class ApiError(Exception):
 
 
 def unavailable(message: str) -> ApiError:
-    """Not now: the client may come back in some seconds."""
+    """Return an error (503) after which the client may retry in some seconds."""
     headers = {"Retry-After": str(RETRY_AFTER)}
     return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE, code="unavailable", headers=headers)
 
 
 def json_response(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer, encoded by msgspec (structs, dicts, lists)."""
+    """Return a JSON response, encoded by msgspec (structs, dicts, lists)."""
     return Response(
         msgspec.json.encode(body), status_code=status, media_type="application/json", headers=dict(headers or {})
     )
@@ -74,9 +73,9 @@ def json_response(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, 
 
 MESSAGES, MODELS = "/v1/messages", "/v1/models"
 VERSION = "anthropic-version"
-"""A header that Anthropic's clients always send. The paths of the models are theirs and OpenAI's."""
+"""A header that Anthropic's clients always send. It tells them from OpenAI's clients on the paths of models."""
 ANTHROPIC_OVERLOADED = 529
-"""What Anthropic's clients are told in place of 503."""
+"""Status that Anthropic's clients get instead of 503."""
 _ANTHROPIC_KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -102,11 +101,12 @@ def _status(error: ApiError) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`error` is the body of an answer that is an error, and `status` its HTTP status. `broken` is the last event of a
-    stream that breaks off; None where that is the error as well. Where events are `named`, a line of its own says the
-    tag of each that has one. `end`: the data of the event that ends every stream; None where streams just end. `alive`:
-    an event that keeps a stream open which waits; None where a comment does. `id_header`: one more header that says a
-    request's id.
+    """The format of errors and streams for the clients of a path.
+
+    `error` makes the body of an error response, and `status` its HTTP status. `broken` makes the last event of a
+    failed stream; None uses `error`. If `named`, events have a line with their tag. `end` is the data of a stream's
+    last event; None ends streams without one. `alive` is an event that keeps a waiting stream open; None sends a
+    comment. `id_header` is an additional header with the request's id.
     """
 
     error: Callable[[ApiError], msgspec.Struct] = _error
@@ -118,21 +118,21 @@ class Dialect:
     id_header: str | None = None
 
     def response(self, error: ApiError) -> Response:
-        """The answer that tells a client about an error."""
+        """Return the HTTP response of an error."""
         return json_response(self.error(error), self.status(error), error.headers)
 
     def last_words(self, error: ApiError) -> bytes:
-        """The event that ends a stream that breaks off, as it is sent."""
+        """Return the encoded event that ends a failed stream."""
         return self.event((self.broken or self.error)(error))
 
     def event(self, event: msgspec.Struct) -> bytes:
-        """An event of a stream, as it is sent."""
+        """Return an encoded event of a stream."""
         data, tag = b"data: " + json_line(event), event.__struct_config__.tag
         return f"event: {tag}\n".encode() + data if self.named and isinstance(tag, str) else data
 
 
 def json_line(event: msgspec.Struct) -> bytes:
-    """JSON that is one line for every client, also for those that split text at Unicode's line ends."""
+    """Encode JSON as one line, also for clients that split text at Unicode's line ends."""
     data = msgspec.json.encode(event)
     if data.isascii():
         return data
@@ -142,7 +142,7 @@ def json_line(event: msgspec.Struct) -> bytes:
 
 
 def _response_error(error: ApiError) -> msgspec.Struct:
-    """Of a response that never began: one that did ends with an event of its own."""
+    """Return the event for a response that never started; one that has started ends with an event of its own."""
     return ErrorEvent(sequence_number=0, code=error.code, message=error.message, param=error.param)
 
 
@@ -164,13 +164,13 @@ ANTHROPIC = Dialect(
     alive=Ping(),
     id_header="request-id",
 )
-"""The errors of a request have its id, too: see `dialect_of`."""
+"""Errors of a request also contain its id: see `dialect_of`."""
 _OTHERS: Mapping[str, Dialect] = {"/v1/responses": Dialect(broken=_response_error, named=True, end=None)}
-"""By the beginning of the path."""
+"""By the start of the path."""
 
 
 def dialect_of(scope: Scope) -> Dialect:
-    """The dialect of a request's path, whether or not there is such a path."""
+    """Return the dialect of a request's path, even if the path does not exist."""
     path: str = scope["path"]
     if speaks_anthropic(scope):
         record: RequestRecord | None = scope.get("plimsoll.record")
@@ -179,7 +179,7 @@ def dialect_of(scope: Scope) -> Dialect:
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Whether a request is one of Anthropic's clients."""
+    """Return whether a request comes from one of Anthropic's clients."""
     path: str = scope["path"]
     if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
         return True

@@ -1,4 +1,4 @@
-"""What stands behind the ? of a path: a number, a word, or which page of a list is asked for."""
+"""Query parameters: a number, a word, or a page of a list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Listed(Protocol):
 
     @property
     def id(self) -> str:
-        """By which a client says after which item a page begins."""
+        """The id that clients send as `after`."""
 
 
 ListedT = TypeVar("ListedT", bound=Listed)
@@ -22,33 +22,33 @@ ListedT = TypeVar("ListedT", bound=Listed)
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[ListedT]):
-    """Part of a list; `more`: whether items follow it."""
+    """Part of a list; `more` says whether items follow."""
 
     items: list[ListedT]
     more: bool
 
     @property
     def first_id(self) -> str | None:
-        """That of its first item."""
+        """The id of the first item, None if the page is empty."""
         return self.items[0].id if self.items else None
 
     @property
     def last_id(self) -> str | None:
-        """That of its last item."""
+        """The id of the last item, None if the page is empty."""
         return self.items[-1].id if self.items else None
 
 
 class PageQuery:
-    """Which part of a list is asked for: `order` (the newest first, unless "asc"), `limit`, `after`."""
+    """The requested page of a list: `order` (newest first unless "asc"), `limit`, `after`."""
 
     def __init__(self, query: Mapping[str, str], usual: int, most: int) -> None:
-        """A page has `most` items at most, and the `usual` number where the query says none. Raises ApiError."""
+        """A page has at most `most` items, and `usual` items by default. Raises ApiError."""
         self._limit = whole_number(query, "limit", 1, most) or usual
         self._ascending = choice(query, "order", ("asc", "desc")) == "asc"
         self._after = query.get("after")
 
     def page(self, newest_first: Sequence[ListedT]) -> Page[ListedT]:
-        """That part of all items. Raises ApiError where none has the id that the page is to begin after."""
+        """Return the page of all items. Raises ApiError if no item has the id `after`."""
         ordered = list(reversed(newest_first)) if self._ascending else list(newest_first)
         start = 0 if self._after is None else 1 + _place(ordered, self._after)
         end = start + self._limit
@@ -56,20 +56,20 @@ class PageQuery:
 
 
 def whole_number(query: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """None where it is not there. Raises ApiError."""
+    """Return a parameter, None if it is missing. Raises ApiError if it is not in the range."""
     given = query.get(name)
     if given is None:
         return None
     if not (given.isascii() and given.isdigit() and len(given) <= 18 and least <= int(given) <= most):
-        raise invalid(name, f"must be a whole number from {least} to {most}")
+        raise invalid(name, f"it must be an integer from {least} to {most}")
     return int(given)
 
 
 def choice(query: Mapping[str, str], name: str, known: Sequence[str]) -> str | None:
-    """None where it is not there. Raises ApiError."""
+    """Return a parameter, None if it is missing. Raises ApiError if it is not one of `known`."""
     given = query.get(name)
     if given is not None and given not in known:
-        raise invalid(name, f"must be one of {', '.join(known)}")
+        raise invalid(name, f"it must be one of {', '.join(known)}")
     return given
 
 

@@ -29,13 +29,13 @@ class Comment(msgspec.Struct, frozen=True):
 
 Events = AsyncGenerator[msgspec.Struct, None]
 STALLED_SECONDS = 60.0
-"""A client that reads nothing of its stream for this long counts as gone. Until then its model is kept awake."""
+"""A client that reads none of its stream for this long counts as disconnected. Until then its model is kept awake."""
 END = b"\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def open_stream(request: Request, events: Events, record: RequestRecord) -> EventStream:
-    """A response that begins once the first event is there, so that an earlier error still has its true status.
+    """Return a response that starts when the first event exists, so that an earlier error still sets the HTTP status.
 
     Raises what the first event raises, and ClientGoneError.
     """
@@ -44,7 +44,7 @@ async def open_stream(request: Request, events: Events, record: RequestRecord) -
 
 
 class EventStream(Response):
-    """Sends events as they come, and closes their source when the client goes away, or takes nothing for a minute."""
+    """Sends events as they arrive, and closes their source when the client disconnects or stops reading."""
 
     media_type = "text/event-stream"
 
@@ -73,14 +73,16 @@ class EventStream(Response):
         self._sending_since = None
 
     async def _gone(self, receive: Receive) -> Message:
-        """The client's next message; a disconnect, too, when nothing could be sent to it for `STALLED_SECONDS`."""
+        """Return the client's next message, or a disconnect if nothing could be sent for `STALLED_SECONDS`."""
         hearing = asyncio.ensure_future(receive())
         try:
             while True:
                 since = self._sending_since
                 left = STALLED_SECONDS if since is None else since + STALLED_SECONDS - self._clock()
                 if left <= 0:
-                    logger.warning("a stream's client took nothing for %g s: it counts as gone", STALLED_SECONDS)
+                    logger.warning(
+                        "A stream's client has read nothing for %g s; its request is cancelled", STALLED_SECONDS
+                    )
                     return {"type": "http.disconnect"}
                 if (await asyncio.wait({hearing}, timeout=left))[0]:
                     return hearing.result()
@@ -94,7 +96,7 @@ class EventStream(Response):
             async for event in self._rest:
                 await self._send_event(send, event, dialect)
         except ApiError as error:
-            logger.warning("stream ended by an error: %s", error.message)
+            logger.warning("Stream ended by an error: %s", error.message)
             last = dialect.last_words(error) + END
         else:
             last = b"" if dialect.end is None else b"data: " + dialect.end + END

@@ -1,1 +1,1 @@
-"""The OpenAPI document, and the pages made of it."""
+"""The OpenAPI document, and the pages that are generated from it."""

@@ -1,6 +1,5 @@
-"""The OpenAPI document, made of the types of requests and responses, and the paths of other servers that this one does
-not offer.
-"""
+"""The OpenAPI document, generated from the types of requests and responses, and known paths of other servers that
+this one does not have."""
 
 from __future__ import annotations
 
@@ -65,23 +64,22 @@ from plimsoll_runtime.version import VERSION
 
 SCHEMAS = "#/components/schemas/"
 _NAMED = (
-    "With `stream: true`: server-sent events, each named by the `type` of its data, which is JSON as `x-event` says. "
-    "The last one is `message_stop`, or an AnthropicError where the request fails after its stream has begun."
+    "With `stream: true`: server-sent events, each named by the `type` of its data, which is JSON of the type in "
+    "`x-event`. The last one is `message_stop`, or an AnthropicError if the request fails after its stream has started."
 )
 _STREAM = (
-    "With `stream: true`: server-sent events. The data of each is JSON as `x-event` says, that of the last one is "
-    "`[DONE]`, or an ErrorAnswer where the request fails after its stream has begun. Streams of responses have the "
-    "type of each event in a line of its own and no `[DONE]`: they end with `response.completed`, "
+    "With `stream: true`: server-sent events. The data of each is JSON of the type in `x-event`; that of the last one "
+    "is `[DONE]`, or an ErrorAnswer if the request fails after its stream has started. Streams of responses have the "
+    "type of each event in a separate line and no `[DONE]`: they end with `response.completed`, "
     "`response.incomplete`, `response.failed` or `error`."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `answer` is a type, or the media type of what is no JSON of a type; `others` are types
-    that it may have as well. `event` is the type of a stream's events, or a union of such types. `form`: the schema of
-    a multipart request.
-    """
+    """One method of one path. `answer` is the type of the response, or a media type if it is not JSON of one type;
+    `others` are further types that it may have. `event` is the type of a stream's events, or a union of types.
+    `form` is the schema of a multipart request."""
 
     method: str
     path: str
@@ -95,24 +93,31 @@ class Operation:
 
 
 OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Answer a chat.", ChatAnswer, ChatRequest, event=ChatChunk),
     Operation(
-        "post", "/v1/completions", "Go on with a text.", CompletionAnswer, CompletionRequest, event=CompletionAnswer
+        "post", "/v1/chat/completions", "Generate the next message of a chat.", ChatAnswer, ChatRequest, event=ChatChunk
     ),
     Operation(
-        "post", "/v1/responses", "Answer a turn of a conversation.", Response, ResponseRequest, event=ResponseEvent
+        "post", "/v1/completions", "Continue a text.", CompletionAnswer, CompletionRequest, event=CompletionAnswer
     ),
     Operation(
-        "post", "/v1/responses/input_tokens", "Count the tokens that it would read.", InputTokens, ResponseRequest
+        "post",
+        "/v1/responses",
+        "Generate a response to a turn of a conversation.",
+        Response,
+        ResponseRequest,
+        event=ResponseEvent,
     ),
-    Operation("get", "/v1/responses/{response_id}", "A response that is kept.", Response, event=ResponseEvent),
-    Operation("delete", "/v1/responses/{response_id}", "Forget a response.", DeletedResponse),
-    Operation("post", "/v1/responses/{response_id}/cancel", "Break off what runs in the background.", Response),
-    Operation("get", "/v1/responses/{response_id}/input_items", "What a response was made from.", ItemList),
+    Operation(
+        "post", "/v1/responses/input_tokens", "Count the input tokens of a response.", InputTokens, ResponseRequest
+    ),
+    Operation("get", "/v1/responses/{response_id}", "Get a stored response.", Response, event=ResponseEvent),
+    Operation("delete", "/v1/responses/{response_id}", "Delete a stored response.", DeletedResponse),
+    Operation("post", "/v1/responses/{response_id}/cancel", "Cancel a background response.", Response),
+    Operation("get", "/v1/responses/{response_id}/input_items", "List the input items of a response.", ItemList),
     Operation(
         "post",
         "/v1/messages",
-        "Answer a chat in Anthropic's form.",
+        "Generate the next message of a chat, in Anthropic's format.",
         MessageAnswer,
         MessagesRequest,
         event=Event,
@@ -121,53 +126,53 @@ OPERATIONS = (
     Operation(
         "post",
         "/v1/messages/count_tokens",
-        "How many tokens such a chat has.",
+        "Count the tokens of a chat in Anthropic's format.",
         TokenCount,
         CountRequest,
         error=AnthropicError,
     ),
-    Operation("post", "/v1/embeddings", "Vectors of texts.", EmbeddingAnswer, EmbeddingRequest),
-    Operation("post", "/v1/score", "How well pairs of texts go together.", ScoreAnswer, ScoreRequest),
-    Operation("post", "/v1/rerank", "Documents by how well they answer a query.", RerankAnswer, RerankRequest),
-    Operation("post", "/v2/rerank", "The same where Cohere's clients ask.", RerankAnswer, RerankRequest),
-    Operation("post", "/v1/classify", "Labels of texts.", ClassifyAnswer, ClassifyRequest),
-    Operation("post", "/v1/files", "Keep a file.", FileAnswer, form=UPLOAD),
-    Operation("get", "/v1/files", "The files that are kept.", FileList),
-    Operation("get", "/v1/files/{file_id}", "A file that is kept.", FileAnswer),
+    Operation("post", "/v1/embeddings", "Compute vectors of texts.", EmbeddingAnswer, EmbeddingRequest),
+    Operation("post", "/v1/score", "Score how well pairs of texts match.", ScoreAnswer, ScoreRequest),
+    Operation("post", "/v1/rerank", "Rank documents by how well they match a query.", RerankAnswer, RerankRequest),
+    Operation("post", "/v2/rerank", "Same as /v1/rerank, for Cohere's clients.", RerankAnswer, RerankRequest),
+    Operation("post", "/v1/classify", "Classify texts.", ClassifyAnswer, ClassifyRequest),
+    Operation("post", "/v1/files", "Upload a file.", FileAnswer, form=UPLOAD),
+    Operation("get", "/v1/files", "List stored files.", FileList),
+    Operation("get", "/v1/files/{file_id}", "Get a file's record.", FileAnswer),
     Operation("delete", "/v1/files/{file_id}", "Delete a file.", FileDeleted),
-    Operation("get", "/v1/files/{file_id}/content", "What is in a file.", "application/octet-stream"),
-    Operation("post", "/v1/batches", "Answer the lines of a file, when there is time.", BatchAnswer, BatchRequest),
-    Operation("get", "/v1/batches", "The batches that are kept.", BatchList),
-    Operation("get", "/v1/batches/{batch_id}", "A batch that is kept.", BatchAnswer),
-    Operation("post", "/v1/batches/{batch_id}/cancel", "End a batch early.", BatchAnswer),
+    Operation("get", "/v1/files/{file_id}/content", "Download a file's content.", "application/octet-stream"),
+    Operation("post", "/v1/batches", "Run the requests in a file, next to live requests.", BatchAnswer, BatchRequest),
+    Operation("get", "/v1/batches", "List batches.", BatchList),
+    Operation("get", "/v1/batches/{batch_id}", "Get a batch.", BatchAnswer),
+    Operation("post", "/v1/batches/{batch_id}/cancel", "Cancel a batch.", BatchAnswer),
     Operation(
         "get",
         "/v1/models",
-        "The names that requests may use; a page in Anthropic's form where the header anthropic-version is sent.",
+        "List models by served name; in Anthropic's format if the request has the header anthropic-version.",
         ModelList,
         others=(AnthropicModels,),
     ),
-    Operation("get", "/v1/models/{name}", "One of these names.", ModelCard, others=(AnthropicModel,)),
-    Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest),
-    Operation("post", "/detokenize", "The text of token ids.", DetokenizeAnswer, DetokenizeRequest),
+    Operation("get", "/v1/models/{name}", "Get one model.", ModelCard, others=(AnthropicModel,)),
+    Operation("post", "/tokenize", "Convert a text or a chat to token ids.", TokenizeAnswer, TokenizeRequest),
+    Operation("post", "/detokenize", "Convert token ids to text.", DetokenizeAnswer, DetokenizeRequest),
     Operation(
         "get",
         "/",
-        "What this server is and which models it has: a page for browsers, else JSON.",
+        "Describe this server and its models: an HTML page for browsers, otherwise JSON.",
         "text/html",
         others=(Welcome,),
     ),
-    Operation("get", "/health", "Whether requests are taken: 200, else 503.", "application/json"),
-    Operation("get", "/live", "That the process answers.", "application/json"),
-    Operation("get", "/version", "The version of the software.", "application/json"),
-    Operation("get", "/metrics", "Metrics in Prometheus' format.", "text/plain"),
-    Operation("get", "/openapi.json", "This document.", "application/json"),
-    Operation("get", "/docs", "This document, to be read.", "text/html"),
+    Operation("get", "/health", "Readiness: 200 if the server accepts requests, otherwise 503.", "application/json"),
+    Operation("get", "/live", "Liveness: 200 while the process answers.", "application/json"),
+    Operation("get", "/version", "Get the software's version.", "application/json"),
+    Operation("get", "/metrics", "Get metrics in Prometheus' format.", "text/plain"),
+    Operation("get", "/openapi.json", "Get this document.", "application/json"),
+    Operation("get", "/docs", "Get this document as an HTML page.", "text/html"),
 )
 
 
 PROBES = ("/health", "/live")
-"""What supervisors ask, who look at the status."""
+"""Paths of probes, which return 503 if they fail."""
 
 
 def _page(most: int) -> dict[str, Any]:
@@ -187,7 +192,7 @@ QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("get", "/v1/files"): _page(MOST_FILES) | {"purpose": {"type": "string"}},
     ("get", "/v1/batches"): _page(MOST_BATCHES),
 }
-"""What may stand behind a path."""
+"""Query parameters of paths."""
 
 
 def document() -> dict[str, Any]:
@@ -200,8 +205,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Plimsoll runtime",
             "version": VERSION,
-            "description": "Models behind an API in OpenAI's shape. Fields of a request that are not known are left "
-            f"aside and named in the header {HEADER}, or refused (400) with --strict-parameters.",
+            "description": "Models behind an API in OpenAI's format. Unknown fields of a request are ignored "
+            f"and named in the header {HEADER}, or refused (400) with --strict-parameters.",
         },
         "paths": paths,
         "components": {
@@ -226,17 +231,17 @@ def _described(operation: Operation) -> dict[str, Any]:
         events = _any_of(*(get_args(operation.event) or (operation.event,)))
         stream = {"type": "string", "description": told, "x-event": events}
         content["text/event-stream"] = {"schema": stream}
-    answer: dict[str, Any] = {"description": "The answer.", "content": content}
+    answer: dict[str, Any] = {"description": "Success.", "content": content}
     if operation.request is not None:
-        told = f"Paths of the fields that were left aside, at most {LIMIT} bytes; escaped as in a URL."
+        told = f"Paths of the ignored fields, at most {LIMIT} bytes; escaped as in a URL."
         answer["headers"] = {HEADER: {"description": told, "schema": {"type": "string", "maxLength": LIMIT}}}
     described: dict[str, Any] = {"summary": operation.summary, "responses": {"200": answer}}
     if parameters := _parameters(operation):
         described["parameters"] = parameters
     if operation.path.startswith("/v1/") or operation.request is not None:
-        described["responses"]["default"] = {"description": "Why there is none.", "content": _json(operation.error)}
+        described["responses"]["default"] = {"description": "Error.", "content": _json(operation.error)}
     if operation.path in PROBES:
-        described["responses"]["503"] = {"description": "Not now.", "content": content}
+        described["responses"]["503"] = {"description": "Not ready.", "content": content}
     if operation.request is not None:
         described["requestBody"] = {"required": True, "content": _json(operation.request)}
     if operation.form is not None:
@@ -245,7 +250,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    """What stands in the path, and behind it."""
+    """Return the parameters in the path and the query."""
     names = re.findall(r"{(\w+)}", operation.path)
     within = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     query = QUERIES.get((operation.method, operation.path), {})
@@ -253,13 +258,13 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _any_of(*kinds: type) -> dict[str, Any]:
-    """The schema of what has one of these types."""
+    """Return the schema of a value with one of these types."""
     schemas = [{"$ref": SCHEMAS + kind.__name__} for kind in kinds]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _json(*kinds: type) -> dict[str, Any]:
-    """The content of a body that has one of these types."""
+    """Return the content of a body with one of these types."""
     return {"application/json": {"schema": _any_of(*kinds)}}
 
 
@@ -277,7 +282,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _add_ranges(schema: dict[str, Any]) -> None:
-    """What the engine says of numbers, of which the requests' own types know nothing."""
+    """Add the engine's ranges of numbers, which the request types do not declare."""
     for field, (low, high, above) in RANGES.items():
         for kind in schema["properties"].get(field, {}).get("anyOf", ()):
             if kind.get("type") == "number":
@@ -304,10 +309,10 @@ NOT_OFFERED = {
     "vector_stores": "Vector stores",
     "videos": "Videos",
 }
-"""By the first part of the path after /v1/."""
+"""Names by the first part of the path after /v1/."""
 
 
 def not_offered(path: str) -> str | None:
-    """What a path would be, where it is known and not offered."""
+    """Return the name of a known API that this server does not have; None for other paths."""
     root, version, family, *_ = [*path.split("/", 3), "", ""]
     return NOT_OFFERED.get(family) if (root, version) == ("", "v1") else None

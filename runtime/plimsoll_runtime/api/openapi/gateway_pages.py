@@ -1,7 +1,7 @@
-"""What a gateway shows as its API: this one, without what only a server has.
+"""The API document for gateways: the server's, without the paths that only a server has.
 
-A gateway imports nothing of the runtime, so it gets the document as files, which `make reference` writes anew (`python
--m plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages`).
+A gateway imports nothing of the runtime, so it gets the document as files, which `make reference` writes (`python -m
+plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from plimsoll_runtime.api.openapi.html import page
 from plimsoll_runtime.api.openapi.welcome import template
 
 OWN = frozenset({"/metrics", "/version"})
-"""Of one server: a gateway's metrics are on a port of their own."""
+"""Paths of a single server: a gateway has its metrics on another port."""
 TITLE = "Plimsoll gateway"
 ABOUT = "One address for all models here, with the APIs of OpenAI and Anthropic."
 DESCRIPTION = (
-    "All models behind one URL, in OpenAI's shape and Anthropic's. A request goes to a server of the model that it "
-    "names; "
+    "All models behind one URL, in the formats of OpenAI and Anthropic. A request goes to a replica of the model that "
+    "it names; "
 )
 
 
 def files() -> dict[str, str]:
-    """Texts by the names of their files."""
+    """Return the contents of the files by name."""
     told = gateway_document()
     return {
         "openapi.json": json.dumps(told, separators=(",", ":")) + "\n",
@@ -36,10 +36,10 @@ def files() -> dict[str, str]:
 
 
 def gateway_document() -> dict[str, Any]:
-    """The document (OpenAPI 3.1)."""
+    """Return the document (OpenAPI 3.1)."""
     told = document()
     info = told["info"]
-    about = DESCRIPTION + info["description"].partition(". ")[2].replace("Fields", "fields", 1)
+    about = DESCRIPTION + info["description"].partition(". ")[2].replace("Unknown", "unknown", 1)
     return {
         **told,
         "info": {**info, "title": TITLE, "description": about},

@@ -1,4 +1,4 @@
-"""The OpenAPI document as one page of HTML: no scripts, and nothing that would have to be fetched."""
+"""The OpenAPI document as one HTML page, without scripts or other files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""The page's Content-Security-Policy: were text to get into it as markup, a browser would not run it."""
+"""The page's Content-Security-Policy: browsers run no script, even if text were inserted as markup."""
 
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -20,7 +20,7 @@ STYLE = (
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The page of a document: its operations first, then the types that they name."""
+    """Return the page of a document: its operations first, then its types."""
     info = document["info"]
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(info["title"])}</title>',
@@ -66,7 +66,7 @@ def _type(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """A schema in few words, names of types as links."""
+    """Return a short text for a schema, with type names as links."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'

@@ -1,6 +1,6 @@
-"""The reference in docs/api.md: every path and parameter with its state, made of the types that read requests.
+"""The reference in docs/api.md: every path and parameter with its state, generated from the types of requests.
 
-`python -m plimsoll_runtime.api.openapi.markdown docs/api.md` writes it anew, below the mark in the file.
+`python -m plimsoll_runtime.api.openapi.markdown docs/api.md` writes it, below the mark in the file.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from plimsoll_runtime.api.schemas.sampling import REFUSED, STATE
 
 MARK = "<!-- What follows is generated: python -m plimsoll_runtime.api.openapi.markdown docs/api.md -->\n"
 MOST_VALUES = 12
-"""Values of an enumeration that are listed."""
+"""Most values of an enumeration that are listed."""
 
 Schema = Mapping[str, Any]
 
 
 def reference() -> str:
-    """The reference, in Markdown."""
+    """Return the reference as Markdown."""
     schemas: Mapping[str, Schema] = document()["components"]["schemas"]
-    lines = ["## Every path", "", "| path | what it does | answers |", "|---|---|---|", *map(_row, OPERATIONS)]
-    lines += ["", "Not offered, which a 404 says: " + ", ".join(_offers()) + ".", "", "## Every parameter", "", _STATES]
+    lines = ["## Every path", "", "| path | what it does | returns |", "|---|---|---|", *map(_row, OPERATIONS)]
+    lines += ["", "Not offered (404): " + ", ".join(_offers()) + ".", "", "## Every parameter", "", _STATES]
     shown: list[str] = []
     for operation in OPERATIONS:
         if operation.request is not None:
             lines += ["", f"### {operation.method.upper()} {operation.path}", ""]
             lines += _table(schemas[operation.request.__name__], shown)
     lines += ["", "## Parts of requests"]
-    for name in shown:  # it grows meanwhile
+    for name in shown:  # grows during the loop
         lines += ["", f"### {name}", "", *_described(schemas[name])]
         lines += _table(schemas[name], shown)
     return "\n".join(lines) + "\n"
 
 
 _STATES = (
-    "*required* and *supported* parameters do what they say, *ignored* ones are known and change nothing, *refused* "
-    "ones are a 400 that names them.\nParameters that are not listed are ignored and named in `X-Plimsoll-Ignored`, or "
-    "a 400 with `--strict-parameters`."
+    "*required* and *supported* parameters have their usual effect, *ignored* ones are accepted without effect, "
+    "*refused* ones give a 400 that names them.\nParameters that are not listed are ignored and named in "
+    "`X-Plimsoll-Ignored`, or refused (400) with `--strict-parameters`."
 )
 
 
 def renewed(text: str) -> str:
-    """The file with the reference as it is now. Raises ValueError where it has no mark."""
+    """Return the file's text with the present reference. Raises ValueError if the mark is missing."""
     prose, mark, _ = text.partition(MARK)
     if not mark:
-        raise ValueError("the file has no mark of where the reference begins")
+        raise ValueError("the file has no line with the mark above the reference")
     return prose + MARK + "\n" + reference()
 
 
@@ -69,9 +69,9 @@ def _described(schema: Schema) -> list[str]:
 
 
 def _table(schema: Schema, shown: list[str]) -> list[str]:
-    """The fields of an object; what they are made of is added to `shown`."""
+    """Return the fields of an object; add their types to `shown`."""
     required = schema.get("required", ())
-    lines = ["| parameter | state | what it may be |", "|---|---|---|"]
+    lines = ["| parameter | state | type |", "|---|---|---|"]
     for name, field in schema.get("properties", {}).items():
         state = field.get(STATE) or ("required" if name in required else "supported")
         kind = "" if state == REFUSED else _kind(field, shown)
@@ -80,7 +80,7 @@ def _table(schema: Schema, shown: list[str]) -> list[str]:
 
 
 def _kind(schema: Schema, shown: list[str]) -> str:
-    """What a value may be, in words."""
+    """Return a text for the values that a schema allows."""
     if (reference := schema.get("$ref")) is not None:
         name = reference.removeprefix(SCHEMAS)
         if name not in shown:

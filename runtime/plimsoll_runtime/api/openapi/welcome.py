@@ -1,4 +1,4 @@
-"""GET /: a page (for browsers) or JSON about this server, its models, and a command that asks one."""
+"""GET /: a page (for browsers) or JSON about this server, its models, and a command that sends a request."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from plimsoll_runtime.api.server.credentials import given_key
 from plimsoll_runtime.api.server.state import ServerState
 
 MOST_NAMES = 50
-"""Models that the page lists."""
+"""Most models that the page lists."""
 HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-"""Hosts that may stand in a command that people copy into a shell."""
+"""Hosts that are safe in a command that people copy into a shell."""
 UNKNOWN_HOST = "HOST"
 CHAT = "/v1/chat/completions"
-KEY_NEEDED = "An API key is needed, also to list the models here."
+KEY_NEEDED = "An API key is needed, also to list the models."
 NO_MODELS = "There is no model yet."
 _WEIGHT = re.compile(r"q=(1(?:\.0{0,3})?|0(?:\.[0-9]{0,3})?)")
 
 
 def template(title: str, about: str) -> str:
-    """The page with `$models` and `$command` still to be filled in.
+    """Return the page with `$models` and `$command` as placeholders.
 
-    A gateway shows the same page. It imports nothing of the runtime, so `gateway_pages` writes the template as a file
-    for it, and tests/contract compares both renderings.
+    A gateway shows the same page. It imports nothing of the runtime, so `gateway_pages` writes the template as a
+    file for it, and tests/contract compares both renderings.
     """
     return "\n".join(
         [
@@ -47,7 +47,7 @@ def template(title: str, about: str) -> str:
             '<a href="openapi.json">openapi.json</a>.</p>',
             "<h2>Models</h2>",
             "$models",
-            "<h2>Ask one</h2>",
+            "<h2>Send a request</h2>",
             "<pre><code>$command</code></pre>",
             "</body></html>",
         ]
@@ -55,34 +55,34 @@ def template(title: str, about: str) -> str:
 
 
 def page(source: str, names: Sequence[str] | None, base: str, asks: tuple[str, Mapping[str, Any]], *, key: bool) -> str:
-    """A template filled in. `names` None: they are not shown, because a key is needed. Of `asks` a command is made,
-    for the server at `base`; with `key` it sends one.
-    """
+    """Fill in a template. `names` is None if a key is needed to list models. `asks` becomes a command for the server
+    at `base`, which sends a key if `key` is set."""
     return Template(source).substitute(models=_listed(names), command=escape(command(base, asks, key=key)))
 
 
 def base_url(host: str | None, scheme: str, forwarded: str | None) -> str:
-    """Where the client has reached this server. `forwarded` is X-Forwarded-Proto, of a proxy that ends TLS."""
+    """Return the URL by which the client reached this server. `forwarded` is the header X-Forwarded-Proto of a proxy
+    that terminates TLS."""
     secure = scheme == "https" or forwarded == "https"
     known = host if host is not None and HOST.fullmatch(host) else UNKNOWN_HOST
     return f"{'https' if secure else 'http'}://{known}"
 
 
 def chat_with(name: str | None) -> tuple[str, Mapping[str, Any]]:
-    """A chat with a model of that name."""
+    """Return the path and body of a chat request."""
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     return CHAT, {"model": name or "MODEL", "messages": messages}
 
 
 def command(base: str, asks: tuple[str, Mapping[str, Any]], *, key: bool) -> str:
-    """The command line that sends such a request, safe to be copied into a shell."""
+    """Return the command line that sends a request, safe to copy into a shell."""
     path, body = asks
     header = ' -H "Authorization: Bearer $PLIMSOLL_API_KEY"' if key else ""
     return f"curl {base}{path}{header} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 
 def wants_page(accept: str) -> bool:
-    """Whether a client asks for HTML by name, as browsers do, and does not prefer JSON."""
+    """Return whether a client names HTML in its Accept header, as browsers do, and does not prefer JSON."""
     weights: dict[str, float] = {}
     for part in accept[:1000].lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -101,7 +101,7 @@ def _listed(names: Sequence[str] | None) -> str:
 
 
 TITLE = "Plimsoll runtime"
-ABOUT = "A server of language models, with the APIs of OpenAI and Anthropic."
+ABOUT = "A server for language models, with the APIs of OpenAI and Anthropic."
 HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Vary": "Accept, Authorization, X-Api-Key"}
 _TEXT = "What is the capital of France?"
 _BODIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -109,11 +109,12 @@ _BODIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "classify": ("/v1/classify", {"input": _TEXT}),
     "score": ("/v1/score", {"text_1": _TEXT, "text_2": "Paris is the capital of France."}),
 }
-"""What to ask a model that generates nothing, by its task."""
+"""Example requests by task, for models that do not generate."""
 
 
 def root(state: ServerState) -> Callable[[Request], Awaitable[Response]]:
-    """The handler. A key that came was checked before; without one, where one is needed, no model is named."""
+    """Return the handler of GET /. A key in the request was checked before; if a key is needed and missing, no model
+    is named."""
     text = template(TITLE, ABOUT)
 
     async def answer(request: Request) -> Response:
@@ -133,7 +134,7 @@ def root(state: ServerState) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _asks(view: ModelView) -> tuple[str, Mapping[str, Any]]:
-    """A request that the model answers."""
+    """Return a request that the model supports."""
     name = view.names[0]
     if (other := _BODIES.get(view.task or "")) is not None:
         return other[0], {"model": name, **other[1]}
