@@ -68,7 +68,7 @@ def _command(base: str, name: str, *, key: bool) -> str:
 
 def _listed(names: Sequence[str] | None) -> str:
     if names is None:
-        return "<p>An API key is needed, also to list the models.</p>"
+        return "<p>An API key is required, also to list the models here.</p>"
     if not names:
         return "<p>There is no model yet.</p>"
     items = "".join(f"<li><code>{escape(name)}</code></li>" for name in names[:MOST_NAMES])

@@ -28,7 +28,7 @@ HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|\[[0-9A-Fa-f:.]{2,45}
 """Hosts that are safe in a command that people copy into a shell."""
 UNKNOWN_HOST = "HOST"
 CHAT = "/v1/chat/completions"
-KEY_NEEDED = "An API key is needed, also to list the models."
+KEY_NEEDED = "An API key is required, also to list the models here."
 NO_MODELS = "There is no model yet."
 _WEIGHT = re.compile(r"q=(1(?:\.0{0,3})?|0(?:\.[0-9]{0,3})?)")
 

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: the request."""
+"""The request of POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOT_YET = {
 
 
 class ChatMessage(Lenient):
-    """One message. Fields that clients send back from an answer may be there as long as they are empty."""
+    """One message. Output fields that clients send back are allowed if they are empty."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Content | None = None
@@ -59,18 +59,17 @@ class ChatMessage(Lenient):
     audio: Unsupported = None
 
     def rendered(self, where: str, images: ImageParts = "refuse") -> dict[str, Any]:
-        """What a chat template sees, but for the arguments of calls, which are text. Raises ApiError for what no
-        template here can show; `where` names the message.
-        """
+        """Return the message for a chat template, with the arguments of tool calls as text. Raises ApiError for
+        content that no template here supports; `where` is the message's path."""
         for field in ("annotations", "audio"):
             if getattr(self, field) not in EMPTY_VALUES:
-                raise invalid(f"{where}.{field}", "it is not supported yet; leave it out")
+                raise invalid(f"{where}.{field}", "it is not supported; leave it out")
         calls = self._calls(where)
         content = self._content(where, images)
         if content is None and not calls:
-            raise invalid(f"{where}.content", "it must be a text, or a list of text parts")
+            raise invalid(f"{where}.content", "it must be a text or a list of text parts")
         if self.role == "tool" and not self.tool_call_id:
-            raise invalid(f"{where}.tool_call_id", "it must say which call this is the result of")
+            raise invalid(f"{where}.tool_call_id", "it must be the id of the tool call that this result belongs to")
         optional = {
             "name": self.name,
             "reasoning_content": self.reasoning_content or self.reasoning,
@@ -81,7 +80,7 @@ class ChatMessage(Lenient):
         return {"role": role, "content": content or ""} | {k: v for k, v in optional.items() if v is not None}
 
     def _content(self, where: str, images: ImageParts) -> str | None:
-        """All that is said, refusals included; None if nothing is. Raises ApiError."""
+        """Return the message's text, including refusals; None if there is no content. Raises ApiError."""
         parts = self.content if isinstance(self.content, list) else []
         for index, part in enumerate(parts):
             if isinstance(part, ImagePart) and images == "refuse":
@@ -90,19 +89,21 @@ class ChatMessage(Lenient):
         refusals = [f"content[{index}].type" for index, part in enumerate(parts) if part.type == REFUSAL]
         refusals += ["refusal"] if self.refusal else []
         if refusals and self.role != "assistant":
-            raise invalid(f"{where}.{refusals[0]}", f"only an assistant refuses, not the {self.role}")
+            raise invalid(
+                f"{where}.{refusals[0]}", f"only messages of the assistant may have a refusal, not of the {self.role}"
+            )
         if self.refusal:
             texts.append(self.refusal)
         return "\n".join(texts) if texts or self.content is not None else None
 
     def _calls(self, where: str) -> list[dict[str, Any]]:
-        """The calls of an assistant's message. Raises ApiError."""
+        """Return the tool calls of an assistant's message. Raises ApiError."""
         shown = [call.shown() for call in self.tool_calls or ()]
         if self.function_call is not None:
             shown.append({"type": "function", "function": self.function_call.shown()})
         if shown and self.role != "assistant":
             field = "tool_calls" if self.tool_calls else "function_call"
-            raise invalid(f"{where}.{field}", "only an assistant calls tools")
+            raise invalid(f"{where}.{field}", "only messages of the assistant may have tool calls")
         return shown
 
 
@@ -134,7 +135,7 @@ class ChatRequest(SamplingFields):
     thinking_token_budget: Count | None = None
 
     def check(self) -> None:
-        """Raises ApiError for what cannot be done, or contradicts itself."""
+        """Raise ApiError for unsupported or contradictory fields."""
         self.check_stream_options()
         for field, reason in NOT_YET.items():
             if getattr(self, field) not in EMPTY_VALUES:
@@ -144,29 +145,29 @@ class ChatRequest(SamplingFields):
         if self.tools and self.functions:
             raise invalid("functions", "'tools' replaces it")
         if not self.tools and self.tool_choice not in (None, "none", "auto"):
-            raise invalid("tool_choice", "there are no tools")
+            raise invalid("tool_choice", "it needs 'tools'")
         if not self.functions and self.function_call not in (None, "none", "auto"):
-            raise invalid("function_call", "there are no functions")
+            raise invalid("function_call", "it needs 'functions'")
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "it needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise invalid("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
         if None not in (self.thinking_budget, self.thinking_token_budget):
-            raise invalid("thinking_token_budget", "'thinking_budget' says it already")
+            raise invalid("thinking_token_budget", "'thinking_budget' is also set; leave one out")
         if self.continue_final_message and self.add_generation_prompt:
             raise invalid("add_generation_prompt", "it contradicts 'continue_final_message'")
 
     @property
     def most_thoughts(self) -> int | None:
-        """How many tokens the thoughts of an answer may have; None where the request does not say."""
+        """Most reasoning tokens of a choice; None if the request does not set it."""
         return self.thinking_token_budget if self.thinking_budget is None else self.thinking_budget
 
     @property
     def budget_field(self) -> str:
-        """Which field says so."""
+        """Name of the field that sets `most_thoughts`."""
         return "thinking_token_budget" if self.thinking_budget is None else "thinking_budget"
 
     @property
     def token_limit(self) -> int | None:
-        """How many tokens an answer may have; None up to the model's context."""
+        """Most tokens of a choice; None up to the context length."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

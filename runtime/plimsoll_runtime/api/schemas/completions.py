@@ -1,4 +1,4 @@
-"""POST /v1/completions: the request."""
+"""The request of POST /v1/completions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROMPTS = {
         {**_TOKENS, "minItems": 1},
         {"type": "array", "items": _TEXT_OR_TOKENS, "minItems": 1, "maxItems": MAX_PROMPTS},
     ],
-    "description": "A text, token ids, or a list of texts and of such lists of ids.",
+    "description": "A text, a list of token ids, or a list of both.",
 }
 
 
 def prompts(value: Any) -> list[Prompt]:
-    """A text, token ids, or a list of either, as a list. Raises ValueError."""
+    """Return a text, token ids, or a list of either, as a list. Raises ValueError."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
@@ -34,13 +34,13 @@ def prompts(value: Any) -> list[Prompt]:
     if _is_token(value[0]):
         return [_tokens(value)]
     if len(value) > MAX_PROMPTS:
-        raise ValueError(f"must hold at most {MAX_PROMPTS} prompts, not {len(value)}")
+        raise ValueError(f"must have at most {MAX_PROMPTS} prompts, not {len(value)}")
     return [prompt if isinstance(prompt, str) else _tokens(prompt) for prompt in value]
 
 
 def _tokens(value: Any) -> list[int]:
     if not isinstance(value, list) or not _are_tokens(value):
-        raise ValueError("must not mix texts and token ids; token ids are whole numbers from 0")
+        raise ValueError("must not mix texts and token ids; token ids are integers from 0")
     return value
 
 
@@ -62,36 +62,36 @@ class CompletionRequest(SamplingFields):
     suffix: Annotated[str | None, WithJsonSchema(EMPTY)] = None
 
     def check(self) -> None:
-        """Raises ApiError for what cannot be done, or contradicts itself."""
+        """Raise ApiError for unsupported or contradictory fields."""
         self.check_stream_options()
         if self.candidates < self.choices:
             raise invalid("best_of", f"it must be at least 'n' ({self.choices})")
         if self.ranks and self.stream:
-            raise invalid("best_of", "answers that are ranked at their end cannot be streamed: leave out 'stream'")
+            raise invalid("best_of", "choices are ranked after their end and cannot be streamed; leave out 'stream'")
         if self.suffix:
-            raise invalid("suffix", "it is not supported")
+            raise invalid("suffix", "it is not supported; leave it out")
 
     @property
     def candidates(self) -> int:
-        """How many answers are made of each prompt, of which the best are told."""
+        """How many choices are generated for each prompt; the best of them are returned."""
         return self.choices if self.best_of is None else self.best_of
 
     @property
     def ranks(self) -> bool:
-        """Whether not all of them are told."""
+        """Whether only the best of the generated choices are returned."""
         return self.candidates > self.choices
 
     @property
     def token_limit(self) -> int:
-        """How many tokens an answer may have; 0 only scores the prompt."""
+        """Most tokens of a choice; 0 only scores the prompt."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def adds_special_tokens(self) -> bool:
-        """Whether texts get the special tokens that the tokenizer puts around a text."""
+        """Whether texts get the special tokens that the tokenizer adds around a text."""
         return self.add_special_tokens is not False
 
     @property
     def scores_only(self) -> bool:
-        """Whether no answer is wanted (max_tokens 0): the engine still makes one token, which is dropped."""
+        """Whether no output is wanted (max_tokens 0): the engine still generates one token, which is dropped."""
         return self.max_tokens == 0

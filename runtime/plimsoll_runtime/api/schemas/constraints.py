@@ -1,4 +1,4 @@
-"""What an answer is to be kept to, as OpenAI's fields and ours say it."""
+"""Constraints of the output, in OpenAI's fields and ours."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ class JsonObjectFormat(_Form):
 
 
 class NamedSchema(_Form):
-    """A schema. What of it cannot be enforced is refused where `strict` is true; else the rest is enforced, and the
-    header `X-Plimsoll-Ignored` names what is not.
-    """
+    """A schema. If `strict` is true, a schema that cannot be enforced completely is refused; otherwise the rest is
+    enforced, and the header `X-Plimsoll-Ignored` names the other parts."""
 
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -47,17 +46,17 @@ class JsonSchemaFormat(_Form):
 
 
 FORMATS = {"text": "(text format)", "json_object": "(json object)", "json_schema": "(json schema)"}
-"""By type, the forms of a format, as pydantic names them in the places of its errors."""
+"""Tags of the formats, by type; pydantic inserts them into the locations of errors."""
 
 
 def type_of(value: Any) -> str | None:
-    """The `type` of a JSON object, or of what one was read into; None where it has none."""
+    """Return the `type` of a JSON object or of a parsed one; None if it has none."""
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return kind if isinstance(kind, str) else None
 
 
 def form_of_format(given: Any) -> str | None:
-    """Which of `FORMATS` it is; None for what is none."""
+    """Return the tag of a format in `FORMATS`; None for an unknown one."""
     return FORMATS.get(type_of(given) or "")
 
 
@@ -74,7 +73,7 @@ ResponseFormat = Annotated[
 
 
 class StructuredOutputs(_Form):
-    """One of several ways to say what an answer is to be like."""
+    """A constraint in one of several forms."""
 
     json_: Annotated[Schema | str | None, Field(alias="json")] = None
     regex: str | None = None
@@ -84,7 +83,7 @@ class StructuredOutputs(_Form):
 
 
 def of_format(given: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> Constraint | None:
-    """Raises ConstraintError for a schema that is too long."""
+    """Return the constraint of a response format. Raises ConstraintError for a schema that is too long."""
     if isinstance(given, TextFormat):
         return None
     if isinstance(given, JsonObjectFormat):
@@ -94,7 +93,8 @@ def of_format(given: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> Constr
 
 
 def of_outputs(given: StructuredOutputs) -> Constraint | None:
-    """Raises ValueError (a ConstraintError for what is too long) unless at most one way is chosen."""
+    """Return the constraint of `structured_outputs`. Raises ValueError if it has more than one form, or
+    ConstraintError for one that is too long."""
     makers: dict[str, Any] = {
         "json": (partial(Constraint.json, strict=False), given.json_),
         "regex": (Constraint.regex, given.regex),
@@ -104,7 +104,7 @@ def of_outputs(given: StructuredOutputs) -> Constraint | None:
     }
     chosen = {name: (make, value) for name, (make, value) in makers.items() if value is not None}
     if len(chosen) > 1:
-        raise ValueError(f"has {' and '.join(chosen)}, and one of them can be kept to at a time")
+        raise ValueError(f"has {' and '.join(chosen)}; give one of them")
     for make, value in chosen.values():
         constraint: Constraint = make(value)
         return constraint

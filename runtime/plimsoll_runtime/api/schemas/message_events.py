@@ -1,4 +1,4 @@
-"""What /v1/messages answers: whole, or in events. Field names and nulls are Anthropic's."""
+"""Responses and events of /v1/messages. Field names and nulls are Anthropic's."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import msgspec
 
 
 class BlockText(msgspec.Struct, tag_field="type", tag="text"):
-    """Words for the user."""
+    """Text for the user."""
 
     text: str
 
 
 class BlockThinking(msgspec.Struct, tag_field="type", tag="thinking"):
-    """What the model thought. The signature is for clients that want one; nobody looks at it here."""
+    """Reasoning. The signature exists for clients that need one; the server does not check it."""
 
     thinking: str
     signature: str
 
 
 class BlockToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     name: str
@@ -32,15 +32,14 @@ Content = BlockText | BlockThinking | BlockToolUse
 
 
 class ThinkingTokens(msgspec.Struct):
-    """How many of the generated tokens were thoughts, with what marks them."""
+    """How many generated tokens were reasoning and its markers."""
 
     thinking_tokens: int
 
 
 class MessageUsage(msgspec.Struct):
-    """What a request took. The prompt's tokens are `input_tokens`, and those that came out of the prefix cache. Details
-    of what was generated are told of models that think.
-    """
+    """Token counts of a request. `input_tokens` excludes prompt tokens from the prefix cache, which are
+    `cache_read_input_tokens`. Details of the output exist for models with reasoning."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -50,7 +49,7 @@ class MessageUsage(msgspec.Struct):
 
 
 class MessageAnswer(msgspec.Struct, tag_field="type", tag="message"):
-    """An answer; the usage stands last, after whatever a model may have written."""
+    """A message; the usage is the last field, after all text of the model."""
 
     id: str
     role: Literal["assistant"]
@@ -68,7 +67,7 @@ class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
 
 
 class BlockStart(msgspec.Struct, tag_field="type", tag="content_block_start"):
-    """A block of content begins, empty."""
+    """The start of a content block, which is still empty."""
 
     index: int
     content_block: Content
@@ -81,19 +80,19 @@ class MoreText(msgspec.Struct, tag_field="type", tag="text_delta"):
 
 
 class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
-    """More of a thought."""
+    """More of the reasoning."""
 
     thinking: str
 
 
 class MoreSignature(msgspec.Struct, tag_field="type", tag="signature_delta"):
-    """The end of a thought."""
+    """The signature at the end of the reasoning."""
 
     signature: str
 
 
 class MoreInput(msgspec.Struct, tag_field="type", tag="input_json_delta"):
-    """More of a call's input. All of it together is a JSON object, as text."""
+    """More of a tool call's input. All of it together is a JSON object, as text."""
 
     partial_json: str
 
@@ -115,14 +114,14 @@ class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
 
 
 class Stopped(msgspec.Struct):
-    """Why an answer ended."""
+    """Why the output ended."""
 
     stop_reason: str
     stop_sequence: str | None
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
-    """What is known at the end."""
+    """Fields that are known at the end."""
 
     delta: Stopped
     usage: MessageUsage
@@ -133,7 +132,7 @@ class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):
 
 
 class Ping(msgspec.Struct, tag_field="type", tag="ping"):
-    """Something to keep a connection open."""
+    """Keeps a waiting connection open."""
 
 
 Event = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping
@@ -146,13 +145,13 @@ class TokenCount(msgspec.Struct):
 
 
 class AnthropicErrorDetails(msgspec.Struct):
-    """What was wrong, for programs."""
+    """The error's code, for programs."""
 
     error_code: str | None
 
 
 class AnthropicErrorBody(msgspec.Struct):
-    """What was wrong and what to do."""
+    """What is wrong and what to do."""
 
     type: str
     message: str
@@ -160,14 +159,14 @@ class AnthropicErrorBody(msgspec.Struct):
 
 
 class AnthropicError(msgspec.Struct, tag_field="type", tag="error"):
-    """What is answered with any status from 400 on; in a stream that has begun, its last event."""
+    """The body of every response with a status from 400; in a stream that has started, its last event."""
 
     error: AnthropicErrorBody
     request_id: str | None
 
 
 class AnthropicModel(msgspec.Struct, tag_field="type", tag="model"):
-    """A name that requests may use. Its lengths are null for a model that was never loaded yet."""
+    """A served name. Its lengths are null until its model was loaded once."""
 
     id: str
     display_name: str
@@ -178,7 +177,7 @@ class AnthropicModel(msgspec.Struct, tag_field="type", tag="model"):
 
 
 class AnthropicModels(msgspec.Struct):
-    """A page of names."""
+    """A page of served names."""
 
     data: list[AnthropicModel]
     has_more: bool

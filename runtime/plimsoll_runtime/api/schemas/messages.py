@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens, as Anthropic's clients send them: the requests."""
+"""The requests of POST /v1/messages and /v1/messages/count_tokens, in Anthropic's format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCKS = {
     "redacted_thinking": "(redacted_thinking block)",
     "image": "(image block)",
 }
-"""By type, the blocks that are read, as pydantic names them in the places of its errors."""
+"""Tags of the supported blocks, by type; pydantic inserts them into the locations of errors."""
 CHOICES = {word: f"({word})" for word in ("auto", "any", "none", "tool")}
 THOUGHTS = {
     "enabled": "(enabled thinking)",
@@ -41,18 +41,18 @@ THOUGHTS = {
 def _readable(value: Any) -> Any:
     kind = type_of(value)
     if kind is not None and kind not in BLOCKS:
-        raise ValueError(f"a block of the type {kind[:40]!r} is not supported: this model reads text only")
+        raise ValueError(f"a block of the type {kind[:40]!r} is not supported; this model reads text only")
     return value
 
 
 def _written(value: Any) -> Any:
     if (kind := type_of(value)) not in (None, "text"):
-        raise ValueError(f"a block of the type {str(kind)[:40]!r} is not supported here: text only")
+        raise ValueError(f"a block of the type {str(kind)[:40]!r} is not supported here; send text")
     return value
 
 
 class TextBlock(Lenient):
-    """A text. `cache_control` changes nothing: the server caches every prefix that it can."""
+    """A text. `cache_control` has no effect: the server caches every prefix that it can."""
 
     type: Literal["text"]
     text: str
@@ -65,7 +65,7 @@ Texts = Annotated[
     Annotated[str, Tag(TEXT)] | Annotated[list[TextOnly], Field(max_length=MAX_PARTS), Tag(PARTS)],
     Discriminator(content_form),
 ]
-"""A text, or a list of blocks of text, which are joined by line ends."""
+"""A text, or a list of text blocks, which are joined by line ends."""
 
 
 class ImageBlock(Lenient):
@@ -84,11 +84,11 @@ Result = Annotated[
     Annotated[str, Tag(TEXT)] | Annotated[list[ResultBlock], Field(max_length=MAX_PARTS), Tag(PARTS)],
     Discriminator(content_form),
 ]
-"""What a call has given: a text, or blocks."""
+"""The result of a tool call: a text, or blocks."""
 
 
 class ToolUseBlock(Lenient):
-    """A call in a turn of the assistant. `input` is an object of the arguments."""
+    """A tool call in a turn of the assistant. `input` is an object of the arguments."""
 
     type: Literal["tool_use"]
     id: Annotated[str, Field(max_length=256)]
@@ -98,7 +98,7 @@ class ToolUseBlock(Lenient):
 
 
 class ToolResultBlock(Lenient):
-    """What a call has given."""
+    """The result of a tool call."""
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[str, Field(max_length=256)]
@@ -108,7 +108,7 @@ class ToolResultBlock(Lenient):
 
 
 class ThinkingBlock(Lenient):
-    """What the assistant thought. Nobody looks at its `signature`."""
+    """Reasoning of the assistant. Its `signature` is not checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -116,7 +116,7 @@ class ThinkingBlock(Lenient):
 
 
 class RedactedThinkingBlock(Lenient):
-    """A thought that Anthropic has encrypted: the model is shown nothing of it."""
+    """Reasoning that Anthropic has encrypted. The model does not see it."""
 
     type: Literal["redacted_thinking"]
     data: NoEffect = None
@@ -150,14 +150,16 @@ class Turn(Lenient):
 
 def _own(kind: Any) -> Any:
     if kind not in (None, "custom"):
-        raise ValueError(f"tools of the type {str(kind)[:40]!r} are not supported: describe one with an 'input_schema'")
+        raise ValueError(
+            f"tools of the type {str(kind)[:40]!r} are not supported; describe the tool with an 'input_schema'"
+        )
     return kind
 
 
 class CustomTool(Lenient):
-    """A tool that the client carries out, called with input of `input_schema`. What of it cannot be enforced is refused
-    where `strict` is true; else the rest is enforced, and the header `X-Plimsoll-Ignored` names what is not.
-    """
+    """A tool that the client runs, called with input of `input_schema`. If `strict` is true, a schema that cannot be
+    enforced completely is refused; otherwise the rest is enforced, and the header `X-Plimsoll-Ignored` names the
+    other parts."""
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own)] = None
     name: Name
@@ -185,7 +187,7 @@ class AnyChoice(_Calls):
 
 
 class NoChoice(Lenient):
-    """The model may call no tool."""
+    """The model must not call a tool."""
 
     type: Literal["none"]
 
@@ -211,7 +213,8 @@ Choice = Annotated[
 
 
 class EnabledThinking(Lenient):
-    """The model thinks before it answers, with `budget_tokens` at most. "omitted": its thoughts are not told."""
+    """The model reasons before it answers, in at most `budget_tokens` tokens. With the display "omitted", the
+    response leaves the reasoning out."""
 
     type: Literal["enabled"]
     budget_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)]
@@ -219,13 +222,13 @@ class EnabledThinking(Lenient):
 
 
 class DisabledThinking(Lenient):
-    """The model does not think before it answers."""
+    """The model answers without reasoning."""
 
     type: Literal["disabled"]
 
 
 class ChosenThinking(Lenient):
-    """The model thinks as its chat template says."""
+    """The model reasons as its chat template says."""
 
     type: Literal["adaptive", "between_tools"]
     display: Literal["summarized", "omitted"] | None = None
@@ -244,27 +247,27 @@ Thinking = Annotated[
 
 
 class JsonFormat(Lenient):
-    """The answer is JSON of this schema."""
+    """The output is JSON of this schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[Schema, Field(alias="schema")]
 
 
 class OutputConfig(Lenient):
-    """What the answer is to be like."""
+    """Effort and format of the output."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
 
 
 class Metadata(Lenient):
-    """About the request; it changes nothing."""
+    """Metadata of the request, without effect."""
 
     user_id: NoEffect = None
 
 
 class Conversation(ModelFields):
-    """What a model reads, in Anthropic's form."""
+    """A conversation in Anthropic's format."""
 
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_MESSAGES)]
     system: Texts | None = None
@@ -280,7 +283,7 @@ class CountRequest(Conversation):
 
 
 class MessagesRequest(Conversation):
-    """Anthropic's request for a message. An answer may be shorter than `max_tokens` where the model's context ends."""
+    """Anthropic's request for a message. The output may be shorter than `max_tokens` if the context ends."""
 
     max_tokens: Count
     stop_sequences: Stops = Field(default=[])

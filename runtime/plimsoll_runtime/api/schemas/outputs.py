@@ -1,4 +1,4 @@
-"""What chat and completions answer: whole, or in chunks. Field names and nulls are OpenAI's."""
+"""Responses and chunks of chat and completions. Field names and nulls are OpenAI's."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _SCORE = {
 }
 
 TokenScores = Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object", "additionalProperties": _SCORE})]
-"""What is told of one token of a prompt, by token id. It is JSON already: a prompt may have a hundred thousand."""
+"""Log probabilities at one token of a prompt, by token id. Encoded in advance: a prompt may have a hundred thousand
+tokens."""
 
 TopScores = Annotated[
     msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "number"}})
 ]
-"""Log probabilities of the likeliest tokens, by their text. JSON already, as above."""
+"""Log probabilities of the likeliest tokens, by their text. Encoded in advance too."""
 
 PromptLogprobs = list[TokenScores | None]
 
 
 class ErrorDetails(msgspec.Struct):
-    """What was wrong and what to do. `param` names the field at fault as clients write it: messages[0].content."""
+    """What is wrong and what to do. `param` is the path of the invalid field as clients write it:
+    messages[0].content."""
 
     message: str
     type: str
@@ -37,27 +39,26 @@ class ErrorDetails(msgspec.Struct):
 
 
 class ErrorAnswer(msgspec.Struct):
-    """What is answered with any status from 400 on; in a stream that has begun, its last event."""
+    """The body of every response with a status from 400; in a stream that has started, its last event."""
 
     error: ErrorDetails
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """How many of the prompt's tokens came out of the prefix cache."""
+    """How many prompt tokens came from the prefix cache."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """How many of the generated tokens were thoughts, with what marks them."""
+    """How many generated tokens were reasoning and its markers."""
 
     reasoning_tokens: int
 
 
 class Usage(msgspec.Struct):
-    """What a request took. With n > 1 a prompt counts once. Details of what was generated are told of models that
-    think.
-    """
+    """Token counts of a request. With n > 1 a prompt counts once. Details of the output exist for models with
+    reasoning."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -67,7 +68,7 @@ class Usage(msgspec.Struct):
 
 
 class TopLogprob(msgspec.Struct):
-    """One alternative of a chat answer's token."""
+    """An alternative of one output token."""
 
     token: str
     logprob: float
@@ -75,7 +76,7 @@ class TopLogprob(msgspec.Struct):
 
 
 class ChatLogprob(msgspec.Struct):
-    """One token of a chat answer and its alternatives."""
+    """One token of a chat's output and its alternatives."""
 
     token: str
     logprob: float
@@ -84,25 +85,25 @@ class ChatLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """The tokens of a chat answer, or of a chunk of it."""
+    """The tokens of a chat's output, or of a chunk of it."""
 
     content: list[ChatLogprob]
     refusal: None = None
 
 
 class FunctionCall(msgspec.Struct):
-    """A function and its arguments, a JSON object as text. In a chunk, what it adds to them."""
+    """A function and its arguments, a JSON object as text. In a chunk, the part that it adds."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     arguments: str = ""
 
 
 INCOMPLETE = "incomplete"
-"""The status of a call whose arguments are cut off."""
+"""Status of a tool call whose arguments were cut off."""
 
 
 class CallAnswer(msgspec.Struct):
-    """A call of a tool. The `status` of one whose arguments are cut off is "incomplete"; whole ones have none."""
+    """A tool call. Its `status` is "incomplete" if its arguments were cut off; complete calls have none."""
 
     id: str
     type: str
@@ -111,9 +112,8 @@ class CallAnswer(msgspec.Struct):
 
 
 class CallDelta(msgspec.Struct):
-    """What a chunk adds to call number `index`; the first has its id and the function's name. If its arguments are cut
-    off, its last chunk has the `status` "incomplete".
-    """
+    """What a chunk adds to call number `index`; the first chunk has the id and the function's name. If the arguments
+    were cut off, the last chunk has the `status` "incomplete"."""
 
     index: int
     function: FunctionCall
@@ -123,9 +123,8 @@ class CallDelta(msgspec.Struct):
 
 
 class ChatAnswerMessage(msgspec.Struct):
-    """What the model said, and what it thought before; no content where it only calls. `function_call` answers a
-    request with `functions`.
-    """
+    """The output: its text and its reasoning; no content if it only calls tools. `function_call` is for requests
+    with `functions`."""
 
     role: str
     content: str | None
@@ -136,7 +135,7 @@ class ChatAnswerMessage(msgspec.Struct):
 
 
 class ChatChoice(msgspec.Struct):
-    """One whole answer. `stop_reason`: the stop string or token id that ended it."""
+    """One complete choice. `stop_reason` is the stop string or token id that ended it."""
 
     index: int
     message: ChatAnswerMessage
@@ -147,7 +146,7 @@ class ChatChoice(msgspec.Struct):
 
 
 class ChatAnswer(msgspec.Struct, tag_field="object", tag="chat.completion"):
-    """All answers to a chat."""
+    """All choices of a chat."""
 
     id: str
     created: int
@@ -170,7 +169,7 @@ class ChatDelta(msgspec.Struct):
 
 
 class ChatChunkChoice(msgspec.Struct):
-    """What a chunk adds to one answer."""
+    """What a chunk adds to one choice."""
 
     index: int
     delta: ChatDelta
@@ -203,7 +202,7 @@ class CompletionLogprobs(msgspec.Struct):
 
 
 class CompletionChoice(msgspec.Struct):
-    """One whole completion, or what a chunk adds to it."""
+    """One complete choice, or what a chunk adds to it."""
 
     index: int
     text: str
@@ -216,7 +215,7 @@ class CompletionChoice(msgspec.Struct):
 
 
 class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"):
-    """All completions, or one event of their stream."""
+    """All choices, or one event of their stream."""
 
     id: str
     created: int
@@ -227,9 +226,8 @@ class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"
 
 
 class Welcome(msgspec.Struct):
-    """What a server is and where its parts are. `models`: the names that requests may use; left out where a key is
-    needed and none came.
-    """
+    """The server's name and the paths of its API. `models` are the served names; left out if the request lacks a
+    required key."""
 
     name: str
     models: list[str] | msgspec.UnsetType = msgspec.UNSET
@@ -239,11 +237,10 @@ class Welcome(msgspec.Struct):
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
-    """A name that requests may use. `max_model_len` is null for a model that was never loaded yet; `state` says where
-    one of several is: Resident, InHost or OnDisk where it sleeps, or on its way. `task`: what it is served for, and
-    `endpoints` those that answer for it, once it was loaded; `abilities`: of structured_outputs, chat, tools and
-    reasoning those that it has. `about`: what a person should know of it before talking to it.
-    """
+    """A served name. `max_model_len` is null until the model was loaded once; `state` is its sleep level on a host:
+    Resident, InHost, OnDisk, or a transition. `task` is the model's task and `endpoints` the paths that serve it,
+    once it was loaded; `abilities` are those it has of structured_outputs, chat, tools and reasoning. `about` is a
+    note for people who start to use the model."""
 
     id: str
     created: int
@@ -257,6 +254,6 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):
-    """All names."""
+    """All served names."""
 
     data: list[ModelCard]

@@ -1,6 +1,5 @@
 """The content of a chat message: a text, or text, refusal and image parts. Images are refused or left out
-(`--image-parts`).
-"""
+(`--image-parts`)."""
 
 from __future__ import annotations
 
@@ -12,54 +11,54 @@ from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
 
 IMAGE_KINDS = ("image_url", "input_image", "image")
-"""What chats, responses and messages call the type of such a part."""
+"""Types of image parts in chats, responses and messages."""
 LEFT_OUT = "[An image was left out: this model reads text only.]"
-"""What a model is shown in place of one."""
+"""Text that the model sees instead of an image."""
 
 
 def why_refused(noun: str, kind: str) -> str:
-    """In words for the client; `noun`: what its API calls a part."""
+    """Return the error for an image. `noun` is what the client's API calls a part."""
     return (
-        f"a {noun} of the type {kind!r} is not supported: this model reads text only. Leave it out; a server that is "
-        "started with --image-parts describe tells the model that an image was left out"
+        f"a {noun} of the type {kind!r} is not supported; this model reads text only. Leave it out, or start the "
+        "server with --image-parts describe, which tells the model that an image was left out"
     )
 
 
 MAX_PARTS = 4096
 TEXT, PARTS = "(text)", "(parts)"
-"""The two forms of a content, as pydantic names them in the places of its errors."""
+"""Tags of the two types of content; pydantic inserts them into the locations of errors."""
 REFUSAL = "refusal"
 PART_FORMS = {"text": "(text part)", REFUSAL: "(refusal part)", **dict.fromkeys(IMAGE_KINDS, "(image part)")}
-"""By type, the forms of a part, as pydantic names them."""
+"""Tags of a part's types; pydantic inserts them into the locations of errors."""
 
 
 def _kind(value: Any) -> Any:
     if value != "text":
-        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported: this model reads text only")
+        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported; this model reads text only")
     return value
 
 
 class TextPart(Lenient):
-    """One of the texts that a message's content may be made of."""
+    """One of the texts in a message's content."""
 
     type: Annotated[Literal["text"], BeforeValidator(_kind)]
     text: str
 
     @property
     def shown(self) -> str:
-        """What a chat template sees of it."""
+        """The text for a chat template."""
         return self.text
 
 
 class RefusalPart(Lenient):
-    """What an assistant said when it refused to answer."""
+    """The assistant's words when it refused to answer."""
 
     type: Literal["refusal"]
     refusal: str
 
     @property
     def shown(self) -> str:
-        """What a chat template sees of it."""
+        """The text for a chat template."""
         return self.refusal
 
 
@@ -74,17 +73,17 @@ class ImagePart(Lenient):
 
     @property
     def shown(self) -> str:
-        """What a chat template sees of it."""
+        """The text for a chat template."""
         return LEFT_OUT
 
 
 def content_form(content: Any) -> str:
-    """TEXT or PARTS."""
+    """Return TEXT or PARTS."""
     return PARTS if isinstance(content, list) else TEXT
 
 
 def _part_form(part: Any) -> str:
-    """The tag of a part's type. An unknown type gets the tag of text, whose errors name the type."""
+    """Return the tag of a part's type. An unknown type gets the tag of text, whose errors name the type."""
     return PART_FORMS.get(type_of(part) or "", PART_FORMS["text"])
 
 

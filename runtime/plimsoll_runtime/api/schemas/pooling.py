@@ -1,6 +1,6 @@
-"""What is asked of models that give vectors, labels or scores, and what they answer.
+"""Requests and responses of models that compute vectors, labels or scores.
 
-Embeddings are OpenAI's; scores and labels have vLLM's forms, ranks Jina's, which Cohere's clients read as well.
+Embeddings have OpenAI's format; scores and labels have vLLM's, ranks Jina's, which Cohere's clients read as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Pair = tuple[str, str]
 
 
 def _texts(value: Any) -> list[str]:
-    """A text or a list of texts, as a list. Raises ValueError."""
+    """Return a text or a list of texts as a list. Raises ValueError."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError("must be a text or a list of texts")
@@ -39,14 +39,14 @@ def _texts(value: Any) -> list[str]:
 
 
 def _documents(value: Any) -> list[str]:
-    """Texts, or objects that have one, as texts. Raises ValueError."""
+    """Return texts, or objects with a text, as texts. Raises ValueError."""
     if not isinstance(value, list) or not value:
         raise ValueError("must be a list of texts, or of objects with a text")
     return _texts([each.get("text") if isinstance(each, dict) else each for each in value])
 
 
 def _inputs(value: Any) -> list[str | Pair]:
-    """A text, or a list of texts and pairs, as a list. Raises ValueError."""
+    """Return a text, or a list of texts and pairs, as a list. Raises ValueError."""
     inputs = [value] if isinstance(value, str) else value
     if not isinstance(inputs, list) or not inputs:
         raise ValueError("must be a text, or a list of texts and of pairs of texts")
@@ -62,13 +62,13 @@ def _pair(value: Any) -> Pair:
 
 def _bounded(values: list[Any]) -> list[Any]:
     if len(values) > MAX_PROMPTS:
-        raise ValueError(f"must hold at most {MAX_PROMPTS} entries, not {len(values)}")
+        raise ValueError(f"must have at most {MAX_PROMPTS} entries, not {len(values)}")
     return values
 
 
 def _whole(stream: bool | None) -> bool | None:
     if stream:
-        raise ValueError("this endpoint answers as a whole")
+        raise ValueError("this endpoint does not stream; leave it out")
     return stream
 
 
@@ -76,7 +76,7 @@ Texts = Annotated[list[str], BeforeValidator(_texts), WithJsonSchema(_TEXTS)]
 
 
 class PoolingFields(ModelFields):
-    """`truncate_prompt_tokens`: a prompt is cut to so many tokens, with -1 to what the model takes."""
+    """`truncate_prompt_tokens` cuts prompts to that many tokens, -1 to the model's maximum."""
 
     stream: Annotated[bool | None, AfterValidator(_whole), WithJsonSchema(_ONLY_WHOLE)] = None
     user: Annotated[str | None, WITHOUT_EFFECT] = None
@@ -85,7 +85,7 @@ class PoolingFields(ModelFields):
     deadline: float | None = None
 
     def params(self) -> SamplingParams:
-        """What the engine must know beside the prompt: when, and that there is one step. Raises ApiError."""
+        """Return the engine's parameters: priority, deadline, and a single step. Raises ApiError."""
         try:
             return SamplingParams(max_tokens=1, temperature=0.0, priority=self.priority or 0, deadline=self.deadline)
         except ParamsError as error:
@@ -102,23 +102,22 @@ class EmbeddingRequest(PoolingFields):
 
 
 class CompareFields(PoolingFields):
-    """`instruction`: how pairs are to be judged, for models that are told. `use_activation`: whether scores are brought
-    between 0 and 1 as the model means them; without it they are raw.
-    """
+    """`instruction` says how to judge pairs, for models that take one. `use_activation` maps scores to the range
+    from 0 to 1 as the model defines it; without it they are raw."""
 
     instruction: str | None = None
     use_activation: bool | None = None
 
 
 class ScoreRequest(CompareFields):
-    """One text or several against as many others; one alone goes with each of the others."""
+    """One or several texts to compare with as many others; one text alone is compared with all."""
 
     text_1: Texts
     text_2: Texts
 
 
 class RerankRequest(CompareFields):
-    """Documents in the order in which they answer a query."""
+    """Documents to rank by how well they match a query."""
 
     query: str
     documents: Annotated[list[str], BeforeValidator(_documents), WithJsonSchema(_DOCUMENTS)]
@@ -127,7 +126,7 @@ class RerankRequest(CompareFields):
 
 
 class ClassifyRequest(PoolingFields):
-    """Texts, or pairs of texts, to be labelled."""
+    """Texts, or pairs of texts, to classify."""
 
     input: Annotated[list[str | Pair], BeforeValidator(_inputs), WithJsonSchema(_INPUTS)]
     use_activation: bool | None = None
@@ -137,11 +136,11 @@ Numbers = Annotated[
     msgspec.Raw,
     msgspec.Meta(extra_json_schema={"anyOf": [{"type": "array", "items": {"type": "number"}}, _TEXT]}),
 ]
-"""A vector as a list, or as the base64 of its float32 numbers, the lowest byte first. It is JSON already."""
+"""A vector as a list, or as the base64 of its float32 numbers, little-endian. Encoded in advance."""
 
 
 class PoolingUsage(msgspec.Struct):
-    """What a request took."""
+    """Token counts of a request."""
 
     prompt_tokens: int
     total_tokens: int
@@ -155,7 +154,7 @@ class Embedding(msgspec.Struct, tag_field="object", tag="embedding"):
 
 
 class EmbeddingAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """The vectors of all inputs, in their order."""
+    """The vectors of all inputs, in order."""
 
     data: list[Embedding]
     model: str
@@ -163,14 +162,14 @@ class EmbeddingAnswer(msgspec.Struct, tag_field="object", tag="list"):
 
 
 class Score(msgspec.Struct, tag_field="object", tag="score"):
-    """How well one pair goes together."""
+    """How well one pair matches."""
 
     index: int
     score: float
 
 
 class ScoreAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """The scores of all pairs, in their order."""
+    """The scores of all pairs, in order."""
 
     id: str
     created: int
@@ -186,7 +185,7 @@ class RankedText(msgspec.Struct):
 
 
 class Rank(msgspec.Struct):
-    """A document by its number in the request, and how well it answers."""
+    """A document's index in the request, and how well it matches."""
 
     index: int
     relevance_score: float
@@ -203,7 +202,7 @@ class RerankAnswer(msgspec.Struct):
 
 
 class Classification(msgspec.Struct):
-    """The likeliest label of an input, and what each label scores, in the order of the model's labels."""
+    """The likeliest label of an input, and the score of each label, in the order of the model's labels."""
 
     index: int
     label: str
@@ -212,7 +211,7 @@ class Classification(msgspec.Struct):
 
 
 class ClassifyAnswer(msgspec.Struct, tag_field="object", tag="list"):
-    """The labels of all inputs, in their order."""
+    """The labels of all inputs, in order."""
 
     id: str
     created: int

@@ -12,13 +12,13 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputText(msgspec.Struct, tag_field="type", tag="input_text"):
-    """A text that somebody gave."""
+    """A text of the input."""
 
     text: str
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
-    """A text that the model wrote. There are no annotations, and log probabilities only where they were asked for."""
+    """A text of the output. It has no annotations, and log probabilities only if requested."""
 
     text: str
     annotations: list[dict[str, Any]] = []
@@ -26,7 +26,7 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
 
 
 class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
-    """A message of anybody."""
+    """A message of any role."""
 
     id: str
     role: Literal["system", "developer", "user", "assistant"]
@@ -35,7 +35,7 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
-    """A call. `arguments` are a JSON object as text, or the beginning of one that was cut."""
+    """A tool call. `arguments` are a JSON object as text, or the start of one that was cut off."""
 
     id: str
     call_id: str
@@ -45,7 +45,7 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
 
 
 class FunctionOutputItem(msgspec.Struct, tag_field="type", tag="function_call_output"):
-    """What a call came to."""
+    """The result of a tool call."""
 
     id: str
     call_id: str
@@ -54,19 +54,19 @@ class FunctionOutputItem(msgspec.Struct, tag_field="type", tag="function_call_ou
 
 
 class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text"):
-    """Thoughts, where a summary was asked for."""
+    """Reasoning, if a summary was requested."""
 
     text: str
 
 
 class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """Thoughts."""
+    """Reasoning."""
 
     text: str
 
 
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
-    """What the model thought before it answered. `encrypted_content` is never there: thoughts are told in the open."""
+    """The model's reasoning. `encrypted_content` is always null: reasoning is not encrypted."""
 
     id: str
     summary: list[SummaryText]
@@ -82,22 +82,20 @@ ResponseStatus = Literal["completed", "failed", "in_progress", "cancelled", "que
 
 
 class InputTokensDetails(msgspec.Struct):
-    """How many of the prompt's tokens came out of the prefix cache. What is written to it costs nothing, and is not
-    counted.
-    """
+    """How many prompt tokens came from the prefix cache. Writing to the cache is free and not counted."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """How many of the generated tokens were thoughts."""
+    """How many generated tokens were reasoning."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct):
-    """What a response took."""
+    """Token counts of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -107,36 +105,35 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ResponseError(msgspec.Struct):
-    """Why it failed."""
+    """Why a response failed."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(msgspec.Struct):
-    """Why it ended early."""
+    """Why a response ended early."""
 
     reason: str
 
 
 class TextSettings(msgspec.Struct):
-    """What the answer was to be like."""
+    """The requested format and verbosity of the output."""
 
     format: dict[str, Any]
     verbosity: str
 
 
 class ReasoningSettings(msgspec.Struct):
-    """How much the model was to think, and whether its thoughts are told as a summary."""
+    """The requested reasoning effort, and the kind of summary, if any."""
 
     effort: str | None
     summary: str | None
 
 
 class Response(msgspec.Struct, tag_field="object", tag="response"):
-    """One turn of a conversation: what was asked for and what came of it. The usage is last: a gateway looks for it at
-    the end.
-    """
+    """One turn of a conversation: the request's settings and the output. The usage is the last field, because
+    gateways look for it at the end."""
 
     id: str
     created_at: int
@@ -185,7 +182,7 @@ class InputTokens(msgspec.Struct, tag_field="object", tag="response.input_tokens
 
 
 class DeletedResponse(msgspec.Struct, tag_field="object", tag="response"):
-    """It is kept no more."""
+    """A deleted response."""
 
     id: str
     deleted: bool = True

@@ -1,4 +1,4 @@
-"""The events of a response's stream. Each has its number there; names and fields are OpenAI's."""
+"""The events of a response's stream, each with its number. Names and fields are OpenAI's."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from plimsoll_runtime.api.schemas.response import OutputItem, OutputText, Reason
 
 
 class Numbered(msgspec.Struct, kw_only=True, tag_field="type"):
-    """Any event. The number is set when its turn has come."""
+    """Any event. The number is set when the event is sent."""
 
     sequence_number: int = -1
 
 
 class OfResponse(Numbered, kw_only=True):
-    """Of the whole response, as it is now."""
+    """An event with the whole response, in its present state."""
 
     response: Response
 
 
 class Created(OfResponse, kw_only=True, tag="response.created"):
-    """It begins."""
+    """The response was created."""
 
 
 class Queued(OfResponse, kw_only=True, tag="response.queued"):
-    """It waits, in the background."""
+    """The background response waits for its model."""
 
 
 class InProgress(OfResponse, kw_only=True, tag="response.in_progress"):
-    """The model answers."""
+    """The model generates."""
 
 
 class Completed(OfResponse, kw_only=True, tag="response.completed"):
-    """The end."""
+    """The response is complete."""
 
 
 class Incomplete(OfResponse, kw_only=True, tag="response.incomplete"):
-    """The end, cut by a bound."""
+    """The response ended at a token limit."""
 
 
 class Failed(OfResponse, kw_only=True, tag="response.failed"):
-    """The end, by an error."""
+    """The response ended with an error."""
 
 
 class OfItem(Numbered, kw_only=True):
-    """Of item `output_index`."""
+    """An event of item `output_index`."""
 
     output_index: int
 
 
 class ItemAdded(OfItem, kw_only=True, tag="response.output_item.added"):
-    """An item begins."""
+    """An item starts."""
 
     item: OutputItem
 
@@ -63,19 +63,19 @@ class ItemDone(OfItem, kw_only=True, tag="response.output_item.done"):
 
 
 class WithinItem(OfItem, kw_only=True):
-    """Of something within that item."""
+    """An event within that item."""
 
     item_id: str
 
 
 class WithinContent(WithinItem, kw_only=True):
-    """Of part `content_index` of its content."""
+    """An event of part `content_index` of the item's content."""
 
     content_index: int = 0
 
 
 class PartAdded(WithinContent, kw_only=True, tag="response.content_part.added"):
-    """A part of a content begins."""
+    """A part of a content starts."""
 
     part: OutputText | ReasoningText
 
@@ -87,39 +87,39 @@ class PartDone(WithinContent, kw_only=True, tag="response.content_part.done"):
 
 
 class TextDelta(WithinContent, kw_only=True, tag="response.output_text.delta"):
-    """More words."""
+    """More text."""
 
     delta: str
     logprobs: list[ChatLogprob] = []
 
 
 class TextDone(WithinContent, kw_only=True, tag="response.output_text.done"):
-    """All words of a part."""
+    """The complete text of a part."""
 
     text: str
     logprobs: list[ChatLogprob] = []
 
 
 class ReasoningDelta(WithinContent, kw_only=True, tag="response.reasoning_text.delta"):
-    """More thoughts."""
+    """More reasoning."""
 
     delta: str
 
 
 class ReasoningDone(WithinContent, kw_only=True, tag="response.reasoning_text.done"):
-    """All thoughts of a part."""
+    """The complete reasoning of a part."""
 
     text: str
 
 
 class WithinSummary(WithinItem, kw_only=True):
-    """Of part `summary_index` of its summary."""
+    """An event of part `summary_index` of the item's summary."""
 
     summary_index: int = 0
 
 
 class SummaryPartAdded(WithinSummary, kw_only=True, tag="response.reasoning_summary_part.added"):
-    """A part of a summary begins."""
+    """A part of a summary starts."""
 
     part: SummaryText
 
@@ -137,26 +137,26 @@ class SummaryDelta(WithinSummary, kw_only=True, tag="response.reasoning_summary_
 
 
 class SummaryDone(WithinSummary, kw_only=True, tag="response.reasoning_summary_text.done"):
-    """All of a part of a summary."""
+    """The complete text of a part of a summary."""
 
     text: str
 
 
 class ArgumentsDelta(WithinItem, kw_only=True, tag="response.function_call_arguments.delta"):
-    """More of a call's arguments."""
+    """More of a tool call's arguments."""
 
     delta: str
 
 
 class ArgumentsDone(WithinItem, kw_only=True, tag="response.function_call_arguments.done"):
-    """All arguments of a call."""
+    """The complete arguments of a tool call."""
 
     name: str
     arguments: str
 
 
 class ErrorEvent(Numbered, kw_only=True, tag="error"):
-    """What ends a stream that has begun before there was a response."""
+    """Ends a stream that failed before there was a response."""
 
     code: str | None
     message: str
@@ -164,7 +164,7 @@ class ErrorEvent(Numbered, kw_only=True, tag="error"):
 
 
 ENDS = Completed, Incomplete, Failed
-"""After one of these nothing follows."""
+"""The last event of a stream is one of these."""
 
 ResponseEvent = (
     Created

@@ -1,4 +1,4 @@
-"""The input of a response as clients give it: a text, or items. What else OpenAI knows as items is refused by name."""
+"""The input of a response: a text, or items. OpenAI's other kinds of items are refused by name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _Text = Literal["input_text", "output_text", "text", "summary_text", "reasoning_
 
 def _kind(value: Any) -> Any:
     if value not in get_args(_Text):
-        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported: this model reads text only")
+        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported; this model reads text only")
     return value
 
 
 class GivenText(Lenient):
-    """A part of a content. What our own parts say of their text beyond it changes nothing."""
+    """A part of a content. Further fields of our own output parts have no effect."""
 
     type: Annotated[_Text, BeforeValidator(_kind)]
     text: str
@@ -44,12 +44,12 @@ class GivenText(Lenient):
 
     @property
     def shown(self) -> str:
-        """What the model is shown of it."""
+        """The text for the model."""
         return self.text
 
 
 def _part_form(part: Any) -> str:
-    """The tag of a part's type. An unknown type gets the tag of text, whose errors name the type."""
+    """Return the tag of a part's type. An unknown type gets the tag of text, whose errors name the type."""
     kind = type_of(part)
     return PART_FORMS[kind] if kind in (REFUSAL, *IMAGE_KINDS) else PART_FORMS["text"]
 
@@ -67,7 +67,7 @@ GivenContent = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenParts, Tag(P
 
 
 class GivenMessage(Lenient):
-    """A message of anybody."""
+    """A message of any role."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
@@ -77,7 +77,7 @@ class GivenMessage(Lenient):
 
 
 class GivenCall(Lenient):
-    """A call that the model made. `arguments` are a JSON object, as text, or what was written of one."""
+    """A tool call of the model. `arguments` are a JSON object as text, or the start of one."""
 
     type: Literal["function_call"]
     call_id: Id
@@ -88,7 +88,7 @@ class GivenCall(Lenient):
 
 
 class GivenOutput(Lenient):
-    """What a call came to."""
+    """The result of a tool call."""
 
     type: Literal["function_call_output"]
     call_id: Id
@@ -98,7 +98,7 @@ class GivenOutput(Lenient):
 
 
 class GivenReasoning(Lenient):
-    """What the model thought."""
+    """The model's reasoning."""
 
     type: Literal["reasoning"]
     summary: GivenTexts | None = None
@@ -109,7 +109,7 @@ class GivenReasoning(Lenient):
 
 
 class GivenReference(Lenient):
-    """An item of a response that is kept here."""
+    """A reference to an item of a stored response."""
 
     type: Literal["item_reference"] | None = None
     id: Id
@@ -120,7 +120,7 @@ def _refuse(item: Any) -> Any:
         raise ValueError("must be an object")
     kind = item.get("type")
     if kind is None:
-        raise ValueError("must have a type, or be a message with a role")
+        raise ValueError("must have a type, or a role if it is a message")
     raise ValueError(f"an item of the type {str(kind)[:40]!r} is not supported")
 
 
@@ -132,12 +132,12 @@ ITEMS = {
     "reasoning": "(reasoning)",
     "item_reference": "(item reference)",
 }
-"""By type, the forms of an item, as pydantic names them in the places of its errors."""
+"""Tags of items, by type; pydantic inserts them into the locations of errors."""
 OTHER = "(other)"
 
 
 def _item(item: Any) -> str:
-    """Messages and references may say no type."""
+    """Return the tag of an item. Messages and references may lack a type."""
     if not isinstance(item, dict):
         return OTHER
     kind = item.get("type")

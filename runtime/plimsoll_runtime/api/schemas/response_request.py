@@ -39,10 +39,9 @@ FORMS = frozenset({OTHER, FUNCTION})
 
 
 class FunctionTool(Lenient):
-    """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. What
-    cannot be enforced is refused where `strict` is true; else the rest is enforced, and the header `X-Plimsoll-Ignored`
-    names what is not.
-    """
+    """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. If
+    `strict` is true, a schema that cannot be enforced completely is refused; otherwise the rest is enforced, and the
+    header `X-Plimsoll-Ignored` names the other parts."""
 
     type: Literal["function"]
     name: Name
@@ -51,13 +50,13 @@ class FunctionTool(Lenient):
     strict: bool | None = None
 
     def definition(self) -> FunctionDefinition:
-        """As chats know it."""
+        """Return the definition for a chat request."""
         return FunctionDefinition(
             name=self.name, description=self.description, parameters=self.parameters, strict=self.strict
         )
 
     def told(self) -> dict[str, Any]:
-        """As the response tells it."""
+        """Return the tool as the response shows it."""
         names = ("type", "name", "description", "parameters", "strict")
         return {name: getattr(self, name) for name in names}
 
@@ -69,26 +68,26 @@ class ChosenFunction(Lenient):
     name: Name
 
     def told(self) -> dict[str, Any]:
-        """As the response tells it."""
+        """Return the choice as the response shows it."""
         return {"type": self.type, "name": self.name}
 
 
 class AllowedTools(Lenient):
-    """Some of the tools: the model is shown these alone."""
+    """A subset of the tools; the model sees only these."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[list[ChosenFunction], Field(min_length=1, max_length=MAX_TOOLS)]
 
     def told(self) -> dict[str, Any]:
-        """As the response tells it."""
+        """Return the choice as the response shows it."""
         return {"type": self.type, "mode": self.mode, "tools": [tool.told() for tool in self.tools]}
 
 
 def _refuse(value: Any) -> Any:
     if (kind := type_of(value)) is None:
         raise ValueError("must be an object with a type")
-    raise ValueError(f"tools of the type {kind[:40]!r} are not supported: functions are")
+    raise ValueError(f"tools of the type {kind[:40]!r} are not supported; use functions")
 
 
 Refused = Annotated[Any, BeforeValidator(_refuse), WithJsonSchema(NEVER)]
@@ -117,7 +116,7 @@ ResponseToolChoice = Annotated[
 ]
 
 MAX_TEMPERATURE = 2.0
-"""OpenAI's, whose clients alone ask for responses."""
+"""OpenAI's limit, because only OpenAI's clients use responses."""
 LOGPROBS = "message.output_text.logprobs"
 Include = Literal[
     "message.output_text.logprobs",
@@ -129,22 +128,21 @@ Include = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-"""All but the first two are of things that no response here has."""
+"""All except the first two concern features that no response here has."""
 
 REFUSED = {
-    "conversation": "conversations are not kept here; go on from a response with 'previous_response_id'",
-    "prompt": "prompt templates are not kept here; send the text in 'input'",
+    "conversation": "conversations are not stored here; continue a response with 'previous_response_id'",
+    "prompt": "prompt templates are not stored here; send the text in 'input'",
     "context_management": "contexts are not compacted here; 'truncation': 'auto' leaves out the oldest turns",
-    "moderation": "there is no moderation",
-    "image": "this model reads text only",
-    "access_programs": "there are none",
+    "moderation": "moderation is not supported; leave it out",
+    "image": "this model reads text only; leave it out",
+    "access_programs": "access programs are not supported; leave it out",
 }
 
 
 class JsonSchemaText(Strict):
-    """JSON documents of a schema. What of it cannot be enforced is refused where `strict` is true; else the rest is
-    enforced, and the header `X-Plimsoll-Ignored` names what is not.
-    """
+    """JSON documents of a schema. If `strict` is true, a schema that cannot be enforced completely is refused;
+    otherwise the rest is enforced, and the header `X-Plimsoll-Ignored` names the other parts."""
 
     type: Literal["json_schema"]
     name: Annotated[str, Field(max_length=256)]
@@ -166,7 +164,7 @@ TextFormats = Annotated[
 
 
 class TextConfig(Strict):
-    """What the answer is to be like."""
+    """Format and verbosity of the output."""
 
     format: TextFormats | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -182,7 +180,7 @@ _TEMPERATURE = {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_TEMPER
 
 
 class ReasoningConfig(Lenient):
-    """How much the model is to think. Where a summary is asked for, whichever, all of its thoughts are told as one."""
+    """Settings of the reasoning. With any kind of summary, the response returns all reasoning as a summary."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -190,7 +188,7 @@ class ReasoningConfig(Lenient):
 
     @property
     def summarised(self) -> str | None:
-        """Which summary is asked for, by either of its names."""
+        """The requested summary, by either of its names."""
         return self.summary or self.generate_summary
 
 
@@ -243,7 +241,7 @@ class ResponseRequest(ModelFields):
     thinking_budget: Count | None = None
 
     def check(self) -> None:
-        """Raises ApiError for what cannot be done, or contradicts itself."""
+        """Raise ApiError for unsupported or contradictory fields."""
         for field, reason in REFUSED.items():
             if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(field, reason)
@@ -252,16 +250,16 @@ class ResponseRequest(ModelFields):
         if self.top_logprobs and not self.tells_logprobs:
             raise invalid("top_logprobs", f"it needs {LOGPROBS!r} in 'include'")
         if self.background and not self.stored:
-            raise invalid("background", "what runs in the background must be kept: leave out 'store': false")
+            raise invalid("background", "background responses must be stored; leave out 'store': false")
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "it needs 'stream': true")
 
     @property
     def stored(self) -> bool:
-        """Whether the response is kept."""
+        """Whether the response is stored."""
         return self.store is not False
 
     @property
     def tells_logprobs(self) -> bool:
-        """Whether words come with their log probabilities."""
+        """Whether the text has log probabilities."""
         return LOGPROBS in (self.include or ())

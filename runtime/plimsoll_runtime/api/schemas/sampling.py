@@ -1,4 +1,4 @@
-"""The fields that chat and completions share, and how they become sampling parameters."""
+"""The fields that chat and completions share, and their conversion to sampling parameters."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 STATE = "x-state"
-"""In a field's schema, what becomes of it: REFUSED, IGNORED, or nothing where it is supported."""
+"""Key in a field's schema: REFUSED or IGNORED; missing if the field is supported."""
 REFUSED, IGNORED = "refused", "ignored"
 EMPTY_VALUES: tuple[Any, ...] = (None, [], "", {})
 EMPTY: dict[str, Any] = {
     "enum": list(EMPTY_VALUES),
-    "description": "Not supported: it may only be there empty.",
+    "description": "Not supported; it must be empty.",
     STATE: REFUSED,
 }
 WITHOUT_EFFECT = Field(json_schema_extra={STATE: IGNORED})
 NoEffect = Annotated[Any, WITHOUT_EFFECT]
-"""A field that is known and changes nothing."""
+"""A field that is accepted and has no effect."""
 
 
 ServiceTier = Annotated[
     Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None, WITHOUT_EFFECT
 ]
-"""OpenAI's prices and queues. Every request is served alike here; `priority` is a field of ours."""
+"""OpenAI's price tiers and queues. They have no effect here; `priority` is a field of ours."""
 
 
 class Strict(BaseModel):
-    """A part of a body in which what is not known is refused: it says what an answer is to be kept to."""
+    """A part of a body that refuses unknown fields, because it constrains the output."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Lenient(BaseModel):
-    """A body, or a part of one, in which what is not known is left aside: clients send what other servers know."""
+    """A body, or a part of one, that ignores unknown fields, because clients send fields of other servers."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
 
 class CacheOptions(Lenient):
-    """How OpenAI caches prompts. Here every prefix is cached, so that only `prewarm` would ask for something."""
+    """OpenAI's options for prompt caching. This server caches every prefix, so only `prewarm` would have an effect."""
 
     mode: NoEffect = None
     ttl: NoEffect = None
@@ -64,15 +64,13 @@ class CacheOptions(Lenient):
     prewarm: bool | None = None
 
     def check(self) -> None:
-        """Raises ApiError for what cannot be done."""
+        """Raise ApiError for unsupported options."""
         if self.prewarm:
-            raise invalid(
-                "prompt_cache_options.prewarm", "prefixes are cached by requests that are answered; leave it out"
-            )
+            raise invalid("prompt_cache_options.prewarm", "prefixes are cached when requests run; leave it out")
 
 
 class StreamOptions(Lenient):
-    """What a stream carries beside the answer."""
+    """Additional fields of a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -80,26 +78,26 @@ class StreamOptions(Lenient):
 
 
 def _stops(value: Any) -> Any:
-    """A string or a list of strings, as a list."""
+    """Return a string or a list of strings as a list. Raises ValueError."""
     if value is None:
         return []
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise ValueError("must be a string or a list of strings")
     if len(stops) > MAX_STOPS or not all(stops):
-        raise ValueError(f"must hold at most {MAX_STOPS} strings, none of them empty")
+        raise ValueError(f"must have at most {MAX_STOPS} strings, none of them empty")
     return stops
 
 
 _STOP = {"type": "string", "minLength": 1}
 _STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}, {"type": "null"}]}
 Stops = Annotated[list[str], BeforeValidator(_stops), WithJsonSchema(_STOPS)]
-"""Strings that end an answer."""
+"""Strings that end the output."""
 
 
 def _kept(count: int | None) -> int | None:
     if count is not None and count != -1 and not 1 <= count <= COUNT_LIMIT:
-        raise ValueError("must be a number of tokens, or -1 for as many as there is room for")
+        raise ValueError("must be a number of tokens, or -1 for as many as fit")
     return count
 
 
@@ -107,14 +105,14 @@ _KEPT = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": COUNT_LIMIT}, {"
 
 
 class ModelFields(Lenient):
-    """What every body has that asks a model."""
+    """The fields of every body that names a model."""
 
     model: str
     stream: bool | None = None
 
 
 class SamplingFields(ModelFields):
-    """OpenAI's fields, then ours. What is null or missing has the model's default, else OpenAI's."""
+    """OpenAI's fields, then ours. A field that is null or missing has the model's default, or else OpenAI's."""
 
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -155,7 +153,7 @@ class SamplingFields(ModelFields):
 
     @property
     def choices(self) -> int:
-        """How many answers each prompt gets."""
+        """How many choices each prompt gets."""
         return self.n or 1
 
     @property
@@ -164,7 +162,7 @@ class SamplingFields(ModelFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def check_stream_options(self) -> None:
-        """Raises ApiError when there are options for a stream that was not asked for."""
+        """Raise ApiError for stream options without a stream."""
         if self.stream_options is not None and not self.stream:
             raise ApiError(
                 "'stream_options' is only allowed with 'stream': true.",
@@ -174,27 +172,29 @@ class SamplingFields(ModelFields):
 
     @property
     def constraint_field(self) -> str:
-        """Which field says what the answer is to be kept to."""
+        """Name of the field that constrains the output."""
         if self.structured_outputs is not None:
             return "structured_outputs"
         return "bad_words" if self.response_format is None and self.bad_words else "response_format"
 
     def constraint(self) -> Constraint | None:
-        """What the answer is to be kept to. Raises ApiError naming the field."""
+        """Return the constraint of the output. Raises ApiError that names the field."""
         given = self.response_format, self.structured_outputs
         try:
             found = [of_format(given[0]) if given[0] else None, of_outputs(given[1]) if given[1] else None]
         except ValueError as error:
             raise invalid(self.constraint_field, str(error)) from error
         if None not in found:
-            raise invalid("structured_outputs", "'response_format' says already what the answer is to be like")
+            raise invalid("structured_outputs", "'response_format' also constrains the output; leave one out")
         return self._without_bad_words(found[0] or found[1])
 
     def _without_bad_words(self, found: Constraint | None) -> Constraint | None:
         if not self.bad_words:
             return found
         if found is not None:
-            raise invalid("bad_words", "what the answer is to be like is said already, and both cannot be kept to")
+            raise invalid(
+                "bad_words", "another field constrains the output, and both cannot be enforced; leave one out"
+            )
         try:
             return Constraint.without(self.bad_words)
         except ConstraintError as error:
@@ -210,10 +210,9 @@ class SamplingFields(ModelFields):
         constraint: Constraint | None = None,
         recommended: Mapping[str, float] = NOTHING,
     ) -> SamplingParams:
-        """The engine's parameters; `stop` is added to the request's own, and a `constraint` stands for what the
-        request itself says that the answer is to be like. `recommended`: values of fields that it leaves out. Raises
-        ApiError naming the field.
-        """
+        """Return the engine's parameters. `stop` is added to the request's own stop strings, `constraint` replaces
+        its own constraint, and `recommended` has values for fields that it leaves out. Raises ApiError that names
+        the field."""
         given = {name: value for name in _SAME_NAME if (value := getattr(self, name)) is not None}
         try:
             return SamplingParams(
@@ -233,9 +232,9 @@ _NAMED = ("max_tokens", "prompt_logprobs", "stop", "stop_token_ids")
 _SAME_NAME = tuple(
     name for name in SamplingParams.__struct_fields__ if name in SamplingFields.model_fields and name not in _NAMED
 )
-"""Fields of a body that become sampling parameters as they are; `_NAMED` need a conversion or differ by endpoint."""
+"""Fields of a body that are sampling parameters of the same name; `_NAMED` need a conversion or differ by endpoint."""
 
 
 def invalid(param: str, reason: str) -> ApiError:
-    """A field of a body is refused."""
+    """Return the error for an invalid field of a body."""
     return ApiError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")

@@ -1,4 +1,4 @@
-"""Tools in a chat's request, and calls in its messages."""
+"""Tools in a chat's request, and tool calls in its messages."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class FunctionDefinition(Lenient):
-    """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. What
-    cannot be enforced is refused where `strict` is true; else the rest is enforced, and the header `X-Plimsoll-Ignored`
-    names what is not.
-    """
+    """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. If
+    `strict` is true, a schema that cannot be enforced completely is refused; otherwise the rest is enforced, and the
+    header `X-Plimsoll-Ignored` names the other parts."""
 
     name: Name
     description: str | None = None
@@ -30,12 +29,12 @@ class FunctionDefinition(Lenient):
     strict: bool | None = None
 
     def tool(self) -> Tool:
-        """As the formats know it."""
+        """Return the tool for the tool-call formats."""
         parameters = _NO_ARGUMENTS if self.parameters is None else self.parameters
         return Tool(self.name, self.description, parameters, strict=bool(self.strict))
 
     def shown(self) -> dict[str, Any]:
-        """As chat templates know it."""
+        """Return the tool for chat templates."""
         told = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": {k: v for k, v in told.items() if v is not None}}
 
@@ -61,14 +60,14 @@ class NamedTool(Lenient):
 
 
 class AllowedFunctions(Lenient):
-    """Some of the tools, of which the model may call one or must."""
+    """A subset of the tools, of which the model may or must call one."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedChoice(Lenient):
-    """Some of the tools: the model is shown these alone."""
+    """A subset of the tools; the model sees only these."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedFunctions
@@ -77,7 +76,7 @@ class AllowedChoice(Lenient):
 Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)]
 Functions = Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS)]
 WORD, NAMED, ALLOWED = "(word)", "(named)", "(allowed tools)"
-"""The forms of a choice, as pydantic names them in the places of its errors."""
+"""Tags of the types of a tool choice; pydantic inserts them into the locations of errors."""
 
 
 def _form(choice: Any) -> str:
@@ -108,24 +107,24 @@ CalledArguments = Annotated[
     BeforeValidator(_written),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]}),
 ]
-"""Arguments of a call in the conversation, whatever the model wrote: a JSON object as text, one that is cut, or other
-text. Some clients send the object itself.
-"""
+"""Arguments of a tool call in the conversation, as the model wrote them: a JSON object as text, the start of one, or
+other text. Some clients send the object itself."""
 
 
 class CalledFunction(Lenient):
-    """What a message of the assistant called. `arguments` are a JSON object, as text, or what was written of one."""
+    """The function that a message of the assistant called. `arguments` are a JSON object as text, or the start of
+    one."""
 
     name: str
     arguments: CalledArguments
 
     def shown(self) -> dict[str, Any]:
-        """The function, its arguments as text."""
+        """Return the function, its arguments as text."""
         return {"name": self.name, "arguments": self.arguments}
 
 
 class ToolCall(Lenient):
-    """A call in a message of the assistant."""
+    """A tool call in a message of the assistant."""
 
     id: Annotated[str, Field(max_length=256)]
     type: Literal["function"] = "function"
@@ -134,5 +133,5 @@ class ToolCall(Lenient):
     status: NoEffect = None
 
     def shown(self) -> dict[str, Any]:
-        """The call, its arguments as text."""
+        """Return the call, its arguments as text."""
         return {"id": self.id, "type": "function", "function": self.function.shown()}

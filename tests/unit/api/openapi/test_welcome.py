@@ -67,7 +67,7 @@ async def test_models_are_named_for_a_key_alone(run_server: Any, header: dict[st
             refused = await http.get("/", headers=accept | wrong)
             assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
         page = (await http.get("/", headers=BROWSER)).text
-        assert "An API key is needed" in page
+        assert "An API key is required" in page
         assert "Authorization: Bearer $PLIMSOLL_API_KEY" in command_of(page)
         forged = {"x-plimsoll-gateway": "c" * 16, "x-plimsoll-tenant": "t"}
         assert (await http.get("/", headers=BROWSER | forged)).status_code == 401
