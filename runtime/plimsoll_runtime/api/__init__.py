@@ -1,1 +1,1 @@
-"""HTTP: the OpenAI interface of one runtime."""
+"""HTTP: the OpenAI-compatible API of one runtime."""

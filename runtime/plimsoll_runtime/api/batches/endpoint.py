@@ -229,4 +229,4 @@ class BatchService:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("The batch worker has failed; batches stop until the server restarts", exc_info=error)
+        logger.error("the batch worker has failed; batches stop until the server restarts", exc_info=error)

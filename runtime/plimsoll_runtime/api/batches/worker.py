@@ -52,7 +52,7 @@ class Worker:
                 try:
                     await self._take_up()
                 except OSError:
-                    logger.exception("The file store cannot be read; trying again")
+                    logger.exception("the file store cannot be read; trying again")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._changed.wait()
@@ -90,7 +90,7 @@ class Worker:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            logger.error("Batch %s stopped with an error and will be resumed", name, exc_info=error)
+            logger.error("batch %s stopped with an error and will be resumed", name, exc_info=error)
         elif task.result():
             self._changed.set()  # a place is free for another batch
 

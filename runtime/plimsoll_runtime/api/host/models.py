@@ -144,7 +144,7 @@ class HostModels:
         try:
             await self._tokenizers.get(source, files)
         except Exception:
-            logger.exception("The tokenizer of %s cannot be read; requests will try again", source.model)
+            logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
             return False
         return True
 

@@ -138,7 +138,7 @@ def _tokens(file: Path | None, hashes: str) -> Tokens | None:
 def _log_failure(task: asyncio.Task[None]) -> None:
     """Log the failure and continue: without reading ahead, requests read the tokenizers."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("Reading tokenizers ahead has failed; requests will read them", exc_info=error)
+        logger.error("reading tokenizers ahead has failed; requests will read them", exc_info=error)
 
 
 def serve_host(config: HostConfig, settings: Settings) -> int:

@@ -96,7 +96,7 @@ class EventStream(Response):
             async for event in self._rest:
                 await self._send_event(send, event, dialect)
         except ApiError as error:
-            logger.warning("Stream ended by an error: %s", error.message)
+            logger.warning("stream ended by an error: %s", error.message)
             last = dialect.last_words(error) + END
         else:
             last = b"" if dialect.end is None else b"data: " + dialect.end + END

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: a chat whose turns are kept here, whole, streamed or in the background."""
+"""OpenAI's Responses API: chats whose turns are stored here, answered as a whole, as a stream or in the background."""

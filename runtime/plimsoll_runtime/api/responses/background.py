@@ -36,7 +36,7 @@ from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 _EVENTS = msgspec.json.Decoder(list[ResponseEvent])
 _LEVEL = 1
-"""Of the packing: events repeat themselves so much that more effort would hardly show."""
+"""Compression level: events are so repetitive that more effort saves little."""
 
 
 class Log:
@@ -48,18 +48,18 @@ class Log:
         self._news = asyncio.Event()
 
     def add(self, event: Numbered) -> None:
-        """One more; its number is set."""
+        """Number an event and append it."""
         event.sequence_number = len(self.events)
         self.events.append(event)
         self._tell()
 
     def end(self) -> None:
-        """Nothing follows."""
+        """End the log."""
         self._ended = True
         self._tell()
 
     async def after(self, number: int) -> AsyncGenerator[Numbered, None]:
-        """What has a higher number, as it comes, to the end."""
+        """Yield the events with a higher number as they arrive, until the end."""
         at = number + 1
         while True:
             while at < len(self.events):
@@ -70,36 +70,35 @@ class Log:
             await self._news.wait()
 
     def _tell(self) -> None:
-        """Wake whoever waits now."""
+        """Wake the waiting readers."""
         self._news.set()
         self._news = asyncio.Event()
 
 
 def pack(events: Sequence[Numbered]) -> bytes:
-    """Events as the store keeps them."""
+    """Return compressed events for the store."""
     return zlib.compress(msgspec.json.encode(events), _LEVEL)
 
 
 def unpack(data: bytes) -> list[ResponseEvent]:
-    """Events from the store."""
+    """Return events from the store."""
     return _EVENTS.decode(zlib.decompress(data))
 
 
 logger = logging.getLogger(__name__)
 
 ROUTE = "/v1/responses (background)"
-"""By what name metrics count them when they end, which is long after their requests were answered."""
-STOPPED = "The server was stopped before the response had ended; ask again."
+"""Name by which metrics count background responses, which end long after their requests."""
+STOPPED = "The server was stopped before the response had ended; send the request again."
 EVENT_BYTES = 256
-"""About how many bytes an event of a stream has as JSON."""
+"""Estimate of an event's size as JSON."""
 Observe = Callable[[RequestRecord, str, int], None]
 
 
 class BackgroundResponse:
-    """One background response. `latest` is the response as clients see it now; `log` has its events if clients may
-    follow them. `begun` is set once its model has begun; if it cannot begin, `refusal` says why. `ending`: too late to
-    cancel it.
-    """
+    """One background response. `latest` is the response as clients see it at present; `log` has its events if
+    clients may follow them. `begun` is set once its model has started; if it cannot start, `refusal` is the error.
+    `ending` says that it is too late to cancel it."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -113,43 +112,43 @@ class BackgroundResponse:
         self._task: asyncio.Task[None] | None = None
 
     def tell(self, event: Numbered) -> None:
-        """An event has come."""
+        """Record an event."""
         if isinstance(event, OfResponse):
             self.latest = event.response
         if self.follows:
             self.log.add(event)
 
     def begin(self) -> None:
-        """Its stream begins, though it has to wait."""
+        """Emit the first events of a response that waits for its model."""
         self.tell(Created(response=self.latest))
         self.tell(Queued(response=self.latest))
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do that work, which can be broken off while it is not `ending`."""
+        """Start the task, which can be cancelled until `ending`."""
         self._task = asyncio.create_task(work)
         return self._task
 
     async def break_off(self, status: ResponseStatus) -> None:
-        """It ends with that status, unless it ends by itself just now. Returns when it has ended."""
-        assert self._task is not None, "it has been started"
+        """End the response with this status unless it is already ending, and wait for its end."""
+        assert self._task is not None, "the response has not been started"
         if not self.ending:
             self.ending, self._ends_as = True, status
             self._task.cancel()
         await asyncio.wait({self._task})
 
     def broken_off(self) -> None:
-        """It has been: tell so. There is no event for a response that was cancelled: its stream just ends."""
+        """Record the cancellation. A cancelled response has no last event; its stream just ends."""
         if self._ends_as == "cancelled":
             self.latest = self.turn.draft.response("cancelled", self.turn.output.snapshot())
         else:
             self.tell(self.turn.failed(ApiError(STOPPED, status=HTTPStatus.SERVICE_UNAVAILABLE)))
 
     def unkept(self) -> Failed:
-        """The event that ends it where what it said cannot be kept, so that nobody could ask for it."""
+        """Return the last event of a response that could not be stored, so that no client can retrieve it."""
         return Failed(response=self.turn.draft.failed(not_kept()))
 
     async def kept(self, last: OfResponse | None = None) -> StoredResponse:
-        """As it is kept once it has ended, with the event that ends it."""
+        """Return the ended response for the store, with its last event."""
         events = list(self.log.events)
         if last is not None:
             last.sequence_number = len(events)
@@ -160,7 +159,7 @@ class BackgroundResponse:
 
 
 class Background:
-    """The running background responses, by id. A server that stops waits for them as it does for requests."""
+    """The running background responses, by id. A stopping server waits for them as for requests."""
 
     def __init__(self, store: ResponseStore, state: ServerState, observe: Observe) -> None:
         self._store = store
@@ -169,16 +168,15 @@ class Background:
         self._running: dict[str, BackgroundResponse] = {}
 
     def get(self, response: str, owner: str) -> BackgroundResponse | None:
-        """The one of that id, if it runs and is the owner's."""
+        """Return the running response with that id, None if there is none of this owner."""
         running = self._running.get(response)
         return running if running is not None and running.turn.owner == owner else None
 
     async def start(
         self, turn: Turn, ask: Callable[[BackgroundResponse], Ask], patience: float | None
     ) -> BackgroundResponse:
-        """Run it. Returns when its model has begun, or after so many seconds of waiting for that (None: however long).
-        What fails before is raised (ApiError), as if it had never been asked for.
-        """
+        """Run a response. Return once its model has started, or after `patience` seconds (None: without limit). An
+        error before that is raised (ApiError), and the response is not stored."""
         running = BackgroundResponse(turn)
         self._state.admit()
         try:
@@ -204,12 +202,12 @@ class Background:
         return running
 
     async def forget(self, running: BackgroundResponse) -> None:
-        """Break it off, and keep nothing of it."""
+        """Cancel a response and delete it."""
         await running.break_off("cancelled")
         await self._store.delete(running.turn.draft.id, running.turn.owner)
 
     async def close(self) -> None:
-        """Break off all that run: they have failed."""
+        """End all running responses as failed."""
         for running in list(self._running.values()):
             await running.break_off("failed")
 
@@ -220,7 +218,7 @@ class Background:
             if not await self._store.put(await running.kept(last)):
                 last = running.unkept()
                 await self._store.put(await running.kept(last))
-            running.tell(last)  # whoever hears of it finds it
+            running.tell(last)  # stored first, so that a client that reads the last event finds it
         except asyncio.CancelledError:
             running.broken_off()
             await self._store.put(await running.kept())
@@ -231,7 +229,7 @@ class Background:
             self._report(running, ask.record)
 
     async def _played(self, running: BackgroundResponse, ask: Ask) -> OfResponse:
-        """Tell of all events but the last, which is returned."""
+        """Record all events except the last, which is returned."""
         try:
             async with aclosing(ask.events()) as events:
                 async for event in events:
@@ -245,7 +243,7 @@ class Background:
             return running.turn.failed(error)
         except Exception:
             logger.exception("response %s failed", running.turn.draft.id)
-        failed = ApiError("The server failed; its log says why.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        failed = ApiError("The server failed; see its log.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         return running.turn.failed(failed)
 
     def _report(self, running: BackgroundResponse, record: RequestRecord) -> None:

@@ -1,4 +1,4 @@
-"""Builds the response to a request: its fixed fields, its items while they grow, and how it ended."""
+"""Builds the response to a request: its fixed fields, its growing items, and its end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from plimsoll_runtime.api.schemas.response_request import ResponseRequest, TextC
 from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, Text
 
 _USUAL = 1.0
-"""Temperature and top_p where neither request nor model says otherwise."""
+"""Default of temperature and top_p if neither request nor model sets them."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A response that is being made. `model`: the name that the client used, and once the model is known its first
-    name; `recommended`: that model's defaults for sampling.
-    """
+    """A response in progress. `model` is the name in the request, and the model's first name once the model is
+    known; `recommended` are that model's sampling defaults."""
 
     id: str
     body: ResponseRequest
@@ -55,7 +54,7 @@ class Draft:
         *,
         error: ResponseError | None = None,
     ) -> Response:
-        """As it is now."""
+        """Return the response in its present state."""
         body = self.body
         ended = status in ("completed", "incomplete")
         return Response(
@@ -91,7 +90,7 @@ class Draft:
         )
 
     def failed(self, error: ApiError, output: Sequence[OutputItem] = ()) -> Response:
-        """It ended by an error."""
+        """Return the response after an error."""
         of_client = error.status < HTTPStatus.INTERNAL_SERVER_ERROR
         told = ResponseError("invalid_prompt" if of_client else "server_error", error.message)
         return self.response("failed", output, error=told)
@@ -118,7 +117,7 @@ class Draft:
 
 
 class ResponseAnswers:
-    """The one answer to a request. In a stream that the client waits for, the response's beginning comes first."""
+    """The output of a request. Streams of requests that do not run in the background start with `response.created`."""
 
     def __init__(
         self, draft: Draft, output: Output, reader: Callable[[], AnswerReader], job: Generation, meter: UsageMeter
@@ -130,23 +129,23 @@ class ResponseAnswers:
         self._meter = meter
 
     def add(self, piece: Piece) -> None:
-        """Take what a step added to the whole."""
+        """Add a step's output to the response."""
         for _ in self._taken(piece):
             pass
 
     def whole(self) -> Response:
-        """It has ended."""
+        """Return the complete response."""
         return self._draft.response(
             "completed" if self._is_complete else "incomplete", self._output.items, self._usage()
         )
 
     def events(self, piece: Piece) -> Sequence[Numbered]:
-        """What a step adds to a stream."""
+        """Return the stream's events for a step's output."""
         first = [] if self._reader.begun else self._beginning()
         return [*first, *self._taken(piece)]
 
     def last(self) -> Sequence[Numbered]:
-        """What ends a stream."""
+        """Return the events that end a stream."""
         whole = self.whole()
         return [Completed(response=whole) if self._is_complete else Incomplete(response=whole)]
 

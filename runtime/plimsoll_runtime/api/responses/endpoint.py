@@ -35,19 +35,19 @@ from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 USUAL_ITEMS, MOST_ITEMS = 20, 100
-"""How many items a page has where the query does not say, and at most."""
+"""Default and largest number of items on a page."""
 _RESPONSE = msgspec.json.Decoder(Response)
 
 
 class Responses:
-    """One method a route."""
+    """The handlers of the routes."""
 
     def __init__(self, store: ResponseStore, background: Background) -> None:
         self._store = store
         self._background = background
 
     async def create(self, request: Request, models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """Answer: whole, as a stream, or in the background. Raises ApiError, ClientGoneError."""
+        """Create a response: as a whole, as a stream, or in the background. Raises ApiError, ClientGoneError."""
         models.check()
         turn = await self._asked(request, record)
         if turn.body.background:
@@ -61,7 +61,7 @@ class Responses:
         return json_response(response)
 
     async def count(self, request: Request, models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """How many tokens the model would read. Raises ApiError, ClientGoneError."""
+        """Count the tokens that the model would read. Raises ApiError, ClientGoneError."""
         turn = await self._asked(request, record)
 
         async def counted() -> int:
@@ -73,7 +73,7 @@ class Responses:
         return json_response(InputTokens(record.prompt_tokens))
 
     async def retrieve(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """A response as it is now, or its events from some number on. Raises ApiError, ClientGoneError."""
+        """Return a response in its present state, or its events after a number. Raises ApiError, ClientGoneError."""
         query = request.query_params
         streams = choice(query, "stream", ("true", "false")) == "true"
         after = whole_number(query, "starting_after", 0, COUNT_LIMIT)
@@ -85,7 +85,7 @@ class Responses:
         return json_response(running.latest) if running is not None else _as_kept(kept)
 
     async def delete(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """Forget it; what runs is broken off. Raises ApiError."""
+        """Delete a response; a running one is cancelled. Raises ApiError."""
         running, kept = await self._found(request, record)
         if running is not None:
             await self._background.forget(running)
@@ -94,19 +94,19 @@ class Responses:
         return json_response(DeletedResponse(kept.id))
 
     async def cancel(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """Break off what runs in the background; what has ended stays as it is. Raises ApiError."""
+        """Cancel a background response; one that has ended stays unchanged. Raises ApiError."""
         running, kept = await self._found(request, record)
         if running is None:
             if not _RESPONSE.decode(kept.response).background:
                 raise ApiError(
-                    "Only a response that was made with 'background': true can be cancelled.", code="not_in_background"
+                    "Only a response created with 'background': true can be cancelled.", code="not_in_background"
                 )
             return _as_kept(kept)
         await running.break_off("cancelled")
         return json_response(running.latest)
 
     async def input_items(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """What it was made from: the turns before it, and its own input. Raises ApiError."""
+        """List the input items: those of earlier turns, then the request's own. Raises ApiError."""
         _, kept = await self._found(request, record)
         before = [] if kept.previous is None else await self._store.turns(kept.previous, record.owner)
         size = kept.size + sum(turn.size for turn in before)
@@ -119,7 +119,7 @@ class Responses:
         return json_response(await offload(size, listed))
 
     async def _asked(self, request: Request, record: RequestRecord) -> Turn:
-        """What a body asks for. Raises ApiError, ClientGoneError."""
+        """Return the turn of a request. Raises ApiError, ClientGoneError."""
         data = await read_body(request)
         body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ResponseRequest)))
         record.ignored = ignored(body)
@@ -128,11 +128,11 @@ class Responses:
         return await unless_gone(request.receive, self._turn(draft, len(data), record.owner))
 
     async def _turn(self, draft: Draft, size: int, owner: str) -> Turn:
-        """The request with what it goes on from. Raises ApiError."""
+        """Return the turn with the earlier turns of its conversation. Raises ApiError."""
         body, previous = draft.body, draft.body.previous_response_id
         turns = [] if previous is None else await self._store.turns(previous, owner)
         if turns and turns[-1].running:
-            raise invalid("previous_response_id", "that response has not ended")
+            raise invalid("previous_response_id", "that response has not ended; wait for its end or cancel it")
         kept = await self._store.several(referred(body.input), owner)
         size += sum(one.size for one in (*turns, *kept.values()))
 
@@ -146,14 +146,13 @@ class Responses:
         return await offload(size, made)
 
     async def _keep(self, turn: Turn, response: Response) -> None:
-        """Keep it, if it is to be; one that cannot be kept says so."""
+        """Store the response if requested; `store` becomes false if that fails."""
         if turn.body.stored:
             response.store = await self._store.put(turn.kept(response))
 
     async def _streamed(self, turn: Turn, ask: Ask) -> Events:
-        """Its events, numbered. Whoever hears that it has ended finds it. Once they have begun, an error is the last of
-        them; before that it is raised.
-        """
+        """Yield numbered events. The response is stored before its last event is sent. After the first event, errors
+        become events; before it they are raised."""
         number = 0
         async with aclosing(_to_the_end(turn, ask)) as events:
             async for event in events:
@@ -177,7 +176,7 @@ class Responses:
         return json_response(running.latest)
 
     async def _found(self, request: Request, record: RequestRecord) -> tuple[BackgroundResponse | None, StoredResponse]:
-        """The response that the path names. Raises ApiError (404)."""
+        """Return the response that the path names. Raises ApiError (404)."""
         response = request.path_params["response_id"]
         running = self._background.get(response, record.owner)
         kept = await self._store.get(response, record.owner)
@@ -198,7 +197,7 @@ class Responses:
         if running is not None and running.follows:
             return await _stream(request, running.log.after(after), record)
         if running is not None or not kept.events:
-            raise invalid("stream", "only a response that was made with 'background' and 'stream' can be followed")
+            raise invalid("stream", "only a response created with 'background' and 'stream' can be followed")
         events = await offload(len(kept.events), partial(unpack, kept.events))
         return await _stream(request, _all(events[after + 1 :]), record)
 
@@ -226,7 +225,7 @@ async def _to_the_end(turn: Turn, ask: Ask) -> Events:
 
 
 def _as_kept(kept: StoredResponse) -> HttpResponse:
-    """As it is in the store; what the server's end broke off has failed."""
+    """Return a stored response; one that was running when the server ended has failed."""
     if not kept.running:
         return HttpResponse(kept.response, media_type="application/json")
     response = _RESPONSE.decode(kept.response)
@@ -244,18 +243,18 @@ async def _all(events: Sequence[Numbered]) -> Events:
 
 
 async def _never_empty(events: Events) -> Events:
-    """Where nothing follows, a comment says so."""
+    """Yield the events, or a comment if there are none."""
     told = False
     async with aclosing(events):
         async for event in events:
             told = True
             yield event
     if not told:
-        yield Comment("nothing follows")
+        yield Comment("no more events")
 
 
 def response_routes(store: ResponseStore, background: Background) -> tuple[Route, ...]:
-    """Method, path and endpoint of each."""
+    """Return method, path and handler of each route."""
     routes = Responses(store, background)
     return (
         ("POST", "/v1/responses", routes.create),

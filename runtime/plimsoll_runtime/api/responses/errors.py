@@ -1,6 +1,4 @@
-"""Errors of /v1/responses, in which fields have their names of a request for a response, and the ids of responses and
-items.
-"""
+"""Errors of /v1/responses, which name the fields of its requests, and the ids of responses and items."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ FIELDS = {
     "reasoning_effort": "reasoning.effort",
     "verbosity": "text.verbosity",
 }
-"""What a chat's field is called here."""
+"""Names that /v1/responses has for fields of a chat."""
 _FIRST = re.compile(r"[a-z_]+")
 
 
 @contextmanager
 def in_terms_of_responses() -> Iterator[None]:
-    """Errors of the block name the fields of the request for a response."""
+    """Rename fields of a chat in the block's errors to those of /v1/responses."""
     try:
         yield
     except ApiError as error:
@@ -34,9 +32,8 @@ def in_terms_of_responses() -> Iterator[None]:
 
 
 def renamed(error: ApiError) -> ApiError:
-    """The error with the name that its field has in a request for a response. Of a message 'input' alone is named, for
-    items have other numbers than the messages that they become.
-    """
+    """Return the error with its field's name in /v1/responses. Fields of messages become 'input', because items and
+    messages have different indexes."""
     first = _FIRST.match(error.param or "")
     field = FIELDS.get(first[0]) if first else None
     if error.param is None or field is None:
@@ -46,23 +43,27 @@ def renamed(error: ApiError) -> ApiError:
 
 
 def not_found(response: str) -> ApiError:
-    """404: there is none, or it is somebody else's."""
+    """Return the error (404) for a response that does not exist or belongs to another owner."""
     return ApiError(
-        f"Response with id '{response[:100]}' not found: it was never kept here, or is not any more.",
+        f"Response with id '{response[:100]}' not found: it was not stored here, or has been deleted.",
         status=HTTPStatus.NOT_FOUND,
         code="response_not_found",
     )
 
 
 def not_kept() -> ApiError:
-    """507: there is no room for it, or its file cannot be written."""
-    return ApiError("The response cannot be kept.", status=HTTPStatus.INSUFFICIENT_STORAGE, code="not_kept")
+    """Return the error (507) for a response that does not fit into the store or cannot be written."""
+    return ApiError(
+        "The response cannot be stored; the store is full or cannot be written.",
+        status=HTTPStatus.INSUFFICIENT_STORAGE,
+        code="not_kept",
+    )
 
 
 def previous_not_found(response: str) -> ApiError:
-    """400: a conversation cannot go on, for a turn of it is missing."""
+    """Return the error (400) for a conversation with a missing turn."""
     return ApiError(
-        f"Previous response with id '{response[:100]}' not found: it was never kept here, or is not any more. "
+        f"Previous response with id '{response[:100]}' not found: it was not stored here, or has been deleted. "
         "Send the conversation in 'input'.",
         param="previous_response_id",
         code="previous_response_not_found",
@@ -70,9 +71,9 @@ def previous_not_found(response: str) -> ApiError:
 
 
 def item_not_found(item: str, where: str) -> ApiError:
-    """404: what an item refers to is not kept."""
+    """Return the error (404) for a reference to an item that is not stored."""
     return ApiError(
-        f"Item with id '{item[:100]}' not found: its response was never kept here, or is not any more. Send the item.",
+        f"Item with id '{item[:100]}' not found: its response was not stored here, or has been deleted. Send the item.",
         status=HTTPStatus.NOT_FOUND,
         param=where,
         code="item_not_found",
@@ -80,31 +81,31 @@ def item_not_found(item: str, where: str) -> ApiError:
 
 
 PLACE_HEADER = "x-plimsoll-place"
-"""By which a gateway says what it calls this server. It is a hint for the gateway alone: here it means nothing."""
+"""Header with a gateway's name for this server. Only gateways use it; the server copies it into ids."""
 NOWHERE = "0" * 12
-"""The place of a server that nobody has called anything."""
+"""The place in ids of a server without a gateway."""
 _PLACE = re.compile(r"[0-9a-f]{12}")
 _ITEM = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{44})([0-9a-f]{1,6})")
 
 
 def response_id(headers: Mapping[str, str]) -> str:
-    """A new one, for a request with these headers.
+    """Return a new response id for a request with these headers.
 
-    It has the place that made it, as the gateway calls that server, and 128 random bits.
+    It contains the place, which is the gateway's name for this server, and 128 random bits.
     """
     place = headers.get(PLACE_HEADER, "")
     return f"resp_{place if _PLACE.fullmatch(place) else NOWHERE}{uuid.uuid4().hex}"
 
 
 def item_id(kind: str, response: str, number: int) -> str:
-    """Of item `number` of a response, counted from the first of its input to the last of its output.
+    """Return the id of item `number` of a response, counted from the first item of its input to the last of its output.
 
-    It has the response's id and the item's number there, so that a reference to an item names its response.
+    It contains the response's id and the number, so that a reference to an item names its response.
     """
     return f"{kind}_{response.removeprefix('resp_')}{number:x}"
 
 
 def response_of_item(text: str) -> str | None:
-    """The id of the response that has the item; None for what is no item's id of ours."""
+    """Return the id of the response that has the item; None for ids in another format."""
     found = _ITEM.fullmatch(text)
     return None if found is None else f"resp_{found[1]}"

@@ -1,4 +1,4 @@
-"""Items: as clients give them, as they are kept, and as a kept response has them."""
+"""Items in requests, in the store and in stored responses."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _RESPONSE = msgspec.json.Decoder(_OfResponse)
 
 
 def packed(items: Sequence[Item]) -> bytes:
-    """As they are kept."""
+    """Return items encoded for the store."""
     return _encode(items)
 
 
 def items_of(kept: StoredResponse) -> list[Item]:
-    """The items of a response: those of its own input, then those of its output."""
+    """Return the items of a response: those of its own input, then those of its output."""
     return [*input_of(kept), *_RESPONSE.decode(kept.response).output]
 
 
 def input_of(kept: StoredResponse) -> list[Item]:
-    """The items of its own input."""
+    """Return the items of a response's own input."""
     return _INPUT.decode(kept.input)
 
 
 def referred(given: str | Sequence[GivenItem]) -> list[str]:
-    """The ids of the responses whose items a request refers to."""
+    """Return the ids of the responses whose items a request refers to."""
     if isinstance(given, str):
         return []
     found = (response_of_item(item.id) for item in given if isinstance(item, GivenReference))
@@ -65,9 +65,8 @@ def referred(given: str | Sequence[GivenItem]) -> list[str]:
 
 
 def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, StoredResponse]) -> list[Item]:
-    """The items of a request, each with an id. In place of a reference is the item of a `kept` response that it names.
-    Raises ApiError.
-    """
+    """Return the items of a request, each with an id. References are replaced by the items of the `kept` responses.
+    Raises ApiError."""
     if isinstance(given, str):
         return [MessageItem(item_id("msg", response, 0), "user", [InputText(given)])]
     known = {item.id: item for one in kept.values() for item in items_of(one)}
@@ -78,13 +77,13 @@ def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, St
                 raise item_not_found(item.id, f"input[{number}]")
             items.append(known[item.id])
         else:
-            assert not isinstance(item, str), "the input is no text"
+            assert not isinstance(item, str), "the items must not be text"
             items.append(_taken(item, response, number))
     return items
 
 
 def refuse_images(given: str | Sequence[GivenItem]) -> None:
-    """Raises ApiError for an image."""
+    """Raise ApiError if the input has an image."""
     for number, item in enumerate(() if isinstance(given, str) else given):
         parts = {"content": item.content} if isinstance(item, GivenMessage) else {}
         parts |= {"output": item.output} if isinstance(item, GivenOutput) else {}
@@ -124,7 +123,7 @@ def _texts(content: str | Iterable[GivenPart]) -> list[str]:
 
 
 def _check_refusals(content: str | Sequence[GivenPart], where: str) -> None:
-    """Raises ApiError for a refusal of anybody but the assistant."""
+    """Raise ApiError for a refusal that is not the assistant's."""
     for index, part in enumerate(() if isinstance(content, str) else content):
         if part.type == REFUSAL:
-            raise invalid(f"{where}[{index}].type", "only an assistant refuses")
+            raise invalid(f"{where}[{index}].type", "only messages of the assistant may have a refusal")

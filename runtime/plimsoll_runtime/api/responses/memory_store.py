@@ -11,15 +11,14 @@ from typing import Protocol
 from plimsoll_runtime.options import ResponseBounds
 
 OVERHEAD = 512
-"""Bytes that a response takes beside its texts."""
+"""Bytes that a response takes besides its texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """One response. `response` is its JSON as it is told, `input` the JSON of its own input's items, `previous` the id
-    of the one that it goes on from. `events` are what its stream told, packed, where it can be followed again.
-    `running`: it had not ended when it was kept.
-    """
+    """One stored response. `response` is its JSON, `input` the JSON of its own input items, `previous` the id of the
+    response that it continues. `events` are its packed stream events, if clients can follow it again. `running` says
+    that it had not ended when it was stored."""
 
     id: str
     owner: str
@@ -36,57 +35,56 @@ class StoredResponse:
 
 
 class StoreBackend(Protocol):
-    """Used by one thread at a time."""
+    """A store. Used by one thread at a time."""
 
     def put(self, kept: StoredResponse) -> bool:
-        """Keep it, in place of what has its id. False where there is no room for it beside what others have a right to;
-        then it is not there, and nothing else went for it.
-        """
+        """Store a response, replacing one with its id. Return False if it does not fit next to the shares of other
+        owners; then it is not stored, and no other response is deleted for it."""
 
     def get(self, response: str, owner: str) -> StoredResponse | None:
-        """The one of that id, if it is the owner's."""
+        """Return the response with that id, None if it does not exist or belongs to another owner."""
 
     def use(self, responses: Sequence[str]) -> None:
-        """They were used now, the last of them last. Those that are not there do not count."""
+        """Mark responses as used now, the last of them last. Missing ones are ignored."""
 
     def delete(self, response: str, owner: str) -> bool:
-        """Forget it, if it is the owner's; whether it was there."""
+        """Delete a response of the owner; return whether it existed."""
 
     def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Close the store."""
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where its records contradict each other, or a bound is not kept."""
+        """Raise AssertionError if records contradict each other, or a limit is exceeded."""
 
 
 Clock = Callable[[], float]
-"""Seconds since the epoch."""
+"""Returns seconds since the epoch."""
 
 
 @dataclass(slots=True)
 class StoreShare:
-    """What one owner has."""
+    """Responses and bytes of one owner."""
 
     count: int = 0
     bytes: int = 0
 
 
 class Shares:
-    """The parts of all owners that have anything.
+    """The shares of all owners with responses.
 
-    When the store is full, the least recently used response goes first, of owners that have more than an even share. An
-    owner with no more than an even share loses nothing before its time, however much others keep. A share that is not
+    When the store is full, the least recently used response goes first, of owners that have more than an even share.
+    An owner with no more than an even share loses nothing early, however much others store. A share that is not
     needed is free for others. A response is used when it is stored, and when a conversation continues from it.
     """
 
     def __init__(self, bounds: ResponseBounds) -> None:
         self._bounds = bounds
         self._parts: dict[str, StoreShare] = {}
-        self._beyond: set[str] = set()  # those that have more than one owner may
+        self._beyond: set[str] = set()  # owners above the limit of one owner
         self.count = self.bytes = 0
 
     def add(self, owner: str, size: int, count: int = 1) -> None:
-        """He has one response more, or `count` of them, of so many bytes."""
+        """Count `count` more responses of an owner, with `size` bytes together."""
         part = self._parts.setdefault(owner, StoreShare())
         part.count, part.bytes = part.count + count, part.bytes + size
         self.count, self.bytes = self.count + count, self.bytes + size
@@ -94,7 +92,7 @@ class Shares:
             self._beyond.add(owner)
 
     def drop(self, owner: str, size: int) -> None:
-        """He has one less."""
+        """Count one response of an owner less."""
         part = self._parts[owner]
         part.count, part.bytes = part.count - 1, part.bytes - size
         self.count, self.bytes = self.count - 1, self.bytes - size
@@ -105,14 +103,15 @@ class Shares:
 
     @property
     def fit(self) -> bool:
-        """Whether all bounds are kept."""
+        """Whether all limits hold."""
         return not self._beyond and self.count <= self._bounds.count and self.bytes <= self._bounds.bytes
 
     def losers(self, oldest_first: Iterable[tuple[str, str, int]]) -> list[str]:
-        """Of all responses (id, owner, bytes), in the order of their use, those that must go so that all bounds are
-        kept.
+        """Return the responses to delete until all limits hold. `oldest_first` has all responses (id, owner, bytes) in
+        the order of their last use.
 
-        One that is passed over needs no second look: as others go, an even share does not become smaller.
+        A response that is passed over needs no second look: while others are deleted, an even share does not become
+        smaller.
         """
         bounds, count, size, owners = self._bounds, self.count, self.bytes, len(self._parts)
         beyond, lost = set(self._beyond), list[str]()
@@ -140,11 +139,10 @@ class Shares:
         return part.count > self._bounds.count_of_one or part.bytes > self._bounds.bytes_of_one
 
     def check_integrity(self, parts: dict[str, tuple[int, int]]) -> None:
-        """Raises AssertionError where these are not the `parts` (responses, bytes) that are there, or a bound is not
-        kept.
-        """
+        """Raise AssertionError if the counts differ from the actual `parts` (responses, bytes), or a limit is
+        exceeded."""
         counted = {owner: (part.count, part.bytes) for owner, part in self._parts.items()}
-        assert counted == parts, f"{counted} is counted, {parts} is there"
+        assert counted == parts, f"{counted} was counted, {parts} is stored"
         assert self.count == sum(count for count, _ in parts.values()), f"{self.count} responses"
         assert self.bytes == sum(size for _, size in parts.values()), f"{self.bytes} bytes"
         assert self.fit, f"{self.count} responses, {self.bytes} bytes: {counted}"
@@ -157,10 +155,7 @@ class _Place:
 
 
 class MemoryStore:
-    """In the order of use.
-
-    Its responses end with the process.
-    """
+    """A store in memory, in the order of use. Its responses end with the process."""
 
     def __init__(self, bounds: ResponseBounds, clock: Clock = time.time) -> None:
         self._bounds = bounds
@@ -169,7 +164,7 @@ class MemoryStore:
         self._shares = Shares(bounds)
 
     def put(self, kept: StoredResponse) -> bool:
-        """Keep it, in place of what has its id. False where there is no room for it."""
+        """Store a response, replacing one with its id. Return False if it does not fit."""
         self._drop(kept.id)
         self._forget_old()
         self._places[kept.id] = _Place(kept, self._clock())
@@ -183,13 +178,13 @@ class MemoryStore:
         return fits
 
     def get(self, response: str, owner: str) -> StoredResponse | None:
-        """The one of that id, if it is the owner's."""
+        """Return the response with that id, None if it does not exist or belongs to another owner."""
         self._forget_old()
         place = self._places.get(response)
         return place.kept if place is not None and place.kept.owner == owner else None
 
     def use(self, responses: Sequence[str]) -> None:
-        """They were used now, the last of them last."""
+        """Mark responses as used now, the last of them last."""
         self._forget_old()
         now = self._clock()
         for response in responses:
@@ -198,14 +193,14 @@ class MemoryStore:
                 self._places.move_to_end(response)
 
     def delete(self, response: str, owner: str) -> bool:
-        """Forget it, if it is the owner's; whether it was there."""
+        """Delete a response of the owner; return whether it existed."""
         if self.get(response, owner) is None:
             return False
         self._drop(response)
         return True
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete everything."""
         self._places.clear()
         self._shares = Shares(self._bounds)
 
@@ -223,10 +218,12 @@ class MemoryStore:
             self._shares.drop(place.kept.owner, place.kept.size)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where its records contradict each other, or a bound is not kept."""
+        """Raise AssertionError if records contradict each other, or a limit is exceeded."""
         parts: dict[str, tuple[int, int]] = {}
         for place in self._places.values():
             count, size = parts.get(place.kept.owner, (0, 0))
             parts[place.kept.owner] = count + 1, size + place.kept.size
         self._shares.check_integrity(parts)
-        assert all(place.kept.id == response for response, place in self._places.items()), "one lies at another's place"
+        assert all(place.kept.id == response for response, place in self._places.items()), (
+            "a response is stored under another id"
+        )

@@ -1,7 +1,7 @@
-"""The output of a response while it grows: parts of an answer become items, and events that tell of them.
+"""The output of a response while it grows: parts of the output become items, and events that report them.
 
-One item is open at a time. Text of nothing but white space opens no message: models put line ends between calls, and
-behind thoughts.
+One item is open at a time. Text of white space only opens no message: models write line ends between tool calls, and
+after reasoning.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Events = Iterator[Numbered]
 
 
 class Output:
-    """The items so far. `first` is the number of the first one in the response, behind its input. Where thoughts are
-    `summarised` they are told as the item's summary, else as its content.
+    """The items so far. `first` is the number of the first one in the response, after its input. If `summarised`,
+    reasoning goes into the item's summary, otherwise into its content.
 
-    `words`, `thoughts`, `call` and `arguments` add what the model said; `finish` ends it. Whoever calls them must take
-    all their events: the items grow as the events are taken.
+    `words`, `thoughts`, `call` and `arguments` add output; `finish` ends it. Callers must consume all their events,
+    because the items grow with them.
     """
 
     def __init__(self, response: str, first: int, *, summarised: bool) -> None:
@@ -59,16 +59,16 @@ class Output:
         self._open: OutputItem | None = None
         self._texts: list[str] = []
         self._logprobs: list[ChatLogprob] = []
-        self._blank = ""  # white space that begins the next message, if words follow it
-        self._unsaid: list[ChatLogprob] = []  # of tokens whose text has not been told yet
+        self._blank = ""  # white space that starts the next message, if text follows it
+        self._unsaid: list[ChatLogprob] = []  # of tokens whose text has not been sent yet
 
     @property
     def in_words(self) -> bool:
-        """Whether what comes next is likely to be words: they are open, or nothing is."""
+        """Whether text is likely to come next: a message is open, or no item is."""
         return self._open is None or isinstance(self._open, MessageItem)
 
     def words(self, text: str, logprobs: Sequence[ChatLogprob] = ()) -> Events:
-        """More words for the user, and what is told of their tokens."""
+        """Add text for the user, with the log probabilities of its tokens."""
         self._unsaid += logprobs
         if not isinstance(self._open, MessageItem):
             self._blank += text
@@ -84,7 +84,7 @@ class Output:
         yield TextDelta(**self._place(), delta=text, logprobs=told)
 
     def thoughts(self, text: str) -> Events:
-        """More of what the model thinks."""
+        """Add reasoning."""
         if not isinstance(self._open, ReasoningItem):
             yield from self._close("completed")
             yield from self._add(ReasoningItem(self._id("rs"), [], [], status="in_progress"))
@@ -96,17 +96,17 @@ class Output:
         yield (SummaryDelta if self._summarised else ReasoningDelta)(**self._place(), delta=text)
 
     def call(self, call_id: str, name: str) -> Events:
-        """A call begins."""
+        """Start a tool call."""
         yield from self._close("completed")
         yield from self._add(FunctionCallItem(self._id("fc"), call_id, name, "", status="in_progress"))
 
     def arguments(self, text: str) -> Events:
-        """More arguments of the call that began last."""
+        """Add arguments of the last tool call."""
         self._texts.append(text)
         yield ArgumentsDelta(**self._place(), delta=text)
 
     def finish(self, status: Status) -> Events:
-        """Nothing follows. An answer that says nothing at all is an empty message, unless it was cut short."""
+        """End the output. A complete output without text and calls gets an empty message."""
         silent = not any(isinstance(item, MessageItem | FunctionCallItem) for item in self.items)
         if silent and status == "completed":
             blank = self._blank
@@ -115,7 +115,7 @@ class Output:
         yield from self._close(status)
 
     def snapshot(self) -> list[OutputItem]:
-        """The items as they are now, the open one cut short."""
+        """Return the items in their present state, the open one incomplete."""
         if self._open is None:
             return list(self.items)
         return [*self.items[:-1], self._ended("incomplete")]
@@ -133,7 +133,7 @@ class Output:
         yield ItemAdded(output_index=len(self.items) - 1, item=item)
 
     def _close(self, status: Status) -> Events:
-        """End the open item, if there is one; what was held back for a message is dropped."""
+        """Close the open item, if there is one; text held back for a message is dropped."""
         self._blank, self._unsaid = "", []
         if self._open is None:
             return
@@ -155,9 +155,8 @@ class Output:
         yield ItemDone(output_index=place["output_index"], item=ended)
 
     def _ended(self, status: Status) -> OutputItem:
-        """The open item with its whole content, as a new object: the client was sent the empty one. A call is complete
-        if its arguments are whole, however the response ends.
-        """
+        """Return the open item with its whole content, as a new object, because the client was sent the empty one. A
+        call is complete if its arguments are, however the response ends."""
         text = "".join(self._texts)
         match self._open:
             case MessageItem(id=own, role=role):
@@ -171,7 +170,7 @@ class Output:
         raise AssertionError("no item is open")
 
     def _place(self) -> dict[str, Any]:
-        """Which item an event is of."""
+        """Return the fields that say to which item an event belongs."""
         return {"output_index": len(self.items) - 1, "item_id": self.items[-1].id}
 
     def _id(self, kind: str) -> str:

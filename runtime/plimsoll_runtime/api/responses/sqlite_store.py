@@ -1,4 +1,4 @@
-"""A store in a SQLite file, which outlives the process. One server has it at a time."""
+"""A response store in a SQLite file, which outlives the process. One server can use it at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.options import ResponseBounds
 
 FORM = 1
-"""The version of the tables. A file of another one is refused."""
+"""The version of the tables. A file with another version is refused."""
 _APPLICATION = 0x506C526B  # "PlRk", in the file's header
 _TABLES = """
 CREATE TABLE responses (
@@ -27,16 +27,15 @@ CREATE UNIQUE INDEX by_turn ON responses (turn);
 
 
 class _NoRoomError(Exception):
-    """There is no room for what was to be kept, beside what others have a right to."""
+    """The new response does not fit next to the shares of other owners."""
 
 
 class SqliteStore:
-    """With a write-ahead log. What was kept is there after a crash of the process; a crash of the machine may take the
-    last of it, and never leaves a file that cannot be read.
-    """
+    """A store with a write-ahead log. Stored responses survive a crash of the process; a crash of the machine may
+    lose the last ones, but never damages the file."""
 
     def __init__(self, path: Path, bounds: ResponseBounds, clock: Clock = time.time) -> None:
-        """Raises UsageError where the file cannot be had, or is another's."""
+        """Open or create the file. Raises UsageError if it cannot be used, or has another format."""
         self._bounds = bounds
         self._clock = clock
         self._shares, self._turn = Shares(bounds), 0
@@ -49,10 +48,10 @@ class SqliteStore:
                 self._file.close()
                 raise
         except (OSError, sqlite3.Error) as error:
-            raise UsageError(f"--response-store {path} cannot be used ({error}); give another file") from error
+            raise UsageError(f"--response-store {path} cannot be used ({error}); choose another file") from error
 
     def put(self, kept: StoredResponse) -> bool:
-        """Keep it, in place of what has its id. False where there is no room for it."""
+        """Store a response, replacing one with its id. Return False if it does not fit."""
         try:
             with self._changing():
                 self._drop(kept.id)
@@ -65,7 +64,7 @@ class SqliteStore:
         return True
 
     def get(self, response: str, owner: str) -> StoredResponse | None:
-        """The one of that id, if it is the owner's."""
+        """Return the response with that id, None if it does not exist or belongs to another owner."""
         row = self._file.execute(
             "SELECT id, owner, previous, response, input, events, running FROM responses "
             "WHERE id = ? AND owner = ? AND used >= ?",
@@ -77,7 +76,7 @@ class SqliteStore:
         return StoredResponse(own, whose, previous, told, given, events, bool(running))
 
     def use(self, responses: Sequence[str]) -> None:
-        """They were used now, the last of them last."""
+        """Mark responses as used now, the last of them last."""
         now = self._clock()
         with self._changing():
             for response in responses:
@@ -88,7 +87,7 @@ class SqliteStore:
                 )
 
     def delete(self, response: str, owner: str) -> bool:
-        """Forget it, if it is the owner's; whether it was there."""
+        """Delete a response of the owner; return whether it existed."""
         there = self.get(response, owner) is not None
         if there:
             with self._changing():
@@ -96,11 +95,11 @@ class SqliteStore:
         return there
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def _open(self) -> None:
-        # Nobody else may have the file, so that its log needs no memory shared with others: that works on any volume.
+        # With an exclusive lock the write-ahead log needs no shared memory, so it works on any volume.
         self._file.executescript(
             "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
         )
@@ -113,7 +112,7 @@ class SqliteStore:
                 f"BEGIN; {_TABLES} PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORM}; COMMIT;"
             )
         elif (application, form) != (_APPLICATION, FORM):
-            raise sqlite3.DatabaseError("it is another program's, or of another version")
+            raise sqlite3.DatabaseError("it belongs to another program, or to another version")
         self._count()
         with self._changing():
             self._make_room()
@@ -130,7 +129,7 @@ class SqliteStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """All of the block's changes, or none of them and none of their counts."""
+        """Apply all changes of the block in one transaction; after an error, recount the shares."""
         try:
             with self._file:
                 yield
@@ -147,7 +146,8 @@ class SqliteStore:
         self._shares.add(kept.owner, kept.size)
 
     def _make_room(self, newest: str | None = None) -> None:
-        """Forget what is too old, and what must give way. Raises _NoRoomError where the newest had to."""
+        """Delete expired responses, and those above the limits. Raises _NoRoomError if `newest` would be one of
+        them."""
         oldest_allowed = self._clock() - self._bounds.seconds
         old = self._file.execute("SELECT id, used FROM responses ORDER BY turn")
         for response in [id_ for id_, _ in takewhile(lambda row: row[1] < oldest_allowed, old)]:
@@ -166,10 +166,10 @@ class SqliteStore:
             self._shares.drop(*found)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where its records contradict each other, or a bound is not kept."""
+        """Raise AssertionError if records contradict each other, or a limit is exceeded."""
         self._shares.check_integrity(self._parts())
         (turn,) = self._file.execute("SELECT coalesce(max(turn), 0) FROM responses").fetchone()
-        assert turn <= self._turn, "a turn that has not come"
+        assert turn <= self._turn, "a turn is above the last one"
         wrong = self._file.execute(
             "SELECT count(*) FROM responses WHERE size != ? + length(response) + length(input) + length(events)",
             (OVERHEAD,),

@@ -1,4 +1,4 @@
-"""Keeps responses in a store and finds them again. A store in a file runs in a thread of its own."""
+"""Stores and finds responses. A store in a file runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,52 +22,51 @@ logger = logging.getLogger(__name__)
 
 MAX_TURNS = 1000
 MAX_TURN_BYTES = 32 * 2**20
-"""The most turns that a conversation may go on from, and their most bytes in all: what a request may usually have."""
+"""Most earlier turns of a conversation, and most bytes of them together: the default limit of a request."""
 
 ResultT = TypeVar("ResultT")
 
 
 class ResponseStore:
-    """Keeps responses, and finds them for whom they belong to."""
+    """Stores responses, and finds them for their owners."""
 
     def __init__(self, bounds: ResponseBounds, file: Path | None = None) -> None:
-        """In memory, unless there is a `file`. Raises UsageError where that cannot be used."""
+        """Open the store, in memory if there is no `file`. Raises UsageError if the file cannot be used."""
         self._backend: StoreBackend = MemoryStore(bounds) if file is None else SqliteStore(file, bounds)
         self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")
 
     async def put(self, kept: StoredResponse) -> bool:
-        """Keep it, in place of what has its id; whether it is kept."""
+        """Store a response, replacing one with its id; return whether it is stored."""
         try:
             there = await self._do(partial(self._backend.put, kept))
         except sqlite3.Error:
-            logger.exception("response %s cannot be kept", kept.id)
+            logger.exception("response %s cannot be stored", kept.id)
             return False
         if not there:
-            logger.warning("response %s is not kept: there is no room for its %d bytes", kept.id, kept.size)
+            logger.warning("response %s is not stored: its %d bytes do not fit", kept.id, kept.size)
         return there
 
     async def get(self, response: str, owner: str) -> StoredResponse | None:
-        """The one of that id, if it is the owner's."""
+        """Return the response with that id, None if it does not exist or belongs to another owner."""
         return await self._do(partial(self._backend.get, response, owner))
 
     async def delete(self, response: str, owner: str) -> bool:
-        """Forget it, if it is the owner's; whether it was there."""
+        """Delete a response of the owner; return whether it existed."""
         return await self._do(partial(self._backend.delete, response, owner))
 
     async def turns(self, last: str, owner: str) -> list[StoredResponse]:
-        """The turns of a conversation up to the `last`, which is used by that. Raises ApiError (400) where one is not
-        there, or where they are too many.
-        """
+        """Return the turns of a conversation up to the `last`, and mark them as used. Raises ApiError (400) if one
+        is missing, or if they exceed the limits."""
         return await self._do(partial(self._turns, last, owner))
 
     async def several(self, responses: Sequence[str], owner: str) -> dict[str, StoredResponse]:
-        """Those of the owner that are there, by their ids. Raises ApiError (400) where they are too much."""
-        if not responses:  # as for most requests, which need not wait for the thread
+        """Return the owner's responses among these, by id. Raises ApiError (400) if they are too large."""
+        if not responses:  # most requests have none and need not wait for the thread
             return {}
         return await self._do(partial(self._several, responses, owner))
 
     async def close(self) -> None:
-        """Nothing is asked of it any more. Waits for what it does."""
+        """Close the store after its present work."""
         await self._do(self._backend.close)
         if self._thread is not None:
             self._thread.shutdown()
@@ -86,7 +85,9 @@ class ResponseStore:
                 found[response] = kept
                 size += kept.size
             if size > MAX_TURN_BYTES:
-                raise invalid("input", f"what it refers to has more than {MAX_TURN_BYTES} bytes; send the items")
+                raise invalid(
+                    "input", f"the responses that it refers to have more than {MAX_TURN_BYTES} bytes; send the items"
+                )
         return found
 
     def _turns(self, last: str, owner: str) -> list[StoredResponse]:
@@ -110,8 +111,8 @@ class ResponseStore:
 
 def _too_long(response: str) -> ApiError:
     return ApiError(
-        f"The conversation up to '{response}' has more than {MAX_TURNS} turns, or {MAX_TURN_BYTES} bytes; begin anew, "
-        "with what counts of it in 'input'.",
+        f"The conversation up to '{response}' has more than {MAX_TURNS} turns, or {MAX_TURN_BYTES} bytes; start a new "
+        "one with its important parts in 'input'.",
         param="previous_response_id",
         code="conversation_too_long",
     )

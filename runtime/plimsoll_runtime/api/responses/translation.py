@@ -1,4 +1,4 @@
-"""From a request for a response, and the turns before it, to a chat request and its messages."""
+"""Translates a request for a response, and the turns before it, to a chat request and its messages."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ _ABOVE = ("system", "developer")
 
 
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[ChatMessage]:
-    """The messages, instructions first. What the client says as system or developer before all else is one message
-    with them: many templates know one such message, at the very beginning.
-    """
+    """Return the messages, instructions first. System and developer messages at the start are merged with the
+    instructions, because many templates allow only one such message, at the very beginning."""
     said = list(items)
     above = [] if instructions is None else [instructions]
     while said and isinstance(first := said[0], MessageItem) and first.role in _ABOVE:
@@ -56,27 +55,28 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[ChatMes
 
 
 def turn_starts(items: Sequence[Item]) -> list[int]:
-    """Where a user begins to speak: a conversation may be cut there, so that no call loses its result."""
+    """Return the indexes where a user starts to speak. A conversation may be cut there without separating calls from
+    their results."""
     speakers = [item.role if isinstance(item, MessageItem) else "" for item in items]
     return [at for at, role in enumerate(speakers) if role == "user" and (at == 0 or speakers[at - 1] != "user")]
 
 
 def without_oldest(items: Sequence[Item], start: int) -> list[Item]:
-    """What is said from item `start` on, and before that what stands above all: the system's and developer's word."""
+    """Return the items from `start` on, preceded by the system's and developer's messages before it."""
     above = [item for item in items[:start] if isinstance(item, MessageItem) and item.role in _ABOVE]
     return [*above, *items[start:]]
 
 
 @dataclass(slots=True)
 class _Spoken:
-    """What an assistant has said in a row."""
+    """Consecutive output of the assistant, which becomes one message."""
 
     thoughts: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
 
     def ends_before(self, item: Item) -> bool:
-        """Whether the item is of another message: thoughts come before words, and words before calls."""
+        """Return whether the item belongs to another message: reasoning precedes text, and text precedes calls."""
         match item:
             case ReasoningItem():
                 return bool(self.words or self.calls)
@@ -88,7 +88,7 @@ class _Spoken:
                 return True
 
     def add(self, item: ReasoningItem | MessageItem | FunctionCallItem) -> None:
-        """Go on with that."""
+        """Add an item."""
         match item:
             case ReasoningItem():
                 self.thoughts.append(_joined(item.content or item.summary))
@@ -99,7 +99,7 @@ class _Spoken:
                 self.calls.append(ToolCall(id=item.call_id, function=function))
 
     def message(self) -> Iterator[ChatMessage]:
-        """All of it, if there is any."""
+        """Yield the message, if it has content."""
         if self.thoughts or self.words or self.calls:
             yield ChatMessage(
                 role="assistant",
@@ -154,23 +154,22 @@ _NOT_COPIED = {
 _SAME_NAME = tuple(
     name for name in ChatRequest.model_fields if name in ResponseRequest.model_fields and name not in _NOT_COPIED
 )
-"""Fields that a chat takes from a request for a response as they are; `_NOT_COPIED` are converted or have no effect."""
+"""Fields that a chat takes unchanged from a request for a response; `_NOT_COPIED` are converted or have no effect."""
 
 
 def check_calls(before: Sequence[Item], items: Sequence[Item]) -> None:
-    """Raises ApiError for results that no call comes before."""
+    """Raise ApiError for a call's result without an earlier call."""
     called = {item.call_id for item in before if isinstance(item, FunctionCallItem)}
     for number, item in enumerate(items):
         if isinstance(item, FunctionCallItem):
             called.add(item.call_id)
         elif isinstance(item, FunctionOutputItem) and item.call_id not in called:
-            raise invalid(f"input[{number}].call_id", f"no call {item.call_id[:100]!r} comes before it")
+            raise invalid(f"input[{number}].call_id", f"there is no earlier call {item.call_id[:100]!r}")
 
 
 def converted(body: ResponseRequest, items: Sequence[Item], make: Callable[[ChatRequest], MadeT]) -> MadeT:
-    """What `make` makes of the chat. Where the oldest turns may be left out, the chat has as many turns as fit. Raises
-    ApiError, in terms of the request for a response.
-    """
+    """Return the result of `make` for the chat. If the request allows truncation, the chat has as many turns as fit.
+    Raises ApiError that names fields of the request for a response."""
     with in_terms_of_responses():
         if body.truncation != "auto":
             return make(chat_of(body, items))
@@ -178,12 +177,12 @@ def converted(body: ResponseRequest, items: Sequence[Item], make: Callable[[Chat
 
 
 def chat_of(body: ResponseRequest, items: Sequence[Item]) -> ChatRequest:
-    """The chat that the items are. Raises ApiError."""
+    """Return the chat request for the items. Raises ApiError."""
     messages = messages_of(items, body.instructions)
     if not messages:
-        raise invalid("input", "it holds nothing")
+        raise invalid("input", "it is empty")
     if len(messages) > MAX_MESSAGES:
-        raise invalid("input", f"the conversation has {len(messages)} messages, and {MAX_MESSAGES} is the most")
+        raise invalid("input", f"the conversation has {len(messages)} messages, above the limit of {MAX_MESSAGES}")
     same = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     return ChatRequest(
         model=body.model,
@@ -201,7 +200,8 @@ def chat_of(body: ResponseRequest, items: Sequence[Item]) -> ChatRequest:
 
 
 def _shortened(body: ResponseRequest, items: Sequence[Item], make: Callable[[ChatRequest], MadeT]) -> MadeT:
-    """With the most turns that fit, found by halving: a long conversation is rendered a dozen times at most."""
+    """Return the result for the most turns that fit, by binary search: a long conversation is rendered a dozen times
+    at most."""
     starts = [0, *(start for start in turn_starts(items) if start)]
     least, most = 0, len(starts) - 1
     found: MadeT | None = None
@@ -215,19 +215,19 @@ def _shortened(body: ResponseRequest, items: Sequence[Item], make: Callable[[Cha
                 raise
             least = at + 1
         at = (least + most) // 2
-    assert found is not None, "the last turn alone was tried, and made something or an error"
+    assert found is not None, "the last turn alone gave neither a result nor an error"
     return found
 
 
 def _shown(body: ResponseRequest) -> list[FunctionTool]:
-    """The tools that the model may know of. Raises ApiError."""
+    """Return the tools that the model may see. Raises ApiError."""
     tools = list(body.tools or ())
     if not isinstance(body.tool_choice, AllowedTools):
         return tools
     allowed = [tool.name for tool in body.tool_choice.tools]
     known = {tool.name for tool in tools}
     if unknown := [name for name in allowed if name not in known]:
-        raise invalid("tool_choice.tools", f"there is no tool {unknown[0]!r}")
+        raise invalid("tool_choice.tools", f"the request has no tool {unknown[0]!r}")
     return [tool for tool in tools if tool.name in allowed]
 
 

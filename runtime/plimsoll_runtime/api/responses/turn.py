@@ -1,4 +1,4 @@
-"""One turn of a conversation: a request for a response, with all that it goes on from, and how it becomes a job."""
+"""One turn of a conversation: a request for a response with the turns before it, and its conversion to a job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _FIELDS = Fields("text.format.schema", "tools[{}].parameters", FIELDS["reasoning
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`before` are the items of the turns before it, `items` those of its own input. `size`: bytes of all of them."""
+    """`before` are the items of earlier turns, `items` those of the turn's own input. `size` is the number of bytes
+    of all of them."""
 
     body: ResponseRequest
     draft: Draft
@@ -46,12 +47,12 @@ class Turn:
     size: int
 
     def count(self, model: ServedModel) -> int:
-        """How many tokens the model would read. Raises ApiError."""
+        """Return the number of tokens that the model would read. Raises ApiError."""
         self._settle_on(model)
         return converted(self.body, self._conversation, lambda chat: len(tokens_of(chat, model)))
 
     def prepare(self, model: ServedModel, record: RequestRecord, begun: Callable[[], None] | None = None) -> Job:
-        """Its job on the model; `begun` is called when that starts. Raises ApiError."""
+        """Return the turn's job on the model; `begun` is called when the job starts. Raises ApiError."""
         self._settle_on(model)
         form = partial(ResponseAnswers, self.draft, self.output)
         converse_as = partial(converse, model=model, record=record, form=form, fields=_FIELDS)
@@ -63,9 +64,8 @@ class Turn:
         return [*self.before, *self.items]
 
     def _settle_on(self, model: ServedModel) -> None:
-        """The model is known from now on: the response has its first name and its defaults. Raises ApiError for fields
-        that nothing here knows, and for images, if the model refuses them.
-        """
+        """Give the response the model's first name and sampling defaults. Raises ApiError for unknown fields and for
+        images, if the model refuses them."""
         if model.options.strict_parameters:
             refuse_unknown(self.body)
         if model.options.image_parts == "refuse":
@@ -73,12 +73,12 @@ class Turn:
         self.draft.model, self.draft.recommended = model.names[0], model.recommended
 
     def failed(self, error: ApiError) -> Failed:
-        """The event that ends it where an error does."""
+        """Return the event that ends the response with an error."""
         logger.warning("response %s failed: %s", self.draft.id, error.message)
         return Failed(response=self.draft.failed(error, self.output.snapshot()))
 
     def kept(self, response: Response, events: bytes = b"", *, running: bool = False) -> StoredResponse:
-        """As it is kept."""
+        """Return the response for the store."""
         told = msgspec.json.encode(response)
         previous = self.body.previous_response_id
         return StoredResponse(self.draft.id, self.owner, previous, told, packed(self.items), events, running)
@@ -93,12 +93,12 @@ class Job:
     begun: Callable[[], None] | None = None
 
     async def whole(self) -> Response:
-        """The response, once it has ended. Raises ApiError."""
+        """Return the complete response. Raises ApiError."""
         with in_terms_of_responses():
             return cast(Response, await self.generation.whole())
 
     async def events(self) -> Events:
-        """The response's events. Raises ApiError."""
+        """Yield the response's events. Raises ApiError."""
         if self.begun is not None:
             self.begun()
         with in_terms_of_responses():

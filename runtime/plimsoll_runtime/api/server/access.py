@@ -1,4 +1,4 @@
-"""The outermost layer of the server: plain paths, credentials, readiness, and a log line for each request."""
+"""The outermost layer of the server: path normalisation, credentials, readiness, and a log line for each request."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 _SLASHES = re.compile("/{2,}")
 _MODEL = re.compile("/+v1/+models/+(?=[^/])")
-"""What precedes the name of a model."""
+"""Matches what precedes the name of a model."""
 
 
 def make_plain(scope: Scope) -> None:
-    """Give a request the path with single slashes and none at its end: base URLs that end in one make clients send
-    others.
-    """
+    """Normalise a request's path to single slashes without one at the end: clients whose base URL ends in a slash
+    send others."""
     path = scope["path"]
     if "//" in path or path.endswith("/"):
         scope["path"] = unquote(plain_path(scope["raw_path"].decode("ascii")))
 
 
 def plain_path(path: str) -> str:
-    """The same of a path that is not yet decoded (the gateway's rule, tests/contract). Slashes that are encoded stay,
-    and so do those in a model's name, which may have two.
-    """
+    """Normalise a path that is not decoded yet, as gateways do (tests/contract). Encoded slashes stay, and so do
+    those in a model's name, which may contain two."""
     path = path.rstrip("/") or "/"
     if "//" not in path:
         return path
@@ -54,13 +52,13 @@ logger = logging.getLogger(__name__)
 OPEN_PATHS = frozenset({"/health", "/live", "/metrics", "/openapi.json", "/docs"})
 ALWAYS_PATHS = OPEN_PATHS | {"/version"}
 ROOT = "/"
-"""Answered at any time, without a key too; a key that comes is checked, and only for that one models are named."""
+"""Answered at any time, also without a key. A key that is sent is checked, and only then models are named."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Access:
-    """Authenticates, admits while ready, counts what is in flight, logs. An ASGI application around another."""
+    """Authenticates, admits while ready, counts requests in flight and logs them. An ASGI middleware."""
 
     def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics, limits: BodyLimits) -> None:
         self._app = app
@@ -104,14 +102,14 @@ class Access:
             self._state.release()
 
     def _is_claimed(self, headers: Headers) -> bool:
-        """Whether the request has a client's key or a gateway's credential."""
+        """Return whether the request has a client's key or a gateway's credential."""
         return bool(given_key(headers)) or CREDENTIAL_HEADER in headers
 
     def _owner(self, headers: Headers, answer: _Answer) -> str:
-        """Whose request it is. Raises ApiError for whoever may not ask.
+        """Return the tenant of a request. Raises ApiError for invalid credentials.
 
-        A gateway that is believed has checked a key already, and its answer says so. Where gateways are believed, all
-        others without a key are one tenant that no gateway can name.
+        A trusted gateway has checked a key already, and the response confirms it. If gateways are configured, all
+        other requests without a key belong to one tenant that no gateway can name.
         """
         state = self._state
         named = state.gateways.tenant(headers)
@@ -163,9 +161,8 @@ class Access:
 
 
 class _Answer:
-    """Watches an answer go out; adds the request's id, what of it was ignored and how busy its model is, and closes the
-    connection of one that is leaving.
-    """
+    """Watches a response; adds the request's id, its ignored fields and its model's load, and closes the connection
+    while the server drains."""
 
     def __init__(self, send: Send, record: RequestRecord, *, closing: bool, id_header: str | None) -> None:
         self._send = send
@@ -173,10 +170,10 @@ class _Answer:
         self._closing = closing
         self._id_header = id_header
         self.status: int | None = None
-        self.believed = False  # a gateway said whose request it is
+        self.believed = False  # a trusted gateway named the tenant
 
     async def send(self, message: Message) -> None:
-        """ASGI's send."""
+        """Send an ASGI message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
@@ -195,12 +192,12 @@ class _Answer:
 
 
 def trace_of(headers: Headers) -> str | None:
-    """The id of the trace that a request is part of, by the header `traceparent` (W3C Trace Context)."""
+    """Return the trace id of the header `traceparent` (W3C Trace Context), None if there is none."""
     found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
     return found and found[1]
 
 
 def request_id(headers: Headers) -> str:
-    """The client's own id where it is short and plain (the gateway keeps the same ones), else a new one."""
+    """Return the client's request id if it is short and plain (gateways keep the same ones), otherwise a new one."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""The HTTP application of one model (routes, errors), and the layers around the application of any server."""
+"""The HTTP application of a server (routes, errors), and its parts that face clients."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def build_app(
     batches: BatchRoutes | None = None,
     limits: BodyLimits | None = None,
 ) -> ASGIApp:
-    """The whole application of one server. The routes of its models are admitted only while the state is ready.
+    """Return the whole application of one server. The routes of its models are admitted only while the state is ready.
 
-    `collectors` add to its metrics. Responses are kept by `store`, else in memory. `batches`: those of a server that
-    keeps files. `limits`: how large bodies may be, where that is not as usual.
+    `collectors` add to its metrics. `store` stores responses, in memory by default. `batches` are the routes of a
+    server with files. `limits` are the largest bodies, if they differ from the defaults.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
@@ -100,7 +100,7 @@ def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Aw
             raise
         except Exception:
             logger.exception("request %s failed", record.request_id)
-            message = f"The server failed; its log says why (request {record.request_id})."
+            message = f"The server failed; see its log for request {record.request_id}."
             error = ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR)
             return dialect_of(request.scope).response(error)
 
@@ -114,7 +114,7 @@ def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
         return json_response(state.report, status, {} if ready else {"Retry-After": str(RETRY_AFTER)})
 
     async def live(_request: Request) -> Response:
-        """Whether the process is of any use: not once its engine is dead, which ends it too in a moment."""
+        """Return whether the process is alive: not once its engine is dead, which also ends the process soon."""
         if state.phase is Phase.FAILED:
             return json_response(state.report, HTTPStatus.SERVICE_UNAVAILABLE)
         return json_response({"status": "live"})
@@ -154,11 +154,13 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods; of a path that is known and not offered, what it would be."""
+    """Answer unknown paths and methods; for a known API that is not offered, say so."""
     assert isinstance(error, HTTPException)
     where = f"{request.method[:16]} {request.url.path[:200]}"
     if error.status_code == HTTPStatus.NOT_FOUND and (what := not_offered(request.url.path)) is not None:
-        missing = ApiError(f"{what}: not offered here ({where}).", status=HTTPStatus.NOT_FOUND, code="not_offered")
+        missing = ApiError(
+            f"{what}: not offered by this server ({where}).", status=HTTPStatus.NOT_FOUND, code="not_offered"
+        )
         return dialect_of(request.scope).response(missing)
     told = {
         HTTPStatus.NOT_FOUND: f"Unknown path: {where}.",
@@ -169,17 +171,16 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_gone(_request: Request, _error: Exception) -> Response:
-    """Nobody reads this any more; the status is for the log."""
+    """Return a response for the log; the client is gone."""
     return Response(status_code=CLIENT_GONE)
 
 
 class HttpFront:
-    """The server's state, the HTTP server of its application, and the batches that are worked on beside requests."""
+    """The server's state, the HTTP server of its application, and its batch worker."""
 
     def __init__(self, config: FrontConfig, names: tuple[str, ...], collectors: Iterable[Collector] = ()) -> None:
-        """`names` are those of the only model, none where there are several. `collectors` add to the metrics. Raises
-        UsageError for options that cannot be used.
-        """
+        """`names` are those of the only model, none if there are several. `collectors` add to the metrics. Raises
+        UsageError for invalid options."""
         self.state = ServerState(
             names,
             ApiKeys(config.api_keys, config.api_key_file),
@@ -195,12 +196,12 @@ class HttpFront:
         self.http = HttpServer(app, config.listener_options)
 
     def ready(self, models: ModelTable) -> None:
-        """There are models to ask."""
+        """Accept requests for these models, and start the batch worker."""
         self.state.ready(models)
         self._batches.start(models, lambda: self.state.in_flight)
 
     async def close(self) -> None:
-        """No new requests, and no more lines of batches; those in flight go on."""
+        """Refuse new requests and stop the batch worker; requests in flight continue."""
         self.state.phase = Phase.DRAINING
         await self._batches.stop()
-        logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._drain_seconds)
+        logger.info("draining: %d requests in flight, at most %g s", self.state.in_flight, self._drain_seconds)

@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The options of a server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from plimsoll_runtime.utils.option import Option, declared, option
 
 
 def unique_words(words: list[str]) -> tuple[str, ...]:
-    """Each word once."""
+    """Return the words without duplicates."""
     return tuple(dict.fromkeys(words))
 
 
 def gateway_credential(text: str) -> list[str]:
-    """A list of one gateway credential. Raises OptionError unless it is 16 to 256 printable characters."""
+    """Return a list with one gateway credential. Raises OptionError unless it is 16 to 256 printable characters."""
     if not re.fullmatch("[!-~]{16,256}", text):
         raise values.OptionError("it must be 16 to 256 printable ASCII characters without spaces")
     return [text]
@@ -33,7 +33,7 @@ TLS = replace(SERVER, flag="--tls-*", metavar="FILE")
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """Options of a listening socket: TLS, web pages of other origins, the format of the log. Raises UsageError."""
+    """Options of a listening socket: TLS, CORS, the log format. Raises UsageError."""
 
     certificate: Path | None = option(
         None, "serve HTTPS with this certificate (PEM, with its chain); read again when it changes", TLS
@@ -41,32 +41,32 @@ class ListenerOptions:
     key: Path | None = option(None, "the certificate's key (PEM)", TLS)
     origins: tuple[str, ...] = option(
         (),
-        "an origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
+        "origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
         SERVER,
         flag="--cors-origin",
         metavar="ORIGIN",
         parse=values.word,
     )
-    log_format: Literal["text", "json"] = option("text", "json: an object a line", SERVER)
+    log_format: Literal["text", "json"] = option("text", "log format; json writes an object on each line", SERVER)
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise UsageError("--tls-certificate and --tls-key go together: give both, or none")
+            raise UsageError("--tls-certificate and --tls-key need each other; give both or neither")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontConfig:
-    """Options of what faces clients, of a server of one model as of a host of many.
+    """Options of the part that faces clients, for a server of one model and for a host.
 
-    `host` and `port` are those of the OpenAI API. `api_keys` empty and no `api_key_file` means open.
+    `host` and `port` are those of the OpenAI API. Without `api_keys` and `api_key_file` it needs no key.
     """
 
     host: str = option("127.0.0.1", "address to listen on", SERVER)
     port: int = option(8000, "port, 0 for any", SERVER, metavar="PORT", minimum=0, maximum=65535)
     api_keys: tuple[str, ...] = option(
         (),
-        "a key that requests must carry; repeat for more. Everybody on the machine can read it in the list of "
-        "processes: better is --api-key-file, or PLIMSOLL_API_KEY in the environment (comma separated)",
+        "API key that requests must send; repeat for more. Every user of the machine can read it in the process list; "
+        "prefer --api-key-file, or PLIMSOLL_API_KEY in the environment (comma-separated)",
         SERVER,
         flag="--api-key",
         metavar="K",
@@ -76,13 +76,13 @@ class FrontConfig:
         collect=unique_words,
     )
     api_key_file: Path | None = option(
-        None, "a file of such keys, one a line; read again when it changes", SERVER, metavar="FILE"
+        None, "file with API keys, one on each line; it is read again when it changes", SERVER, metavar="FILE"
     )
     listener_options: ListenerOptions = field(default_factory=ListenerOptions)
     body_limits: BodyLimits = option(
         BodyLimits(),
-        "largest body of requests that ask a model, or of one path; repeat for more, or PLIMSOLL_MAX_BODY_BYTES in "
-        "the environment, with commas",
+        "largest body of requests to a model, or of requests to one path; repeat for more, or set "
+        "PLIMSOLL_MAX_BODY_BYTES in the environment (comma-separated)",
         SERVER,
         flag=OPTION,
         metavar="[PATH=]SIZE",
@@ -90,11 +90,11 @@ class FrontConfig:
         parse=path_and_size,
         variable=VARIABLE,
         collect=limits_with,
-        usual="32MiB, 16MiB where nothing is generated, 8MiB for /tokenize and /detokenize, 512MiB for a file",
+        usual="32MiB, 16MiB for paths that do not generate, 8MiB for /tokenize and /detokenize, 512MiB for a file",
     )
     gateway_tokens: tuple[str, ...] = option(
         (),
-        "the credential of a gateway, 16 to 256 printable characters",
+        "credential of a gateway, 16 to 256 printable characters",
         SERVER,
         flag="",
         variable="PLIMSOLL_GATEWAY_TOKEN",
@@ -102,22 +102,22 @@ class FrontConfig:
     )
     gateway_token_file: Path | None = option(
         None,
-        "the credential of a gateway, one a line: whoever sends it in x-plimsoll-gateway needs no API key and says "
-        "in x-plimsoll-tenant whose request it is. Read again when it changes; or PLIMSOLL_GATEWAY_TOKEN in the "
-        "environment",
+        "file with credentials of gateways, one on each line; it is read again when it changes. A gateway that sends "
+        "one in x-plimsoll-gateway needs no API key and names the tenant in x-plimsoll-tenant. Alternatively set "
+        "PLIMSOLL_GATEWAY_TOKEN in the environment",
         SERVER,
         metavar="FILE",
     )
     share_prefix_cache: bool = option(
         False,
-        "let requests of different API keys use each other's cached prefixes. Saves computing where they have long "
-        "prompts in common, but cached_tokens and response times then tell one key what another has sent",
+        "let requests of different API keys use each other's cached prefixes. This saves work if their prompts have "
+        "long parts in common, but cached_tokens and response times then reveal to one key what another has sent",
         SERVER,
         usual="each key has its own",
     )
     drain_seconds: float = option(
         30.0,
-        "how long running requests may go on after SIGTERM",
+        "how long running requests may continue after SIGTERM",
         SERVER,
         unit="seconds",
         deployment="runtime.*",
@@ -126,8 +126,8 @@ class FrontConfig:
     batches: BatchOptions | None = None
     response_store: Path | None = option(
         None,
-        "a SQLite file in which responses (/v1/responses) are kept; made where there is none, and of one server at "
-        "a time",
+        "SQLite file that stores responses (/v1/responses); it is created if missing, and one server at a time can "
+        "use it",
         SERVER,
         group="responses",
         metavar="FILE",
@@ -135,18 +135,18 @@ class FrontConfig:
     )
     response_bounds: ResponseBounds = field(default_factory=ResponseBounds)
     termination_log: str | None = option(
-        None, "a file that gets one line on a fatal error", SERVER, flag="", variable="PLIMSOLL_TERMINATION_LOG"
+        None, "file that gets one line on a fatal error", SERVER, flag="", variable="PLIMSOLL_TERMINATION_LOG"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig(FrontConfig):
-    """Options of the process of a server of one model. The first of `names` is in its answers."""
+    """Options of a server of one model. Responses contain the first of `names`."""
 
     engine: EngineConfig
     names: tuple[str, ...] = field(
         metadata=declared(
-            "a name that requests may use for the model; repeat for more",
+            "name that requests may use for the model; repeat for more",
             SERVER,
             where=("serve",),
             flag="--name",
@@ -159,7 +159,7 @@ class ServerConfig(FrontConfig):
     serving: ServingOptions = field(default_factory=ServingOptions)
     findings_file: Path | None = option(
         None,
-        "a file that gets what there is to say of the device",
+        "file that gets the findings about the device",
         SERVER,
         where=("serve",),
         flag="",
@@ -168,7 +168,7 @@ class ServerConfig(FrontConfig):
 
 
 def default_name(model: str) -> str:
-    """The name of a model when none is given: the id of a hub or demo model, else the file's or folder's name.
+    """Return the default name of a model: the id of a hub or demo model, otherwise the file's or folder's name.
 
     >>> default_name("demo://gemma-3-270m"), default_name("org/model"), default_name("/models/claim/tiny.gguf")
     ('gemma-3-270m', 'org/model', 'tiny')

@@ -1,4 +1,4 @@
-"""Credentials: API keys, which are kept as hashes, gateways that may name a tenant, and the tenants of keys."""
+"""Credentials: API keys, stored as hashes, gateways that may name a tenant, and the tenants of keys."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ LOOK_SECONDS = 1.0
 
 
 class ApiKeys:
-    """No keys and no file: everybody is let in."""
+    """API keys from options and a file. Without either, every request is accepted."""
 
     def __init__(
         self, keys: Sequence[str] = (), file: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises UsageError where the file has no usable key."""
+        """Raises UsageError if the file has no valid key."""
         self._fixed = tuple(sha256(key.encode()).digest() for key in keys)
         self._file = None if file is None else _watch_keys(file, clock)
 
     @property
     def needed(self) -> bool:
-        """Whether requests must carry a key."""
+        """Whether requests need a key."""
         return bool(self._fixed) or self._file is not None
 
     def check(self, headers: Mapping[str, str]) -> str | None:
-        """The key that is given: after `Bearer` in Authorization, else in x-api-key, as Anthropic's clients send it.
+        """Return the request's key: after `Bearer` in Authorization, or in x-api-key, as Anthropic's clients send it.
 
-        None where none is needed. Raises ApiError (401) for any that is wrong, after the same time for any of those.
-        Names of headers are in lower case.
+        Returns None if no key is needed. Raises ApiError (401) for a wrong key, after the same time for every wrong
+        key. Header names must be in lower case.
         """
         if not self.needed:
             return None
@@ -47,7 +47,7 @@ class ApiKeys:
         if not any(matches):
             told = "Incorrect API key" if token else "Missing API key"
             raise ApiError(
-                f"{told}: give a valid one in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+                f"{told}; send a valid one in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
                 status=HTTPStatus.UNAUTHORIZED,
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
@@ -56,9 +56,9 @@ class ApiKeys:
 
 
 def given_key(headers: Mapping[str, str]) -> bytes:
-    """The key after `Bearer` in Authorization, else that of x-api-key; or nothing.
+    """Return the key after `Bearer` in Authorization, or that of x-api-key; empty if there is none.
 
-    Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
+    Headers are decoded as Latin-1, whatever the client wrote; encoding restores the bytes.
     """
     scheme, _, given = headers.get("authorization", "").partition(" ")
     bearer = given.strip() if scheme.lower() == "bearer" else ""
@@ -73,13 +73,16 @@ def _watch_keys(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[byt
 
 
 def _hashes_of(path: Path) -> tuple[bytes, ...]:
-    """Of the keys in a file, one a line. Raises UsageError, also where it has none: a server without keys is open."""
+    """Return the hashes of the keys in a file, one on each line. Raises UsageError, also for an empty file, because
+    a server without keys accepts every request."""
     try:
         keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--api-key-file {path} cannot be read ({error}); give a text file, one key a line") from error
+        raise UsageError(
+            f"--api-key-file {path} cannot be read ({error}); give a text file with one key on each line"
+        ) from error
     if not keys:
-        raise UsageError(f"--api-key-file {path} holds no key: write one a line, or leave the option out")
+        raise UsageError(f"--api-key-file {path} has no key; write one on each line, or leave out the option")
     for number, key in enumerate(keys, 1):
         if len(key) > 256 or any(c.isspace() or not c.isprintable() for c in key):
             raise UsageError(
@@ -91,24 +94,24 @@ def _hashes_of(path: Path) -> tuple[bytes, ...]:
 TENANT_HEADER = "x-plimsoll-tenant"
 CREDENTIAL_HEADER = "x-plimsoll-gateway"
 BELIEVED_HEADER = "x-plimsoll-tenant"
-"""In an answer, with the value "believed": the server took the gateway's word, which sees by this that it did."""
+"""In a response, with the value "believed": the server has accepted the gateway's tenant."""
 DIRECT = "direct"
-"""The tenant of whoever has neither a gateway in front nor a key. No key's tenant has this name: theirs are hashes."""
+"""Tenant of requests without a gateway and without a key. No key's tenant has this name: theirs are hashes."""
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OF_GATEWAY = "gateway:"
 
 
 class GatewayTokensError(UsageError):
-    """There is no credential where one must be; the message says where, and never what stands there."""
+    """A credential is missing or invalid; the message names its place, never its value."""
 
 
 class Gateways:
-    """The credentials of the gateways; none means that there are no gateways to be believed.
+    """The credentials of the gateways. Without any, tenants named by gateways are ignored.
 
-    Those of a file are read again when it has changed, so that one can be replaced while the server runs: put the new
-    line beside the old one, let the gateways send it, and take the old one out.
+    A file is read again when it changes, so that a credential can be replaced while the server runs: add the new line,
+    let the gateways send it, and remove the old line.
 
-    A gateway that has keys knows its clients; the server behind it sees one peer. So the gateway names the tenant in a
+    A gateway with keys knows its clients; the server behind it sees one peer. So the gateway names the tenant in one
     header, and proves with a credential in another header that it may do so. Without a valid credential the name is
     ignored.
     """
@@ -116,7 +119,7 @@ class Gateways:
     def __init__(
         self, tokens: Sequence[str] = (), file: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raises GatewayTokensError where the file has no usable credential."""
+        """Raises GatewayTokensError if the file has no valid credential."""
         self._fixed = tuple(token.encode() for token in tokens)
         self._file = None if file is None else _watch_tokens(file, clock)
 
@@ -124,19 +127,22 @@ class Gateways:
         return bool(self._fixed) or self._file is not None
 
     def tenant(self, headers: Mapping[str, str]) -> str | None:
-        """The tenant that a gateway names; None for a request that no gateway sends. Names have lower-case keys.
+        """Return the tenant that a gateway names; None for a request without a gateway. Header names must be in lower
+        case.
 
-        Raises ApiError (503) for a wrong credential or a name that is none: the client behind it is not at fault, and
-        must not be served as somebody else.
+        Raises ApiError (503) for a wrong credential or an invalid name: the client behind the gateway is not at
+        fault, and must not be served as another tenant.
         """
         given = headers.get(CREDENTIAL_HEADER)
         if given is None or not self:
             return None
         if not self._knows(given.encode("latin-1")):
-            raise unavailable("The gateway's credential is not one that this server knows; its operator must set it.")
+            raise unavailable("The gateway's credential is unknown to this server; its operator must set it.")
         name = headers.get(TENANT_HEADER, "")
         if not _TENANT.fullmatch(name):
-            raise unavailable(f"The gateway names no tenant: {TENANT_HEADER} must be 1 to 64 letters, digits, . _ -")
+            raise unavailable(
+                f"The gateway sent no valid tenant; {TENANT_HEADER} must be 1 to 64 letters, digits, . _ -"
+            )
         return f"{_OF_GATEWAY}{name}"
 
     def _knows(self, given: bytes) -> bool:
@@ -146,21 +152,21 @@ class Gateways:
 
 
 def is_gateways(tenant: str) -> bool:
-    """Whether a gateway that is believed named that tenant, so that its other headers are to be believed too."""
+    """Return whether a trusted gateway named the tenant, so that its other headers are trusted too."""
     return tenant.startswith(_OF_GATEWAY)
 
 
 def tokens_of(path: Path) -> tuple[bytes, ...]:
-    """The credentials of a file, one a line. Raises GatewayTokensError."""
+    """Return the credentials of a file, one on each line. Raises GatewayTokensError."""
     try:
         lines = [line.strip() for line in path.read_bytes().splitlines()]
     except OSError as error:
         raise GatewayTokensError(
-            f"--gateway-token-file {path} cannot be read ({error.strerror}); give a text file, one a line"
+            f"--gateway-token-file {path} cannot be read ({error.strerror}); give a text file, one on each line"
         ) from error
     tokens = tuple(line for line in lines if line)
     if not tokens:
-        raise GatewayTokensError(f"--gateway-token-file {path} holds no credential: write one a line")
+        raise GatewayTokensError(f"--gateway-token-file {path} has no credential; write one on each line")
     for number, token in enumerate(tokens, 1):
         if not re.fullmatch(rb"[!-~]{16,256}", token):
             raise GatewayTokensError(
@@ -178,15 +184,15 @@ def _watch_tokens(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[b
 
 
 ROUNDS = 10_000
-"""Of the hash that makes a tenant's name from its key: about 5 ms, once for each key. The names of cached blocks derive
-from it, and on a disk they outlive the server: guessing keys from them costs as much for each guess."""
+"""Rounds of the hash that makes a tenant's name from its key: about 5 ms, once for each key. The hashes of cached
+blocks derive from the name and outlive the server on disk, so each guess of a key costs as much."""
 _PURPOSE = b"plimsoll/tenant"
 
 
 class Tenants:
-    """The tenant of each API key. Each has what is kept for it to itself; where `shared`, not so cached prefixes.
+    """The tenant of each API key. Each tenant's data is its own, except cached prefixes if `shared`.
 
-    `usage.cached_tokens` and the time to the first token show whether a prefix was cached, block by block. Shared
+    `usage.cached_tokens` and the time to the first token reveal, block by block, whether a prefix was cached. Shared
     between keys, that would tell one client how much of another's prompt it has guessed.
     """
 
@@ -195,7 +201,7 @@ class Tenants:
         self._names: dict[str, str] = {}
 
     def of(self, key: str | None) -> str:
-        """The name of a key's tenant, the same in every run of the server; empty for no key."""
+        """Return the tenant of a key, the same in every run of the server; empty for no key."""
         if key is None:
             return ""
         name = self._names.get(key)
@@ -204,12 +210,11 @@ class Tenants:
         return name
 
     def cached_as(self, name: str) -> str:
-        """Whose cached prefixes the tenant of that name uses: empty where all use the same. It must hold no "/" (see
-        `salted`).
-        """
+        """Return the namespace of a tenant's cached prefixes, empty if all tenants share one. It must not contain
+        "/" (see `salted`)."""
         return "" if self._shared else name
 
 
 def salted(tenant: str, own: str | None) -> str:
-    """The salt of a request's prefixes: its tenant's name, and what it asked for itself within that."""
+    """Return the cache salt of a request: its tenant's name and, within that, its own salt."""
     return f"{tenant}/{own or ''}" if tenant else own or ""

@@ -1,4 +1,4 @@
-"""The listening socket and the HTTP server on it: TLS, timeouts, origins and the log's format."""
+"""The listening socket and the HTTP server on it: TLS, timeouts, CORS and the log's format."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ HEAD_SECONDS = 20.0
 
 
 class PatientProtocol(H11Protocol):
-    """One connection. The timeout runs from its start, and from the first byte of each later request; more bytes do not
-    renew it.
+    """An HTTP connection with a timeout for each request's headers. It runs from the connection's start, and from the
+    first byte of each later request; more bytes do not extend it.
 
-    uvicorn itself waits for ever, both for a head that has begun and for the first one of a new connection: a client
-    could keep a connection open for a few bytes. Idle connections between two requests end by uvicorn's own keep-alive
-    timeout.
+    uvicorn has no such timeout, neither for incomplete headers nor for a new connection without any: a client could
+    keep a connection open for a few bytes. uvicorn's own keep-alive timeout closes idle connections between two
+    requests.
     """
 
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A new client."""
+        """Start the timer of a new connection."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes, of a head or of what follows one."""
+        """Parse data, and update the timer."""
         super().data_received(data)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end, whoever wanted it."""
+        """Stop the timer."""
         self._stop()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """Run the timer exactly while a head is awaited."""
+        """Run the timer exactly while headers are awaited."""
         if self.conn.their_state is not h11.IDLE:
             self._stop()
         elif self._timer is None:
@@ -69,12 +69,13 @@ class PatientProtocol(H11Protocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if self.conn.trailing_data[0]:  # who has sent nothing would take the answer for that to its first request
+        # a client that has sent nothing would take this for the response to its first request
+        if self.conn.trailing_data[0]:
             self._refuse()
         self.transport.close()
 
     def _refuse(self) -> None:
-        message = f"The headers of the request did not end within {HEAD_SECONDS:g} s."
+        message = f"The headers of the request were not complete after {HEAD_SECONDS:g} s."
         error = ApiError(message, status=HTTPStatus.REQUEST_TIMEOUT, code="request_timeout")
         answer = OPENAI.response(error)
         for event in (
@@ -92,41 +93,40 @@ Stamps = tuple[tuple[int, int, int], ...]
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """The application, for web pages of these origins."""
+    """Return the application with CORS for these origins."""
     if not origins:
         return app
     return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
 
 
 class Certificate:
-    """What a server proves itself with. New connections get what the files say by then: certificates are renewed while
-    a server runs. Files that cannot be used leave the last ones in force, and the log says so.
-    """
+    """The server's certificate. New connections use renewed files while the server runs. Unusable files leave the
+    previous certificate in use, with an error in the log."""
 
     def __init__(self, chain: Path, key: Path) -> None:
-        """Raises UsageError where the files cannot be used."""
+        """Raises UsageError if the files cannot be used."""
         self._files = chain, key
         try:
             self._stamps = self._look()
             self.context = self._loaded()
-        except OSError as error:  # ssl's errors are some, too
+        except OSError as error:  # ssl's errors are OSErrors too
             raise UsageError(
-                f"--tls-certificate {chain} and --tls-key {key} cannot be used ({error}): they must be PEM, and belong "
-                "together"
+                f"--tls-certificate {chain} and --tls-key {key} cannot be used ({error}); they must be PEM, of the "
+                "same certificate"
             ) from error
 
     def renew(self) -> None:
-        """Look whether the files have changed."""
+        """Read the files again if they have changed."""
         try:
             stamps = self._look()
             if stamps == self._stamps:
                 return
             self._stamps = stamps
-            self._loaded()  # one that fails half way would be a context without a key
+            self._loaded()  # check first: loading that fails halfway would leave a context without a key
             self.context.load_cert_chain(*self._files)
-            logger.info("the certificate was read again")
+            logger.info("the certificate was reloaded")
         except OSError as error:
-            logger.error("the certificate cannot be read again, and the one read before stays in use: %s", error)
+            logger.error("the certificate cannot be reloaded; the previous one stays in use: %s", error)
 
     def _loaded(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -139,15 +139,16 @@ class Certificate:
 
 
 CLOSE_SECONDS = 2.0
-"""How long open connections may take to close once nothing is in flight."""
+"""How long open connections may take to close once no request is in flight."""
 KEEP_ALIVE_SECONDS = 75
 BACKLOG = 2048
 CERTIFICATE_TICKS = 50
-"""Tenths of a second between two looks at the files of a certificate."""
+"""Tenths of a second between two checks of the certificate's files."""
 
 
 def listen(host: str, port: int, options: str = "--host or --port") -> socket.socket:
-    """A listening socket. Raises AddressError when the address cannot be had; `options` are those that choose it."""
+    """Return a listening socket. Raises AddressError if the address cannot be used; `options` are the flags that
+    choose it."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -155,15 +156,15 @@ def listen(host: str, port: int, options: str = "--host or --port") -> socket.so
         listener = socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise AddressError(f"cannot listen on {host}:{port} ({error}); choose another {options}") from error
-    # Opened again by its descriptor it knows that it is TCP; only then does asyncio switch Nagle's algorithm off
-    # for what it accepts. Otherwise the events of a stream wait for acknowledgements, 40 ms at a time.
+    # A socket opened again from its descriptor knows that it is TCP; only then does asyncio switch off Nagle's
+    # algorithm for accepted connections. Otherwise the events of a stream wait for acknowledgements, 40 ms each.
     listener = socket.socket(fileno=listener.detach())
     listener.setblocking(False)
     return listener
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling, which knows no drain."""
+    """uvicorn without its own signal handling, which cannot drain."""
 
     def __init__(self, app: ASGIApp, listener_options: ListenerOptions | None = None) -> None:
         """Raises UsageError if the certificate cannot be used."""
@@ -190,22 +191,22 @@ class HttpServer(uvicorn.Server):
             self.config.ssl = self._certificate.context
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second; whether to end."""
+        """Reload the certificate at times. Called ten times a second; returns whether to end."""
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
             self._certificate.renew()
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Nothing: whoever runs the server handles them."""
+        """Leave signals to the caller."""
         yield
 
 
 class JsonLines(logging.Formatter):
-    """Each line an object: time, level, logger, message, and the `fields` that a record carries beside its message."""
+    """Formats each record as a JSON object: time, level, logger, message, and the record's additional `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as a line."""
+        """Return a record as a line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -219,7 +220,7 @@ class JsonLines(logging.Formatter):
 
 
 def begin_log(form: Literal["text", "json"]) -> None:
-    """Log to standard error from here on."""
+    """Log to standard error in this format."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if form == "json":
         for handler in logging.getLogger().handlers:

@@ -1,4 +1,4 @@
-"""The queue limit: bounds the requests that wait, and refuses those beyond it with a 503 and a Retry-After."""
+"""The queue limit: bounds waiting requests, and refuses those beyond it with a 503 and a Retry-After."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.options import MAX_WAITING, MAX_WAITING_TOKENS
 
 SECONDS = 10.0
-"""What left so long ago counts for 1/e of what leaves now."""
+"""Time constant of the rate: a departure of that age counts 1/e."""
 LEAST_SECONDS = 0.5
-"""How long departures must have been counted before a rate is told."""
+"""Shortest time of counting before a rate is computed."""
 NOTHING = 1e-3
-"""A weight below this counts as zero: nothing has left of late."""
+"""A weight below this counts as zero: there was no recent departure."""
 
 
 class DepartureRate:
-    """A rate over about the last `SECONDS` seconds: what leaves counts less the longer ago it was."""
+    """A rate over about the last `SECONDS` seconds; older departures count less."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -29,14 +29,14 @@ class DepartureRate:
         self._began = self._as_of = clock()
 
     def left(self, count: int) -> None:
-        """So many have left now."""
+        """Count departures at the present time."""
         self._age()
         if self._weight < NOTHING:
             self._began = self._as_of
         self._weight += count
 
     def seconds(self, count: int) -> float | None:
-        """How long it will take until so many more have left; None where that cannot be said."""
+        """Return the seconds until `count` more departures; None if the rate is unknown."""
         self._age()
         over = self._as_of - self._began
         if self._weight < NOTHING or over < LEAST_SECONDS:
@@ -50,17 +50,17 @@ class DepartureRate:
 
 
 LONGEST_RETRY_AFTER = 60
-"""Seconds. What is further away is a guess."""
+"""In seconds; longer estimates would be guesses."""
 
 
 class QueueLimit:
-    """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only.
+    """Counts the choices that wait for their first token, and their prompts' tokens. Changed on the event loop only.
 
-    Without a bound an overloaded server would take every request, and each waiting prompt costs memory and delays those
-    behind it. There are two bounds: on the choices that wait for their first token, and on the tokens of their prompts.
-    A prompt counts once for all its choices. The refusal is a 503, whose Retry-After expects choices to leave the queue
-    as fast as lately. OpenAI's clients repeat a request after a 503 by themselves, and the gateway sends it to another
-    replica first, which it would not do after a 429.
+    Without a bound an overloaded server would take every request, and each waiting prompt costs memory and delays
+    those behind it. There are two bounds: on the choices that wait for their first token, and on the tokens of their
+    prompts. A prompt counts once for all its choices. The refusal is a 503, whose Retry-After assumes the recent
+    rate of departures. OpenAI's clients repeat a request after a 503 by themselves, and the gateway first sends it
+    to another replica, which it would not do after a 429.
     """
 
     def __init__(
@@ -78,33 +78,35 @@ class QueueLimit:
         self.refused = 0
 
     def check(self, answers: int = 1, tokens: int = 1) -> None:
-        """Raises ApiError when these do not fit beside those that wait (503), or would not even alone (400)."""
+        """Raise ApiError if the choices and tokens do not fit next to the waiting ones (503), or exceed a limit
+        alone (400)."""
         if answers > self.limit:
             raise ApiError(
-                f"The request asks for {answers} answers, and no more than {self.limit} may wait on this server "
-                "(--max-waiting): send fewer at once.",
+                f"The request asks for {answers} choices, above the server's queue limit of {self.limit} "
+                "(--max-waiting); ask for fewer.",
                 param="n",
                 code="invalid_value",
             )
         if tokens > self.token_limit:
             raise ApiError(
-                f"The request's prompts have {tokens} tokens, and no more than {self.token_limit} may wait on this "
-                "server (--max-waiting-tokens): send fewer at once.",
+                f"The request's prompts have {tokens} tokens, above the server's queue limit of {self.token_limit} "
+                "(--max-waiting-tokens); send fewer.",
                 param="prompt",
                 code="invalid_value",
             )
         if self.waiting + answers > self.limit:
             seconds = self.answer_rate.seconds(self.waiting + answers - self.limit)
-            raise self._overloaded(f"{self.waiting} answers wait", f"{self.limit} may (--max-waiting)", seconds)
+            raise self._overloaded(f"{self.waiting} choices wait", f"{self.limit} (--max-waiting)", seconds)
         if self.waiting_tokens + tokens > self.token_limit:
             seconds = self.token_rate.seconds(self.waiting_tokens + tokens - self.token_limit)
-            state, limit = f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may"
+            state, limit = f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit}"
             raise self._overloaded(state, f"{limit} (--max-waiting-tokens)", seconds)
 
     def take(self, answers: Mapping[int, int], tokens: Mapping[int, int]) -> QueueReservation:
-        """Seats for a request's answers: which prompt each is made of, and how many tokens each prompt has.
+        """Reserve places for a request's choices. `answers` maps each choice to its prompt, `tokens` each prompt to its
+        number of tokens.
 
-        To be used with `with`. Raises ApiError as `check` does.
+        A context manager. Raises ApiError like `check`.
         """
         seats = QueueReservation(self, dict(answers), tokens)
         self.check(len(answers), sum(tokens.values()))
@@ -116,7 +118,7 @@ class QueueLimit:
         self.refused += 1
         wait = RETRY_AFTER if seconds is None else min(max(1, math.ceil(seconds)), LONGEST_RETRY_AFTER)
         return ApiError(
-            f"The server is overloaded: {state} for their first token, and no more than {limit}. "
+            f"The server is overloaded: {state} for their first token, and the limit is {limit}. "
             f"Try again in {wait} s.",
             status=HTTPStatus.SERVICE_UNAVAILABLE,
             code="overloaded",
@@ -125,7 +127,7 @@ class QueueLimit:
 
 
 class QueueReservation:
-    """One request's answers that wait; what is left of them is given back at the end of the `with` block."""
+    """Waiting choices of one request; the end of the `with` block releases those that are left."""
 
     def __init__(self, room: QueueLimit, answers: dict[int, int], tokens: Mapping[int, int]) -> None:
         self._room = room
@@ -136,7 +138,7 @@ class QueueReservation:
             self._left[prompt] += 1
 
     def leave(self, answer: int) -> None:
-        """An answer has begun. With its last answer a prompt stops waiting, too. A second call does nothing."""
+        """Release a choice that has started. A prompt is released with its last choice. A second call does nothing."""
         if answer not in self._answers:
             return
         prompt = self._answers.pop(answer)
@@ -148,7 +150,7 @@ class QueueReservation:
             self._room.token_rate.left(self._tokens[prompt])
 
     def leave_all(self) -> None:
-        """None of them waits any more."""
+        """Release all choices."""
         for answer in list(self._answers):
             self.leave(answer)
 

@@ -1,6 +1,5 @@
-"""The server process: listens at once, loads, serves and drains, writes device findings to a file, and ends with an
-exit code.
-"""
+"""The server process: listens immediately, loads, serves and drains, writes device findings to a file, and ends with
+an exit code."""
 
 from __future__ import annotations
 
@@ -41,24 +40,25 @@ Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
 StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
 
 LAST_WORDS_SECONDS = 5.0
-"""How long requests may take to hear of the engine's death before the process ends."""
+"""How long requests may take to report the engine's death before the process ends."""
 
 
 def write_findings(path: Path | None, findings: Sequence[str]) -> None:
-    """Write them, one a line, if there is to be such a file; one that cannot be written is told in the log.
+    """Write findings about the device to a file, one on each line; log a file that cannot be written.
 
-    HTTP would show them to everybody.
+    They go to a file because HTTP would show them to every client.
     """
     if path is None:
         return
     try:
         write_whole(path, "".join(f"{' '.join(text.split())}\n" for text in findings).encode())
     except OSError as problem:
-        logger.warning("what there is to say of the device cannot be written to %s: %s", path, problem)
+        logger.warning("the findings about the device cannot be written to %s: %s", path, problem)
 
 
 def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
-    """Serve until a signal ends it (0 after a drain, 130 at once); `standby` becomes the engine, where there is one.
+    """Serve until a signal ends it; return 0 after a drain, 130 after an immediate end. `standby` becomes the engine,
+    if there is one.
 
     Raises PlimsollError on a fatal error.
     """
@@ -72,14 +72,14 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
 
 
 async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, state: ServerState) -> ServedModel:
-    """The real thing: the engine in a process of its own."""
+    """Load the model with an engine in a process of its own."""
     from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 
     return await load_model(config, state, partial(AsyncEngine.start, standby=standby))
 
 
 class Server:
-    """One server's life, from listening to its exit code."""
+    """Runs one server from listening to its exit code."""
 
     def __init__(self, config: ServerConfig, listener: socket.socket, load: Load) -> None:
         self._config = config
@@ -91,7 +91,7 @@ class Server:
         self._stop_now = asyncio.Event()
 
     async def run(self) -> int:
-        """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
+        """Serve and return the exit code. Raises PlimsollError if the model cannot be loaded or the engine dies."""
         self._handle(signal.SIGINT)
         serving = asyncio.create_task(self._front.http.serve(sockets=[self._listener]))
         host, port = self._listener.getsockname()[:2]
@@ -103,7 +103,7 @@ class Server:
             await serving
 
     def stop(self) -> None:
-        """Begin to drain; at once the second time."""
+        """Start to drain; a second call ends the server without waiting."""
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
@@ -115,7 +115,7 @@ class Server:
         model = await self._load()
         if model is None:
             return 0
-        self._handle(signal.SIGTERM)  # before there is a model there is nothing to drain: see cli/entry.py
+        self._handle(signal.SIGTERM)  # without a model there is nothing to drain: see cli/entry.py
         try:
             return await self._serve(model)
         finally:
@@ -123,7 +123,7 @@ class Server:
             await model.engine.stop()
 
     async def _load(self) -> ServedModel | None:
-        """The loaded model, or None when a signal came first."""
+        """Return the loaded model, or None if a signal came first."""
         loading = asyncio.create_task(self._load_model(self._config, self.state))
         await first(loading, self._stop.wait())
         if not loading.done():
@@ -152,14 +152,14 @@ class Server:
             dead.cancel()
 
     async def _tell_death(self, engine: Engine) -> None:
-        """Every request in flight gets its error, then the process ends. Raises what the engine died of."""
-        error = engine.failure or EngineDeadError("the engine process died; its log says why")
+        """Wait until requests in flight have reported the error. Raises the error that ended the engine."""
+        error = engine.failure or EngineDeadError("the engine process died; see its log")
         self.state.fail(error)
         await first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
         raise error
 
     async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
-        """No new requests; those in flight may end within the time that is set."""
+        """Refuse new requests and wait for those in flight, at most the drain time."""
         await self._front.close()
         limit = asyncio.sleep(self._config.drain_seconds)
         await first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
@@ -169,14 +169,14 @@ class Server:
         if dead.done():
             await self._tell_death(engine)
         if self.state.in_flight:
-            logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
+            logger.warning("%d requests did not end within the drain time and are aborted", self.state.in_flight)
         return 0
 
 
 def _log_summary(model: ServedModel) -> None:
     info = model.engine.info
     logger.info(
-        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %.2f GiB for %.1f such",
+        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %.2f GiB for %.1f of them",
         ", ".join(model.names),
         info.architecture,
         info.dtype,
@@ -190,9 +190,9 @@ def _log_summary(model: ServedModel) -> None:
 
 
 async def load_model(config: ServerConfig, state: ServerState, start_engine: StartEngine) -> ServedModel:
-    """Find the files, then load tokenizer and engine side by side. Raises PlimsollError.
+    """Find the files, then load tokenizer and engine concurrently. Raises PlimsollError.
 
-    Cancelling it ends an engine that has been started; a download in a thread is left to end with the process.
+    Cancelling it ends an engine that was started; a download in a thread ends with the process.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""Where a server is in its life, and whether it may take a request."""
+"""The phase of a server's life, and whether it may admit a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.utils.progress import Transfer
 
 
 class Phase(Enum):
-    """The value is what /health says."""
+    """The value is the status in /health."""
 
     LOADING = "loading"
     READY = "ready"
@@ -26,7 +26,7 @@ class Phase(Enum):
 
 @dataclass
 class ServerState:
-    """One server's life. Changed on the event loop only."""
+    """The state of one server. Changed on the event loop only."""
 
     names: tuple[str, ...]
     api_keys: ApiKeys = field(default_factory=ApiKeys)
@@ -46,59 +46,59 @@ class ServerState:
         self.idle.set()
 
     def loading(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
-        """A stage of the start, and how far it is from 0 to 1; of a download its bytes as well."""
+        """Set the stage of the start and its progress from 0 to 1; for a download, also its bytes."""
         self.stage, self.fraction, self.transfer = stage, fraction, transfer
 
     def ready(self, models: ModelTable) -> None:
-        """There are models to ask. Too late when the server is already on its way out."""
+        """Set the models and become ready, unless the server is already ending."""
         if self.phase is Phase.LOADING:
             self.phase, self.models = Phase.READY, models
 
     def fail(self, error: BaseException) -> None:
-        """Nothing can be served any more, because of this."""
+        """Enter the failed phase because of this error."""
         self.phase = Phase.FAILED
         self.reason = error.kind.value if isinstance(error, PlimsollError) else "internal"
 
     def admit(self) -> None:
-        """A request begins. Raises ApiError (503) unless ready."""
+        """Count a new request. Raises ApiError (503) unless ready."""
         if self.phase is not Phase.READY:
             raise self.refusal()
         self.in_flight += 1
         self.idle.clear()
 
     def release(self) -> None:
-        """An admitted request ended, one way or another."""
+        """Count the end of an admitted request."""
         self.in_flight -= 1
         if self.in_flight == 0:
             self.idle.set()
 
     def at_end(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do this before the process ends, while the models are still there."""
+        """Register work for the end of the process, before the models are gone."""
         self._endings.append(work)
 
     async def end(self) -> None:
-        """No request is taken or answered any more: do what is to be done at the end."""
+        """Run the registered work, once no request is admitted or in flight."""
         for work in self._endings:
             await work()
 
     def refusal(self) -> ApiError:
-        """Why no request is taken now."""
+        """Return the error (503) for requests in the present phase."""
         if self.phase is Phase.LOADING:
             return unavailable(f"The model is loading ({self.stage}, {self.fraction:.0%}); try again in some seconds.")
         if self.phase is Phase.DRAINING:
             return unavailable("The server is shutting down; try another one, or again in some seconds.")
         what = "device has failed" if self.reason == ErrorKind.DEVICE.value else "engine has died"
-        return unavailable(f"The {what} and the server is about to restart; try again in some seconds.")
+        return unavailable(f"The {what} and the server will restart; try again in some seconds.")
 
     def require_models(self) -> ModelTable:
-        """The models that an admitted request may name."""
+        """Return the models that an admitted request may name."""
         if self.models is None:
             raise self.refusal()
         return self.models
 
     @property
     def report(self) -> dict[str, Any]:
-        """What /health says."""
+        """The body of /health."""
         if self.phase is Phase.LOADING:
             said = {"status": self.phase.value, "stage": self.stage, "fraction": round(self.fraction, 3)}
             return said if self.transfer is None else {**said, "bytes": asdict(self.transfer)}
