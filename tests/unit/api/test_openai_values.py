@@ -51,7 +51,7 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "/v1/completions": {},
     "/v1/responses": {
-        "access_programs": "there are none",
+        "access_programs": "access programs are not supported",
         "context_management": "contexts are not compacted",
         "conversation": NOT_KEPT,
         "image": TEXT_ONLY,
@@ -64,7 +64,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "input[][compaction_trigger]": "contexts are not compacted",
         "input[][custom_tool_call]": FREE,
         "input[][custom_tool_call_output]": FREE,
-        "moderation": "there is none",
+        "moderation": "moderation is not supported",
         "prompt": NOT_KEPT,
         "tool_choice[custom]": FREE,
         "tools[][custom]": FREE,

@@ -105,7 +105,7 @@ async def test_a_body_that_stalls_is_given_up(running: Any, monkeypatch: pytest.
         answer = await reader.read()  # to the end: the connection is closed
     writer.close()
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"Nothing more of the body arrived for 0.05 s." in answer
+    assert b"No more data of the body arrived for 0.05 s." in answer
     assert running.server.state.in_flight == 0
 
 
@@ -124,7 +124,7 @@ async def test_a_head_that_does_not_end_is_given_up(running: Any, monkeypatch: p
     assert answers[0] == b""
     for answer in answers[1:]:
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b"The headers of the request did not end within 0.5 s." in answer
+        assert b"The headers of the request were not complete after 0.5 s." in answer
 
 
 async def test_keys(locked: Any) -> None:
@@ -154,7 +154,7 @@ async def test_unknown_paths_and_methods_are_in_shape(running: Any) -> None:
         for path in ("/v1/audio/speech", "/v1/images/generations", "/v1/moderations"):
             error = (await http.post(path)).json()["error"]
             assert error["code"] == "not_offered"
-            assert f"not offered here (POST {path})" in error["message"]
+            assert f"not offered by this server (POST {path})" in error["message"]
         wrong = await http.get("/v1/completions")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
         assert "Method not allowed" in wrong.json()["error"]["message"]
@@ -224,7 +224,7 @@ async def test_a_failure_of_ours_is_logged_and_in_shape(
     async with running.http() as http:
         answer = await http.post("/v1/completions", json=BODY)
     assert answer.status_code == 500
-    assert "The server failed; its log says why" in answer.json()["error"]["message"]
+    assert "The server failed; see its log" in answer.json()["error"]["message"]
     assert "a bug" in caplog.text
 
 

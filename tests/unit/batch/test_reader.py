@@ -13,5 +13,5 @@ def test_a_line_that_is_no_json_costs_itself(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"a": "x"}\n{"a": "\xd2"}\n' + b'{"a": ' + b"[" * 100_000 + b'\n{\n{"a": "y"}\n')
     rows = list(read_rows(find_inputs(str(path), ()), Shard(0, 1), PromptRule(column="a")))
-    assert [(row.fault or "")[:17] for row in rows] == ["", *["is no JSON object"] * 3, ""]
+    assert [(row.fault or "")[:20] for row in rows] == ["", *["is not a JSON object"] * 3, ""]
     assert [b"x" in rows[0].data, b"y" in rows[4].data] == [True, True]

@@ -102,8 +102,8 @@ def test_keys_of_a_file_are_in_no_list_of_processes(tmp_path: Path, monkeypatch:
     ("content", "told"),
     [
         (None, "cannot be read"),
-        (b"", "holds no key"),
-        (b" \n\n", "holds no key"),
+        (b"", "has no key"),
+        (b" \n\n", "has no key"),
         (b"good\n\ntwo words\n", "key 2 must be"),
         (b"\xff\xfe", "cannot be read"),
     ],

@@ -79,7 +79,7 @@ def test_the_policy_is_an_option_of_the_engine(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": "2"}, "an option of LLM is of the wrong kind: .*threads"),
+        ({"threads": "2"}, "an option of LLM has the wrong type: .*threads"),
         ({"threads": 0}, "threads must be at least 1, not 0"),
         ({"thread": 2}, "unknown option thread; LLM takes .*threads"),
     ],
@@ -171,7 +171,7 @@ def test_what_was_closed_gives_its_memory_and_its_folder_back(tmp_path: Path, ov
     gc.collect()
     assert engine() is None
     for use in (lambda: first.generate([1]), lambda: first.info, first.reset_prefix_cache):
-        with pytest.raises(UsageError, match="this LLM was closed; make another one"):
+        with pytest.raises(UsageError, match="this LLM is closed; create a new one"):
             use()
     first.close()
     with load(str(tmp_path / "model"), **options) as second:

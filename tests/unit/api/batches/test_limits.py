@@ -131,7 +131,7 @@ async def test_a_keys_batches_that_are_open_have_a_bound(through_gateway: Any) -
     async def use(client: openai.AsyncOpenAI, running: Any) -> None:
         running.engine.pause()
         names = [await begin(client, [line(0)]) for _ in range(2)]
-        with pytest.raises(openai.RateLimitError, match="No more than 2 batches of the API key 'team'"):
+        with pytest.raises(openai.RateLimitError, match="The API key 'team' has 2 open batches"):
             await begin(client, [line(0)])
         running.engine.resume()
         for name in names:

@@ -168,7 +168,7 @@ def test_compressed_files_go_in_and_come_out(batch: Any, tmp_path: Path, suffix:
 def test_a_damaged_file_is_told_and_what_was_read_is_kept(batch: Any, tmp_path: Path, suffix: str) -> None:
     whole = PACKED[suffix](os.urandom(30_000).hex().encode())
     (tmp_path / f"in.jsonl{suffix}").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UsageError, match="cannot be read to its end"):
+    with pytest.raises(UsageError, match="is damaged or incomplete"):
         batch(f"in.jsonl{suffix}", "out.jsonl")
 
 
@@ -207,13 +207,13 @@ def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "options", "told"),
     [
-        ({}, {}, "no pattern that files have"),
-        ({"in.txt": b""}, {}, "has no suffix"),
-        ({"in.csv": b"a\n1\n"}, {}, "say with --prompt-column"),
-        ({"in.csv": b""}, {"prompting": PromptRule(column="a")}, "has no first line"),
-        ({"in.csv": b"a,a\n1,2\n"}, {"prompting": PromptRule(column="a")}, "name of its own"),
+        ({}, {}, "matches no input file"),
+        ({"in.txt": b""}, {}, "has no known suffix"),
+        ({"in.csv": b"a\n1\n"}, {}, "give its prompts with --prompt-column"),
+        ({"in.csv": b""}, {"prompting": PromptRule(column="a")}, "needs a first line"),
+        ({"in.csv": b"a,a\n1,2\n"}, {"prompting": PromptRule(column="a")}, "each column a different name"),
         ({"in.jsonl": b""}, {"prompting": PromptRule("a", "{{ a }}")}, "not both"),
-        ({"in.jsonl": b""}, {"prompting": PromptRule(template="{{ a")}, "is no template"),
+        ({"in.jsonl": b""}, {"prompting": PromptRule(template="{{ a")}, "is not a valid Jinja template"),
         ({"in.parquet": b"PAR1"}, {"prompting": PromptRule(column="a")}, "cannot be read as Parquet"),
     ],
 )
@@ -291,7 +291,7 @@ def test_a_complete_run_is_not_run_again(batch: Any, loader: Loader, tmp_path: P
     with pytest.raises(UsageError, match=r"another run \(seed differ\)"):
         batch("in.jsonl", "out.jsonl", seed=1)
     (tmp_path / "other.jsonl").touch()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         batch("in.jsonl", "other.jsonl")
     assert not batch("in.jsonl", "other.jsonl", restart=True).already
     with pytest.raises(UsageError, match="is the input"):

@@ -85,7 +85,7 @@ async def test_some_tools_may_be_called(calling: Any, mode: str) -> None:
 
 
 async def test_tools_that_may_be_called_must_be_there(calling: Any) -> None:
-    for names, told in ((["get_time", "get_rain"], "there is no tool 'get_rain'"), ([], "at least 1 item")):
+    for names, told in ((["get_time", "get_rain"], "the request has no tool 'get_rain'"), ([], "at least 1 item")):
         allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": name}} for name in names]}
         with pytest.raises(openai.BadRequestError) as refused:
             await ask(calling, OTHER, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
@@ -322,16 +322,16 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "'function'"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "pattern"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "issing"),
-    ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
-    ({"function_call": {"name": "f"}}, "function_call", "there are no functions"),
+    ({"tool_choice": "required"}, "tool_choice", "it needs 'tools'"),
+    ({"function_call": {"name": "f"}}, "function_call", "it needs 'functions'"),
     ({"tools": TOOLS, "functions": [WEATHER]}, "functions", "'tools' replaces it"),
     ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice", "'auto'"),
     (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
         "tool_choice",
-        "there is no tool 'other'",
+        "the request has no tool 'other'",
     ),
-    ({"tools": TOOLS, "structured_outputs": {"regex": "a+"}}, "structured_outputs", "no other form"),
+    ({"tools": TOOLS, "structured_outputs": {"regex": "a+"}}, "structured_outputs", "only be constrained to JSON"),
     (
         {"tools": [{"type": "function", "function": UNENFORCEABLE | {"strict": True}}]},
         "tools",
@@ -340,7 +340,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "ends by its grammar"),
     ({"messages": assistant(5)}, "messages[0].tool_calls[0].function.arguments", "valid string"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "which call"),
-    ({"messages": [{**assistant("{}")[0], "role": "user"}]}, "messages[0].tool_calls", "only an assistant"),
+    ({"messages": [{**assistant("{}")[0], "role": "user"}]}, "messages[0].tool_calls", "only messages of the assistant"),
 ]
 
 

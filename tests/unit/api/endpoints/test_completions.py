@@ -145,7 +145,7 @@ async def test_more_scores_than_an_answer_may_hold_are_refused(running: Any, mon
     asked = {"prompt": [[72, 105], [72, 105]], "n": 2, "extra_body": {"prompt_logprobs": 2}}
     assert len((await create(running, **asked)).choices) == 4
     with pytest.raises(
-        openai.BadRequestError, match="32 log probabilities in 2 answers, and 24 is the most"
+        openai.BadRequestError, match="32 log probabilities in 2 choices, above the limit of 24"
     ) as refused:
         await create(running, **asked | {"extra_body": {"prompt_logprobs": 3}})
     assert refused.value.param == "prompt_logprobs"
@@ -198,7 +198,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [1, 2.5]}, "prompt", "must not mix"),
     ({"prompt": [True]}, "prompt", "must not mix"),
     ({"prompt": [-1]}, "prompt", "must not mix"),
-    ({"prompt": [[]]}, "prompt", "it holds no tokens"),
+    ({"prompt": [[]]}, "prompt", "it has no tokens"),
     ({"prompt": [264]}, "prompt", "264 is not in the vocabulary of 264"),
     ({"prompt": [10**30]}, "prompt", "must not mix"),
     ({"prompt": ["a"] * 2049}, "prompt", "at most 2048 prompts"),
@@ -207,7 +207,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"best_of": 3, "stream": True}, "best_of", "cannot be streamed"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "must be a number of tokens, or -1"),
     ({"bad_words": [""]}, "bad_words[0]", "at least 1 character"),
-    ({"bad_words": ["a"], "response_format": {"type": "json_object"}}, "bad_words", "both cannot be kept to"),
+    ({"bad_words": ["a"], "response_format": {"type": "json_object"}}, "bad_words", "both cannot be enforced"),
     ({"suffix": "end"}, "suffix", "not supported"),
     ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
     ({"logprobs": True}, "logprobs", "valid integer"),

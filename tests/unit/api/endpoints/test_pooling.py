@@ -224,7 +224,7 @@ async def test_a_model_names_what_it_is_served_for(
     for stream in streams:
         status, refused = await post(servers[task], path, **body, **stream)
         assert (status, refused["error"]["param"], refused["error"]["code"]) == (400, "model", "unsupported_task")
-        assert f"is served for the task '{task}'" in refused["error"]["message"]
+        assert f"serves the task '{task}'" in refused["error"]["message"]
         assert named in refused["error"]["message"]
 
 

@@ -76,8 +76,8 @@ async def test_the_answer_counts_where_its_length_is_asked_for(running: Any) -> 
         "(context_length_exceeded)."
     )
     assert await refused(running, path, GENERATING[path]("x" * (MOST - 3))) == (
-        "This model's maximum context length is 4096 tokens. However, your messages resulted in 4096 tokens, and an "
-        "answer needs one more. Please reduce the length of the messages (context_length_exceeded)."
+        "This model's maximum context length is 4096 tokens. However, your messages resulted in 4096 tokens, and the "
+        "output needs one more. Please reduce the length of the messages (context_length_exceeded)."
     )
 
 

@@ -67,14 +67,14 @@ def test_a_file_that_goes_away_leaves_its_last_tokens(
 def test_a_file_that_is_emptied_lets_nobody_in(guard: Guard, file: Path, caplog: pytest.LogCaptureFixture) -> None:
     replace(file, "\n")
     assert not any(guard.lets_in(given) for given in ("Bearer first", "Bearer ", "Bearer", None))
-    assert "nobody is let in by it" in caplog.text
+    assert "all requests with a token are refused" in caplog.text
 
 
 def test_files_are_checked_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be used .*No such file"):
         TokenFile(tmp_path / "none")
     (tmp_path / "empty").write_text("\n\n")
-    with pytest.raises(UsageError, match="holds no token"):
+    with pytest.raises(UsageError, match="has no token"):
         TokenFile(tmp_path / "empty")
 
 
@@ -94,5 +94,5 @@ def test_tokens_may_be_known_by_their_hashes() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "first", "0" * 63, "0" * 65, "0" * 64 + ",", "g" * 64])
 def test_what_is_no_hash_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="HASHES must be SHA-256"):
+    with pytest.raises(UsageError, match="HASHES must be comma-separated SHA-256"):
         TokenHashes(text, "HASHES")

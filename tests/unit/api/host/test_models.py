@@ -367,7 +367,7 @@ async def test_each_model_has_room_of_its_own(hosting: Any) -> None:
         model.engine.pause()
     waiting = asyncio.create_task(complete(hosting, "small"))
     await small.engine.until(lambda: bool(small.engine.running))
-    with pytest.raises(openai.InternalServerError, match=r"no more than 1 may \(--max-waiting\)"):
+    with pytest.raises(openai.InternalServerError, match=r"the limit is 1 \(--max-waiting\)"):
         await complete(hosting, "small")
     other.engine.resume()
     assert await complete(hosting, "other") == "Hello!"

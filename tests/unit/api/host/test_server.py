@@ -145,7 +145,7 @@ def test_without_tokens_it_starts_on_loopback_only(tmp_path: Path) -> None:
                 assert make_guard(HostConfig(), listener).is_open
             else:
                 with pytest.raises(
-                    UsageError, match=r"open to everybody who reaches 0\.0\.0\.0: give --host-token-file"
+                    UsageError, match=r"open to every client that reaches 0\.0\.0\.0; set --host-token-file"
                 ):
                     make_guard(HostConfig(), listener)
 

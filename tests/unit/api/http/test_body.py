@@ -50,7 +50,7 @@ def test_a_model_that_is_not_utf_8_is_no_json_however_long_the_body_is(size: int
 @pytest.mark.parametrize("value", ["[]", "{}", '""', '{"a":[]}'])
 def test_a_body_of_very_many_values_is_refused_before_it_is_decoded(value: str) -> None:
     content = f'{{"model": "fake", "prompt": "a", "metadata": [{",".join([value] * (MAX_VALUES + 1))}]}}'.encode()
-    with pytest.raises(ApiError, match=f"more than {MAX_VALUES} texts, lists and objects") as refused:
+    with pytest.raises(ApiError, match=f"more than {MAX_VALUES} strings, lists and objects") as refused:
         parse(content, CompletionRequest)
     assert refused.value.status == 400
 

@@ -277,7 +277,7 @@ async def test_the_page_needs_no_network_and_leaves_nothing_out(fresh: Any) -> N
 
 
 def test_markup_in_a_document_is_text() -> None:
-    hurt = json.loads(json.dumps(DOCUMENT).replace("Answer a chat.", "<script>alert(1)</script>"))
+    hurt = json.loads(json.dumps(DOCUMENT).replace("Generate the next message of a chat.", "<script>alert(1)</script>"))
     assert "<script>" not in page(hurt)
     assert "&lt;script&gt;" in page(hurt)
 

@@ -119,7 +119,7 @@ async def test_an_assistant_may_have_refused(talk: Talk) -> None:
         ("content", {"role": "user", "content": [text("a"), refusal]}),
         ("output", {"type": "function_call_output", "call_id": "c", "output": [text("a"), refusal]}),
     ):
-        with pytest.raises(openai.BadRequestError, match="only an assistant refuses") as refused:
+        with pytest.raises(openai.BadRequestError, match="only messages of the assistant may have a refusal") as refused:
             await talk.create(input=[item])
         assert refused.value.param == f"input[0].{where}[1].type"
 
@@ -287,7 +287,7 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0]", "'web_search' are not supported"),
         ({"tools": [WEATHER, {"type": "mcp", "server_label": "l"}]}, "tools[1]", "'mcp'"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice", "'file_search'"),
-        ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"tool_choice": "required"}, "tool_choice", "it needs 'tools'"),
         ({"tools": [TIME], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice", "no tool 'x'"),
         (
             {
@@ -304,7 +304,7 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
             "uniqueItems",
         ),
         ({"top_logprobs": 2}, "top_logprobs", "'include'"),
-        ({"background": True, "store": False}, "background", "must be kept"),
+        ({"background": True, "store": False}, "background", "must be stored"),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options", "'stream'"),
         ({"temperature": -1}, "temperature", ""),
         ({"max_output_tokens": 0}, "max_output_tokens", ""),

@@ -160,7 +160,7 @@ async def test_what_does_not_fit_says_that_it_is_not_kept(run_server: Any) -> No
         assert large.to_dict()["store"] is False
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(large.id)
-        with pytest.raises(openai.InternalServerError, match="cannot be kept") as refused:
+        with pytest.raises(openai.InternalServerError, match="cannot be stored") as refused:
             await client.responses.create(model="fake", input="a" * 3000, background=True)
         assert refused.value.status_code == 507
         running.engine.answer = b"a" * 3000
@@ -169,7 +169,7 @@ async def test_what_does_not_fit_says_that_it_is_not_kept(run_server: Any) -> No
         async with asyncio.timeout(60):
             while (found := await client.responses.retrieve(background.id)).status in ("queued", "in_progress"):
                 continue
-        assert (found.status, found.error.message) == ("failed", "The response cannot be kept.")
+        assert (found.status, found.error.message) == ("failed", "The response cannot be stored; the store is full or cannot be written.")
         assert running.server.state.in_flight == 0
 
 

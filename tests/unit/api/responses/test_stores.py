@@ -235,7 +235,7 @@ def test_a_file_that_is_no_store_is_refused(path: Path, damage: str) -> None:
             SqliteStore(path, BOUNDS).close()
             with closing(sqlite3.connect(path)) as other:
                 other.execute("PRAGMA user_version = 99")
-    with pytest.raises(UsageError, match=r"--response-store .* give another file"):
+    with pytest.raises(UsageError, match=r"--response-store .* choose another file"):
         SqliteStore(path, BOUNDS)
 
 
@@ -256,7 +256,7 @@ async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest
     await store._do(lambda: backend._file.execute("PRAGMA query_only = 1").close())
     with caplog.at_level(logging.WARNING):
         assert not await store.put(kept("resp_2"))
-    assert "resp_2 cannot be kept" in caplog.text
+    assert "resp_2 cannot be stored" in caplog.text
     await store.close()
 
 

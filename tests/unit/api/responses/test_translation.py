@@ -140,7 +140,7 @@ def test_an_error_of_another_kind_is_not_tried_again() -> None:
 
 def test_a_conversation_has_as_many_messages_as_a_chat() -> None:
     items = [item("user" if number % 2 else "assistant", number) for number in range(4098)]
-    with pytest.raises(ApiError, match="4096 is the most"):
+    with pytest.raises(ApiError, match="above the limit of 4096"):
         chat_of(request(), items)
 
 

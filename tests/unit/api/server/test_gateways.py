@@ -130,7 +130,7 @@ def replace(file: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [("", "holds no credential"), (" \n", "holds no credential"), ("0123456789abcdef\nshort\n", "credential 2"),
+    [("", "has no credential"), (" \n", "has no credential"), ("0123456789abcdef\nshort\n", "credential 2"),
      ("two words of sixteen", "credential 1")],
 )  # fmt: skip
 def test_a_file_without_credentials_is_refused_and_not_quoted(tmp_path: Path, content: str, what: str) -> None:

@@ -107,7 +107,7 @@ def test_the_command_line_and_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert (found["/v1/chat/completions"], found["/tokenize"], found["/v1/score"]) == (64 << 20, 1 << 10, 3 << 10)
     assert found["/v1/files"] == BODY_BYTES["/v1/files"]
     monkeypatch.setenv(VARIABLE, "/v1/audio=1KiB")
-    with pytest.raises(UsageError, match="PLIMSOLL_MAX_BODY_BYTES: '/v1/audio' is none of /v1/chat"):
+    with pytest.raises(UsageError, match="PLIMSOLL_MAX_BODY_BYTES: '/v1/audio' must be one of /v1/chat"):
         parse()
 
 

@@ -61,7 +61,7 @@ def test_vectors_come_from_the_same_server(serve: Callable[..., Served], tmp_pat
     served = serve("--dtype", "float32", model=tmp_path)
     answer = served.client.embeddings.create(model="tiny", input=asked)
     assert np.abs(np.array([each.embedding for each in answer.data]) - expected).max() < 1e-6
-    with pytest.raises(openai.BadRequestError, match=r"served for the task 'embed'.*/v1/embeddings"):
+    with pytest.raises(openai.BadRequestError, match=r"serves the task 'embed'.*/v1/embeddings"):
         served.client.completions.create(model="tiny", prompt="a")
     served.process.terminate()
     assert served.end() == 0

@@ -52,7 +52,7 @@ async def test_one_more_than_may_wait_is_told_to_come_back(small: Any, endpoint:
         "chat": partial(client.chat.completions.create, messages=HELLO),
         "completions": partial(client.completions.create, prompt="b"),
     }[endpoint]
-    with pytest.raises(openai.InternalServerError, match=r"overloaded: 3 answers wait.*no more than 3") as caught:
+    with pytest.raises(openai.InternalServerError, match=r"overloaded: 3 choices wait.*the limit is 3") as caught:
         await one_more(model="fake", stream=stream)
     assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
     assert caught.value.response.headers["retry-after"] == "5"
@@ -104,7 +104,7 @@ async def test_several_answers_need_as_many_seats(small: Any) -> None:
 
 
 async def test_more_at_once_than_ever_fit_is_a_mistake_of_the_request(small: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"asks for 4 answers.*--max-waiting\): send fewer") as caught:
+    with pytest.raises(openai.BadRequestError, match=r"asks for 4 choices.*--max-waiting\); ask for fewer") as caught:
         await small.openai().completions.create(model="fake", prompt=["a", "b"], n=2)
     assert (caught.value.param, small.engine.asked) == ("n", [])
     assert 'plimsoll_refused_total{model="fake"} 0.0' in await metrics(small)
@@ -139,7 +139,7 @@ async def test_prompts_that_wait_count_by_their_tokens(narrow: Any) -> None:
     prompts = [[1] * 12, [2] * 12]
     waiting = [asyncio.create_task(client.completions.create(model="fake", prompt=p)) for p in prompts]
     await wait_for(narrow, 2)
-    with pytest.raises(openai.InternalServerError, match=r"prompts of 24 tokens wait.*no more than 30 may") as caught:
+    with pytest.raises(openai.InternalServerError, match=r"prompts of 24 tokens wait.*the limit is 30 ") as caught:
         await client.completions.create(model="fake", prompt=[3] * 7)
     assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
     assert caught.value.response.headers["retry-after"] == "5"
