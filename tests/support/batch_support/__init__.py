@@ -1,1 +1,1 @@
-"""What tests of batches share."""
+"""Shared helpers for tests of batches."""

@@ -1,7 +1,7 @@
 """`python killed.py TOKENIZER INPUT OUTPUT TIMES SEED`: a batch that is killed at random instants.
 
-A run is a fork that SIGKILL ends at one of its calls that change the disk: before it, after it or, where it writes,
-when half is written. Prints how many were killed so.
+A run is a fork that SIGKILL ends at one of its calls that change the disk: before the call, after it, or in the
+middle of a write. Prints how many runs were killed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Killer:
 
 
 def forked(config: offline.BatchConfig, loader: Loader, at: int, when: int) -> tuple[int, int]:
-    """The status of a run that ends at a call, and how many it had made where it came to its end."""
+    """Return the status of a run that is killed at a call, and the number of its calls if it completed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,5 @@
-"""A stand-in for an engine: it answers a prompt with its own tokens, the last one first, and a draw of the seed."""
+"""An engine for tests: it answers a prompt with the prompt's tokens in reverse order, and a random number from the
+seed."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ INFO = EngineInfo(
     max_sequences=64,
 )
 TURNS = 7
-"""An answer takes up to so many turns of the loop: rows end in another order than they began in."""
+"""An output takes up to this many turns of the loop, so rows end in another order than they began."""
 
 
 class Mirror:
-    """Keeps what it was asked."""
+    """An engine that records its requests."""
 
     def __init__(self) -> None:
         self.info = INFO
@@ -63,7 +64,7 @@ class Mirror:
 
 
 class Loader:
-    """Gives a mirror for a model; `mirrors` are those that it gave."""
+    """Creates a mirror for a model and records it in `mirrors`."""
 
     def __init__(self, tokenizer_folder: Path) -> None:
         files = ModelFiles(name="m", root=tokenizer_folder, format="safetensors", config={}, weights=())
@@ -78,7 +79,7 @@ class Loader:
 
 
 class Silent:
-    """A board that nobody looks at."""
+    """A board that shows nothing."""
 
     def begin(self, total: int, resumed: int) -> None:
         self.total, self.resumed, self.rows = total, resumed, 0

@@ -1,4 +1,4 @@
-"""A stand-in for a residency Host: models sleep until a test wakes them, and operations are kept for it to see."""
+"""A residency Host for tests: models sleep until a test wakes them, and operations are recorded."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -32,7 +32,7 @@ class FakeModel:
 
 
 class FakeHost:
-    """`engine_of` makes a model's engine when it wakes. `retry_after` is what `refuse` says."""
+    """`engine_of` makes a model's engine when it wakes. `retry_after` is the delay that `refuse` sets."""
 
     def __init__(self, engine_of: Callable[[], Any], files: ModelFiles | None = None) -> None:
         self._engine_of = engine_of
@@ -52,7 +52,7 @@ class FakeHost:
         self._serial = 0
         self._news = asyncio.Event()
 
-    # What a test does.
+    # Actions of a test.
 
     def add(self, name: str, *served: str, **spec: Any) -> FakeModel:
         parsed = ModelName.parse(name)
@@ -95,7 +95,7 @@ class FakeHost:
             while not condition():
                 await self._news.wait()
 
-    # What the server asks.
+    # The interface for the server.
 
     async def start(self) -> None:
         self.started = True

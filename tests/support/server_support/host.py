@@ -1,4 +1,4 @@
-"""`plimsoll host` as a process of its own."""
+"""`plimsoll host` in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ START_SECONDS = 240
 
 @dataclass(frozen=True)
 class HostProcess:
-    """A `plimsoll host` that runs."""
+    """A running `plimsoll host`."""
 
     process: subprocess.Popen[bytes]
     url: str
-    """Of the API of the models."""
+    """Port of the API of the models."""
     host_url: str
-    """Of the host's own API."""
+    """Port of the host API."""
 
     def family(self) -> list[psutil.Process]:
-        """The host's own children, and theirs: its engines and those that stand by."""
+        """Return the host's child processes and theirs: engines and standby processes."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
@@ -36,9 +36,8 @@ class HostProcess:
 def running_host(
     log: Path, *options: str, environment: Mapping[str, str] = os.environ, address: str = "127.0.0.1"
 ) -> Iterator[HostProcess]:
-    """A host that is ready, on this address; it is killed in the end, and its engines end with it. `log` gets what it
-    says.
-    """
+    """Run a host on this address until it is ready; it is killed at the end, with its engines. `log` gets its
+    output."""
     command = [sys.executable, "-m", "plimsoll_runtime", "host", "--host-port", "0", *options]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)

@@ -1,4 +1,4 @@
-"""The values that OpenAI's own types name: each in a sample of its type that has nothing else but what it must have."""
+"""Samples of all values in OpenAI's types: each sample is a minimal value of its type with one variation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing_extensions import get_type_hints, is_typeddict
 
 SIMPLE: Mapping[Any, Any] = {str: "x", int: 1, float: 0.5, bool: True, object: {}, Any: {}}
 TAGS = ("type", "role")
-"""Fields that say which of several objects one is."""
+"""Fields that distinguish the members of a union."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """`place`: where it differs from the smallest value, such as `messages[][user].content[][text]`. Of an object of
-    several kinds the kind is a part of the place; of a value that a Literal names the place ends with it.
+    """A sample of a type.
+
+    `place` is where it differs from the minimal value, such as `messages[][user].content[][text]`. For a member of a
+    union its kind is part of the place; for a value of a Literal the place ends with it.
     """
 
     place: str
@@ -25,9 +27,8 @@ class Sample:
 
 
 def samples(kind: Any, place: str, given: Mapping[str, Any], within: tuple[Any, ...] = ()) -> Iterator[Sample]:
-    """The smallest sample of a type, then one for each value and each object in it. `given`: by the end of a place,
-    what stands there where the type does not say enough.
-    """
+    """Yield the minimal sample of a type, then one for each value and each object in it. `given` has values, by the
+    end of a place, for types that are too general."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Annotated, Required):
         yield from samples(inner[0], place, given, within)
@@ -41,7 +42,7 @@ def samples(kind: Any, place: str, given: Mapping[str, Any], within: tuple[Any, 
         yield from _objects(kind, place, given, within)
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         yield Sample(place, _of(place, given, {}))
-    elif origin is not None:  # Iterable, List and OpenAI's sequence that is no text
+    elif origin is not None:  # Iterable, List and OpenAI's sequence types other than str
         yield from (Sample(each.place, [each.value]) for each in samples(inner[0], f"{place}[]", given, within))
     else:
         yield Sample(place, _of(place, given, SIMPLE[kind]))
@@ -52,7 +53,7 @@ def _of(place: str, given: Mapping[str, Any], otherwise: Any) -> Any:
 
 
 def _origin(kind: Any) -> Any:
-    return get_origin(kind)  # which does not say that it may be Required
+    return get_origin(kind)  # this type does not accept Required
 
 
 def _objects(kind: Any, place: str, given: Mapping[str, Any], within: tuple[Any, ...]) -> Iterator[Sample]:
@@ -75,7 +76,7 @@ def _objects(kind: Any, place: str, given: Mapping[str, Any], within: tuple[Any,
 
 
 def fields_of(params: Any) -> Mapping[str, Any]:
-    """The fields of a request's parameters, which may be a union for whole answers and streams."""
+    """Return the fields of a request's parameters, which may be a union for complete responses and streams."""
     found: dict[str, Any] = {}
     for each in get_args(params) or (params,):
         found |= get_type_hints(each, include_extras=True)
@@ -83,5 +84,5 @@ def fields_of(params: Any) -> Mapping[str, Any]:
 
 
 def is_within(place: str, others: Iterable[str]) -> bool:
-    """Whether a place is one of these, or in one of them."""
+    """Return whether a place is one of these, or within one of them."""
     return any(place == each or place.startswith((f"{each}.", f"{each}[", f"{each}=")) for each in others)

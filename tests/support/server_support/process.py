@@ -1,4 +1,4 @@
-"""`plimsoll serve` as a process of its own."""
+"""`plimsoll serve` in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Served:
         return str(self.client.base_url).removesuffix("/v1/")
 
     def end(self) -> int:
-        """Read what it still says until it ends; its exit code."""
+        """Read the output until the process ends; return its exit code."""
         assert self.process.stderr is not None
         self.lines.extend(self.process.stderr)
         return self.process.wait(120)
 
     def until_it_says(self, words: str) -> None:
-        """Read what it says up to a line with these words."""
+        """Read the output up to a line with these words."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line)
@@ -52,7 +52,8 @@ class Served:
 
 @contextmanager
 def serving(model: Path | str, log: Path, *options: str) -> Iterator[Served]:
-    """A small model by the name "tiny", once it is ready; it is killed in the end. `log` gets its last words."""
+    """Serve a small model named "tiny" until it is ready; the server is killed at the end. `log` gets its last
+    output."""
     command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
     command += ["--kv-memory", "8MiB", "--threads", "1", *options]
     environment = os.environ | {"PLIMSOLL_TERMINATION_LOG": str(log)}

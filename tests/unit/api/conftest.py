@@ -1,4 +1,4 @@
-"""A server on loopback with a stand-in for the engine, and a tokenizer of one token a byte."""
+"""A server on loopback with a fake engine, and a tokenizer of one token a byte."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 BOS, EOS, USER, ASSISTANT = 256, 257, 258, 259
 SPECIALS = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
-VOCAB_SIZE = 264  # more than the tokenizer has: models pad
+VOCAB_SIZE = 264  # more than the tokenizer has, because models pad
 MAX_MODEL_LEN = 4096
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'forbidden' %}{{ raise_exception('no') }}{% endif %}"
@@ -57,7 +57,7 @@ TEMPLATE = (
 
 HIDDEN, INNER, HEADS, KV_HEADS, LAYERS = 64, 96, 4, 2, 2
 BROKEN = VOCAB_SIZE - 1
-"""A token whose embedding is not a number: whoever has it in the prompt has no logits."""
+"""A token whose embedding is not a number: a sequence with it has no finite logits."""
 TINY = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -146,10 +146,10 @@ def tiny_model(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 class FakeEngine:
-    """Answers every request with `answer`, a token a step, then the end token.
+    """Answers every request with `answer`, a token a step, then the EOS token.
 
     While `script` has texts, each request takes the next of them instead. With `paused`, a step waits for `resume`.
-    What was asked, what was aborted and what runs is kept for the tests.
+    Requests, aborts and running ids are recorded for the tests.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class FakeEngine:
         self.reset()
 
     def reset(self) -> None:
-        """Answer as at first, and forget what was asked."""
+        """Restore the initial answer, and forget the requests."""
         self.answer = b"Hello!"
         self.script: list[bytes] = []
         self.error: str | None = None
@@ -228,7 +228,7 @@ class FakeEngine:
         self._going.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something about requests to become true."""
+        """Wait for a condition on the requests to become true."""
         while not condition():
             self.changed.clear()
             await asyncio.wait_for(self.changed.wait(), 60)
@@ -309,19 +309,20 @@ class PoolingEngine(FakeEngine):
         return RequestOutput(request.request_id, finish_reason="stop", cached_tokens=1, vector=vector)
 
     def numbers(self, ids: list[int]) -> list[float]:
-        """What comes of a prompt: how long it is, and its ends. All of them are numbers that a float32 has."""
+        """Return the vector of a prompt: its length and its ends, all of which a float32 represents exactly."""
         return [len(ids) / 64, ids[0] / 256, ids[-1] / 256, 1.0]
 
 
 def entry(token_id: int, count: int) -> LogprobEntry:
-    """A log probability that tells its token; the first alternative is the token itself, then its neighbours."""
+    """Return a log probability that identifies its token; the first alternative is the token itself, then its
+    neighbours."""
     top = [((token_id + step) % 256, -0.01 * token_id - step) for step in range(count)]
     return LogprobEntry(token_id, -0.01 * token_id, 1, top) if token_id else LogprobEntry(0, -math.inf, 1, top)
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that listens, and ways to talk to it."""
+    """A listening server, and clients for it."""
 
     server: Server
     engine: FakeEngine
@@ -348,7 +349,7 @@ Load = Callable[[ServerConfig, ServerState], Awaitable[ServedModel]]
 
 @contextmanager
 def template(tokenizer: Tokenizer, source: str) -> Iterator[None]:
-    """The tokenizer has this chat template within the block."""
+    """Give the tokenizer this chat template within the block."""
     before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(source)
     try:
         yield
@@ -366,10 +367,10 @@ async def running_server(
     about: str | None = None,
     **options: object,
 ) -> AsyncIterator[Running]:
-    """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's
-    and ServingOptions'.
+    """Run a whole server with a fake engine, which computes vectors if `pooling` is set.
 
-    `recommended` is what the model's files say of sampling, and `about` what a person should know of it.
+    `options` are ServerConfig's and ServingOptions'. `recommended` are the sampling settings of the model's files,
+    and `about` its note for people.
     """
     engine = FakeEngine() if pooling is None else PoolingEngine(pooling)
 
@@ -424,7 +425,7 @@ async def shared(tokenizer: Tokenizer) -> AsyncIterator[Running]:
 
 @pytest.fixture
 def running(shared: Running) -> Running:
-    """The module's server, with its engine as it was at first. A test's loop must be the module's too."""
+    """The module's server, with its engine in the initial state. A test's loop must be the module's too."""
     shared.engine.reset()
     return shared
 
@@ -444,12 +445,12 @@ async def fresh(tokenizer: Tokenizer) -> AsyncIterator[Running]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def keep_server(tokenizer: Tokenizer) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
-    """For servers that a module keeps: `await keep_server(pooling=info)`."""
+    """Runs a server for the rest of a module: `await keep_server(pooling=info)`."""
     async with AsyncExitStack() as stack:
         yield lambda **options: stack.enter_async_context(running_server(tokenizer, **options))
 
 
 @pytest.fixture
 def run_server(tokenizer: Tokenizer) -> Callable[..., AbstractAsyncContextManager[Running]]:
-    """For servers that are not the usual one: `async with run_server(api_keys=("k",)) as server`."""
+    """Runs a server with other options: `async with run_server(api_keys=("k",)) as server`."""
     return partial(running_server, tokenizer)

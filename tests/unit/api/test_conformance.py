@@ -1,6 +1,5 @@
-"""Schemathesis reads the document and asks what it says may be asked, and what it says may not: every status, type and
-body that comes is one that the document has. The same through a gateway, by the gateway's own document.
-"""
+"""Schemathesis sends requests that the OpenAPI document allows and forbids: every status, type and body of a
+response must be in the document. Through a gateway, the gateway's own document applies."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ CHECKS: Any = [
     response_schema_conformance,
 ]
 BOUNDS = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-"""So many requests at each operation as the document has them, and as many that it forbids."""
+"""Requests that the document allows, and as many that it forbids, for each operation."""
 POOLED = {
     "/v1/embeddings": "embed",
     "/v1/score": "embed",
@@ -48,7 +47,7 @@ POOLED = {
     "/v2/rerank": "embed",
     "/v1/classify": "classify",
 }
-"""Tasks of the models that answer there."""
+"""Tasks of the models that serve the path."""
 INFOS = {
     "embed": PoolingInfo("embed", 4),
     "classify": PoolingInfo("classify", 3, labels=("bad", "good", "odd"), scale="softmax"),
@@ -57,7 +56,7 @@ INFOS = {
 
 @dataclass(frozen=True)
 class Front:
-    """Where to ask: an address for models of each task, and the document that is shown there."""
+    """Addresses of models for each task, and the OpenAPI document of the server."""
 
     urls: dict[str, str]
     document: dict[str, Any]
@@ -95,7 +94,7 @@ async def document_at(url: str) -> dict[str, Any]:
 
 
 def ask_all(front: Front) -> Counter[tuple[str, int]]:
-    """Ask at every operation; how often which status was answered. Raises what a check finds."""
+    """Send requests to every operation; return the count of each status. Raises what a check finds."""
     statuses: Counter[tuple[str, int]] = Counter()
     for result in schemathesis.openapi.from_dict(front.document).get_all_operations():
         assert isinstance(result, Ok)
@@ -114,7 +113,7 @@ def ask_all(front: Front) -> Counter[tuple[str, int]]:
 
 
 def ask(url: str, statuses: Counter[tuple[str, int]], case: Case[Any]) -> None:
-    """Ask once, most often for the model that there is."""
+    """Send one request, usually for the existing model."""
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         case.body["model"] = "fake"
     response = case.call(base_url=url, timeout=120)

@@ -1,4 +1,4 @@
-"""What chats and completions may ask for beside the usual: ranking, words that must not stand there, token ids, ..."""
+"""Further features of chats and completions: ranking, bad words, token ids, ..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every value and every object that OpenAI's types name is taken, save those that are refused on purpose."""
+"""Every value and every object in OpenAI's types is accepted, except those that are refused on purpose."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ GIVEN: dict[str, dict[str, Any]] = {
         "[function_call_output]": {"call_id": "x"},
     },
 }
-"""What OpenAI's types leave open, and what its pages say beside them."""
+"""Values that OpenAI's types leave open and its pages name."""
 BESIDE: dict[str, dict[str, dict[str, Any]]] = {
     "/v1/chat/completions": {
         "tool_choice": {"tools": [TOOL]},
@@ -105,7 +105,7 @@ BESIDE: dict[str, dict[str, dict[str, Any]]] = {
     "/v1/completions": {"stream_options": {"stream": True}},
     "/v1/responses": {"tool_choice": {"tools": [FLAT_TOOL]}, "stream_options": {"stream": True}},
 }
-"""Fields without which others make no sense."""
+"""Fields that others require."""
 TURN: list[dict[str, Any]] = [
     {"role": "user", "content": "a"},
     {"type": "function_call", "call_id": "x", "name": "x", "arguments": "{}"},
@@ -120,7 +120,7 @@ def body_of(path: str, name: str, value: Any) -> dict[str, Any]:
 
 
 async def refused_at(running: Any, path: str) -> dict[str, str]:
-    """Where a value or an object is refused, and with which words."""
+    """Return where a value or an object is refused, and with which words."""
     refused: dict[str, str] = {}
     async with running.http() as http:
         for name, kind in fields_of(PARAMS[path]).items():

@@ -1,4 +1,4 @@
-"""Everything around the two big endpoints: probes, models, tokens, keys, limits, errors."""
+"""Everything around the two main endpoints: probes, models, tokens, keys, limits, errors."""
 
 import asyncio
 import logging
@@ -110,7 +110,8 @@ async def test_a_body_that_stalls_is_given_up(running: Any, monkeypatch: pytest.
 
 
 async def test_a_head_that_does_not_end_is_given_up(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has sent nothing hears nothing: it would take it for the answer to its first request."""
+    """A connection without a request gets no response: the client would take it for the response to its first
+    request."""
     monkeypatch.setattr(protocol_module, "HEAD_SECONDS", 0.5)
     clients = []
     for number in range(20):
@@ -177,7 +178,7 @@ async def test_content_types(running: Any) -> None:
 @pytest.mark.parametrize("prefix", ["/v1", "/v1/", "//v1"])
 @pytest.mark.parametrize("end", ["", "/", "//"])
 async def test_doubled_and_trailing_slashes_change_no_path(running: Any, prefix: str, end: str) -> None:
-    """As a base URL that ends in a slash makes them."""
+    """Clients send such paths if their base URL ends in a slash."""
     async with running.http() as http:
         base = f"http://{http.base_url.host}:{http.base_url.port}"
         assert len((await http.get(f"{base}{prefix}/models{end}")).json()["data"]) == 2

@@ -23,7 +23,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def read_all(terminal: int) -> bytes:
-    """What was written there until nobody holds its other end any more."""
+    """Read everything until the other end is closed by all processes."""
     parts = []
     with contextlib.suppress(OSError):
         while part := os.read(terminal, 4096):

@@ -1,4 +1,4 @@
-"""Rows of files: what is none says so, and costs only itself."""
+"""Rows of files: an invalid row has an error and does not affect others."""
 
 from __future__ import annotations
 

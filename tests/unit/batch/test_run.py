@@ -1,4 +1,4 @@
-"""Many rows at once, an end that leaves nothing under way, and no row that waits for itself."""
+"""Many rows at the same time, an end that leaves no task, and no row that waits for itself."""
 
 from __future__ import annotations
 

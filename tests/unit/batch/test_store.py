@@ -1,4 +1,4 @@
-"""Whatever is killed and when, each row is in the files once, and in order where that was asked for."""
+"""Whatever is killed and when, each row is in the files once, and in order if requested."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lines(folder: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 class Stores(RuleBasedStateMachine):
-    """A store is opened, fed in any order, killed, and may lose what nothing has made safe."""
+    """A store that is opened, filled in any order, killed, and may lose what was not synced."""
 
     @initialize(ordered=st.booleans())
     def begin(self, ordered: bool) -> None:
@@ -74,7 +74,7 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """All that was flushed is there."""
+        """Kill the process: everything flushed is there."""
         self.store.flush()
         self.safe = set(range(ROWS)) - self.missing
         self.store.close()
@@ -82,7 +82,7 @@ class Stores(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lose_power(self, data: st.DataObject) -> None:
-        """All that was not synced may be gone, a part of a record as well."""
+        """Cut the power: everything that was not synced may be gone, also a part of a record."""
         self.store.flush()
         self.store.close()
         path = self._journal()

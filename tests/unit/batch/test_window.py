@@ -1,4 +1,4 @@
-"""In which order rows are asked: all of them, those that begin alike side by side, the longest first."""
+"""The order of rows: all of them, those with the same start next to each other, the longest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C waits for the end of a block, and comes then to whoever handles it."""
+"""Ctrl-C waits for the end of a block, and then calls the previous handler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRESSED = signal.SIGINT
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """The signals that a handler of somebody else has got."""
+    """The signals that the previous handler has received."""
     numbers: list[int] = []
     before = signal.signal(PRESSED, lambda number, frame: numbers.append(number))
     yield numbers
@@ -121,7 +121,7 @@ def test_a_block_that_holds_nothing(heard: list[int]) -> None:
 
 
 async def test_an_event_loop_hears_of_it_once() -> None:
-    """It is told of a signal by a file too, whoever handles it."""
+    """An event loop also gets a signal through a wake-up file."""
     heard: list[int] = []
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(PRESSED, heard.append, PRESSED)

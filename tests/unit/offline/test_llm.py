@@ -1,4 +1,4 @@
-"""The `LLM` class: what each request's urgency does to it, with a real engine over a tiny model."""
+"""The `LLM` class, with a real engine over a tiny model."""
 
 import gc
 import weakref
@@ -55,7 +55,7 @@ def test_logits_that_are_not_finite_leave_the_other_answers_alone(tmp_path: Path
 
 
 def test_without_parameters_the_models_files_say_how_to_sample(tmp_path: Path) -> None:
-    """`top_k` 1 is greedy; without it eight random answers differ."""
+    """`top_k` 1 is greedy; without it eight random outputs differ."""
     save_model(make_model("LlamaConfig", {}), tmp_path)
     (tmp_path / "generation_config.json").write_text('{"top_k": 1}')
     prompts = [[1, 2, 3]] * 8
@@ -90,7 +90,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_loaded(options: d
 
 
 class FailsOnce(GatheredBackend):
-    """Fails at the step that `countdown` says, in its middle, having left nonsense where its rows' values go."""
+    """Fails in the middle of the step given by `countdown`, with random values in its rows' cells."""
 
     name: ClassVar[str] = "fails-once"
     countdown: ClassVar[int]
@@ -123,7 +123,7 @@ class FailsOnce(GatheredBackend):
 def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
     overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a pool so small that blocks are copied, given up, spilt to a disk and restored in the very steps that fail."""
+    """In a cache so small that blocks are copied, evicted, spilled to disk and restored in the very steps that fail."""
     save_model(make_model("LlamaConfig", {}), tmp_path / "model")
     prompts = [[*range(1, 17), *range(3 + i % 2, 19), i] for i in range(6)] + [[5, 6, 7]]
     chosen = [
@@ -149,7 +149,7 @@ def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
         return texts
 
     expected = answers([GatheredBackend], tmp_path / "undisturbed")
-    # The first two steps are the warm-up's.
+    # The first two steps are the warm-up.
     for number in (1, 3, 4, 9, 20, 40):
         monkeypatch.setattr(FailsOnce, "countdown", number, raising=False)
         assert answers([FailsOnce, GatheredBackend], tmp_path / str(number)) == expected

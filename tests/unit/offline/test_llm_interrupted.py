@@ -1,4 +1,4 @@
-"""Ctrl-C anywhere in `LLM.generate`: the next call answers as if nothing had been."""
+"""Ctrl-C anywhere in `LLM.generate`: the next call answers as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 class CtrlC:
-    """Pressed when so many bytecodes of ours (of some files only, if so wanted) have been begun in this thread."""
+    """Presses Ctrl-C after a number of bytecodes (optionally of some files only) in this thread."""
 
     def __init__(self, when: int, files: frozenset[str] | None = None) -> None:
         self._when = when
@@ -45,7 +45,7 @@ class CtrlC:
         self.seen = 0
 
     def during(self, work: Callable[[], object]) -> bool:
-        """Whether it broke into the work. It may have been pressed when the work was done but for its last return."""
+        """Whether it interrupted the work. It may have come when only the last return was left."""
         sys.settrace(self._trace)
         try:
             work()
@@ -103,7 +103,7 @@ def check_usable(llm: LLM, expected: list[list[int]]) -> None:
 
 @pytest.fixture(scope="module")
 def whole(llm: LLM, expected: list[list[int]]) -> int:
-    """The bytecodes of a call that finds its prefixes cached."""
+    """Return the bytecodes of a call that finds its prefixes cached."""
     counting = CtrlC(0)
     assert not counting.during(lambda: ask(llm))
     return counting.seen
@@ -117,7 +117,7 @@ def test_anywhere(share: float, llm: LLM, expected: list[list[int]], whole: int)
 
 
 def test_everywhere_around_a_step(llm: LLM, expected: list[list[int]]) -> None:
-    """At every seventh bytecode of the core, which is more than one of each line, to the end of a call."""
+    """At every seventh bytecode of the core, which is more than one for each line, to the end of a call."""
     when = 1
     while True:
         pressed = CtrlC(when, CORE)

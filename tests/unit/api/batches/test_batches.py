@@ -1,4 +1,4 @@
-"""OpenAI's client uploads, makes a batch and reads its answers; what goes wrong costs what it must and no more."""
+"""OpenAI's client uploads files, creates batches and reads their results, also after failures."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ async def left(running: Any) -> list[str]:
 
 
 async def test_two_servers_share_a_folder(run_server: Any, tmp_path: Path) -> None:
-    """A batch is worked on by one of them, whichever was asked for it."""
+    """One of the servers runs the batch, whichever got the request."""
     shared = BatchOptions(tmp_path / "files", shared=True, at_once=4)
     async with run_server(batches=shared) as one, run_server(batches=shared) as other:
         names = [await begin(each.openai(), [line(number) for number in range(25)]) for each in (one, other, one)]
@@ -311,7 +311,7 @@ async def test_two_servers_share_a_folder(run_server: Any, tmp_path: Path) -> No
 
 
 async def test_lines_give_way_to_live_requests(run_server: Any, tmp_path: Path) -> None:
-    """While a client's request is in flight, a quarter of the lines are."""
+    """While a client's request is in flight, a quarter of the lines run."""
     async with run_server(batches=BatchOptions(tmp_path / "files", at_once=8)) as running:
         client = running.openai()
         running.engine.pause()
@@ -378,7 +378,7 @@ async def test_lines_are_counted(run_server: Any, kept: BatchOptions) -> None:
 
 
 async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOptions, tmp_path: Path) -> None:
-    """With keys of the gateway's, each of which has what is its own."""
+    """With the gateway's keys, each with its own files and batches."""
     keys = Keys(tmp_path)
     for name in KEYS:
         keys.add(name)
@@ -400,7 +400,8 @@ async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOp
 
 
 async def test_a_large_file_streams_through_the_gateway(run_server: Any, kept: BatchOptions) -> None:
-    """Larger than all that the gateway may hold: it finds who keeps files by what the model says, and keeps nothing."""
+    """The file is larger than the gateway's memory; the gateway finds its server by the answers of the models and
+    stores nothing."""
     piece, pieces = b"x" * (1 << 20), 160
     held: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What is no fault of a row is not its answer: a server that is full is asked again, a dead engine ends the run."""
+"""Failures that are not a row's fault: a full server is asked again, a dead engine ends the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROW = Row(0, 0, "in.jsonl", 1, 17, b'{"prompt": "ab"}')
 
 
 class Crowded(OneModel):
-    """It has no room, so many times."""
+    """A server that is full for a number of requests."""
 
     def __init__(self, model: ServedModel, times: int) -> None:
         super().__init__(model)

@@ -1,4 +1,4 @@
-"""What a gateway holds a key's batches to, minute by minute, whatever servers and gateways do."""
+"""A gateway's limits for a key's batches, minute by minute, whatever servers and gateways do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def terms(**limits: Any) -> KeyTerms:
 
 
 class Time:
-    """A clock that goes on only where somebody waits for it."""
+    """A clock that advances only while code waits for it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -49,7 +49,7 @@ LINES = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 80), st.floats(0, 
 async def test_no_minute_has_more(
     lines: list[tuple[int, int, float]], requests: int | None, tokens: int | None
 ) -> None:
-    """Of lines; and of tokens as they were expected, or turned out to be before the next line was asked."""
+    """Limits on lines, and on tokens as estimated or, once known, as counted."""
     time = Time()
     spending = Allowance(terms(requests_per_minute=requests, tokens_per_minute=tokens), time, time.pause)
     asked: list[tuple[float, int]] = []
@@ -111,7 +111,7 @@ def test_terms_that_are_none_are_no_clients_fault(text: str) -> None:
 
 @pytest.fixture
 def through_gateway(run_server: Any, tmp_path: Path) -> Callable[..., Awaitable[Any]]:
-    """A server behind a gateway with one key of these terms: what is asked of the client that has it."""
+    """A client of a server behind a gateway with one key of these terms."""
 
     async def run(fields: dict[str, Any], use: Callable[[openai.AsyncOpenAI, Any], Awaitable[Any]]) -> Any:
         keys = Keys(tmp_path)
@@ -153,7 +153,7 @@ async def test_of_many_that_come_at_once_no_more_are_open(through_gateway: Any) 
 
 
 async def test_lines_wait_for_their_minute(through_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 requests a minute 5 are for batches, and 2 for each of two that may be open."""
+    """Of 100 requests a minute, 5 are for batches: 2 for each of two batches that may be open."""
     monkeypatch.setattr(job, "KEEP_SECONDS", 0.05)
     monkeypatch.setattr(module, "MINUTE", 1e6)
     monkeypatch.setattr(module, "BEGINS_AFTER", 0.0)
@@ -186,7 +186,7 @@ async def test_a_line_beyond_the_limit_fails_and_no_other(
 
 
 async def test_a_model_that_the_key_may_not_use(through_gateway: Any) -> None:
-    """The gateway sees no line, so the server says it."""
+    """The gateway does not see lines, so the server refuses the model."""
 
     async def use(client: openai.AsyncOpenAI, running: Any) -> Any:
         return await ended(client, await begin(client, [line(0)])), running.engine.asked

@@ -1,4 +1,4 @@
-"""`plimsoll batch` without a model: what goes in comes out, in every format, whatever kills it."""
+"""`plimsoll batch` without a model: every format, and crashes at any point."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def loader(tokenizer_folder: Path) -> Loader:
 
 @pytest.fixture
 def batch(tmp_path: Path, loader: Loader) -> Any:
-    """Runs a batch in a folder of its own."""
+    """Run a batch in a folder of its own."""
 
     def run(given: str, output: str, **options: Any) -> Outcome:
         engine = EngineConfig(model="m", max_sequences=8)
@@ -344,7 +344,7 @@ def test_csv_is_read_as_written() -> None:
 
 
 def run_real(model: Path, lines: Sequence[Any], output: str, folder: Path, **options: Any) -> list[dict[str, Any]]:
-    """By a real engine in this process."""
+    """Run a batch with a real engine in this process."""
     (folder / "in.jsonl").write_bytes(jsonl(lines))
     engine = EngineConfig(model=str(model), threads=1, kv_memory="4MiB", max_model_len=256, max_sequences=4, **options)
     config = BatchConfig(engine, ("m",), str(folder / "in.jsonl"), folder / output)

@@ -1,4 +1,4 @@
-"""Whatever pieces a form comes in, its parts are the same; and what is no form is told, not kept."""
+"""A form has the same parts however it is split into chunks; invalid forms are refused and not stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll_runtime.api.batches.upload import (
     boundary_of,
 )
 
-# Bytes of which boundaries are made, so that data often begins like one.
+# Bytes that boundaries are made of, so that data often begins like one.
 DATA = st.lists(st.sampled_from([b"\r\n", b"--", b"b", b"-", b"\r", b"\n", b"x", b" "]), max_size=30).map(b"".join)
 
 
@@ -42,7 +42,7 @@ def parts_of(pieces: Iterable[bytes], boundary: bytes) -> list[tuple[str, str | 
     st.lists(st.integers(1, 9), min_size=1),
 )
 def test_pieces_make_no_difference(fields: list[tuple[str, str | None, bytes]], sizes: list[int]) -> None:
-    # A boundary that the data cannot have: it has no z.
+    # A boundary that the data cannot contain: it has no z.
     files = [(name, (filename, data)) for name, filename, data in fields]
     request = httpx.Request(
         "POST", "http://x", files=files, headers={"content-type": "multipart/form-data; boundary=bz"}

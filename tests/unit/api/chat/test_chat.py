@@ -1,4 +1,4 @@
-"""Chat completions, asked by OpenAI's own client."""
+"""Chat completions, requested with OpenAI's own client."""
 
 import asyncio
 import json

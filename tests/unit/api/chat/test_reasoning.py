@@ -1,4 +1,4 @@
-"""Thoughts in chats: told apart whole and streamed, counted, bounded, switched, and given back to the template."""
+"""Reasoning in chats: complete and streamed, counted, limited, switched, and returned to the template."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def thinking(tokenizer: Tokenizer) -> AsyncIterator[Any]:
 
 
 async def ask(thinking: Any, answer: str, source: str = QWEN, **fields: Any) -> Any:
-    """The answer of a chat, or the JSON of its refusal."""
+    """Return the response of a chat, or the JSON of its error."""
     thinking.engine.reset()
     thinking.engine.answer = answer.encode()
     tokenizer = thinking.server.state.models.model.tokenizer
@@ -56,7 +56,7 @@ async def ask(thinking: Any, answer: str, source: str = QWEN, **fields: Any) -> 
 
 
 async def headers_of(thinking: Any, path: str, source: str, **fields: Any) -> Any:
-    """Of an answer."""
+    """Return the headers of a chat's response."""
     thinking.engine.reset()
     with template(thinking.server.state.models.model.tokenizer, source):
         async with thinking.http() as http:
@@ -220,13 +220,13 @@ async def test_what_cannot_be_told_is_refused(thinking: Any) -> None:
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 EITHER = PLAIN + "{% if thinking %}<think>{% endif %}"
-"""Does not think unless it is told to."""
+"""A template that reasons only if told to."""
 
 
 @pytest.mark.parametrize("effort", get_args(Effort))
 @pytest.mark.parametrize("stream", [False, True])
 async def test_effort_is_a_hint(thinking: Any, effort: str, stream: bool) -> None:
-    """A model without levels answers all the same, and the header names what it could not be told."""
+    """A model without levels answers, and the header names the ignored field."""
     for source in (PLAIN, QWEN, EITHER):
         headers = await headers_of(thinking, "/v1/chat/completions", source, reasoning_effort=effort, stream=stream)
         unheard = source == PLAIN or effort not in ("none", "medium")
@@ -236,7 +236,7 @@ async def test_effort_is_a_hint(thinking: Any, effort: str, stream: bool) -> Non
 
 
 async def test_effort_of_a_response_is_a_hint(thinking: Any) -> None:
-    """Named once, however often a conversation is shortened until it fits."""
+    """The field is named once, however often a conversation is shortened until it fits."""
     turns: list[Any] = [{"role": "user", "content": "x" * 900}, {"role": "assistant", "content": "y"}] * 8
     body = {"input": [*turns, *HELLO], "truncation": "auto", "reasoning": {"effort": "high"}, "mood": 1}
     headers = await headers_of(thinking, "/v1/responses", PLAIN, max_output_tokens=9, **body)
@@ -275,7 +275,7 @@ async def test_an_answer_of_a_form_begins_behind_its_thought(thinking: Any) -> N
 
 
 def budget(running: Any) -> int | None:
-    """Of the thoughts that the engine was asked for."""
+    """Return the reasoning budget in the engine's last request."""
     found: int | None = running.engine.asked[0].context.params.thought.budget
     return found
 

@@ -1,4 +1,4 @@
-"""What the server answered can be sent back as history, however the answer ended and whatever the template takes."""
+"""Output of the server can be sent back as history, however it ended and whatever the template accepts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLS = {
         "{{ c.function | tojson }}"
     ),
 }
-"""How templates show calls."""
+"""Formats of tool calls in templates."""
 RESULTS = {
     "with ids of nine characters": (
         "{% if m.role == 'tool' and m.tool_call_id | length != 9 %}{{ raise_exception('nine, please') }}{% endif %}"
@@ -75,7 +75,7 @@ def answer_of(chance: random.Random) -> str:
 
 
 def fields_of(chance: random.Random, answer: str, length: str, stop: str | None) -> dict[str, Any]:
-    """What makes the answer end: its own end, a number of tokens or, where an endpoint has one, a stop string."""
+    """Return what ends the output: the EOS token, a number of tokens or, if the endpoint has one, a stop string."""
     match chance.choice(ENDS):
         case "length":
             return {length: chance.randrange(1, len(answer.encode()) + 1)}
@@ -87,7 +87,7 @@ def fields_of(chance: random.Random, answer: str, length: str, stop: str | None)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=CALLS)
 async def served(request: Any, tokenizer: Tokenizer) -> AsyncIterator[tuple[str, Running]]:
-    """A server that refuses fields which it does not know, and how its template shows calls."""
+    """A server that refuses unknown fields, and the format of tool calls in its template."""
     with template(tokenizer, source(request.param)):
         async with running_server(tokenizer, strict_parameters=True) as running:
             yield request.param, running
@@ -115,7 +115,7 @@ def _events(text: str) -> list[Any]:
 
 
 def put_together(chunks: list[Any]) -> tuple[dict[str, Any], str]:
-    """The message that a chat's chunks add up to, as clients add them, and why it ended."""
+    """Return the message that a chat's chunks add up to, as clients add them, and its finish reason."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     calls: dict[int, dict[str, Any]] = {}
     reason = ""
@@ -163,7 +163,7 @@ async def test_a_chat_goes_on(ask: Ask, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_chat_in_the_form_before_goes_on(ask: Ask, served: tuple[str, Running], seed: int) -> None:
     if "ids" in served[0]:
-        return  # calls of this form have none
+        return  # calls of this format have none
     chance = random.Random(seed)
     answer = answer_of(chance)
     end = fields_of(chance, answer, "max_completion_tokens", "stop")
@@ -178,7 +178,7 @@ RESPONSE_TOOLS = [{"type": "function", **function} for function in FUNCTIONS]
 
 
 def check_items(response: Any) -> list[Any]:
-    """The results of a response's calls."""
+    """Check the results of a response's calls."""
     calls = [item for item in response["output"] if item["type"] == "function_call"]
     for call in calls:
         assert call["status"] == ("completed" if is_whole(call["arguments"]) else "incomplete")
@@ -232,7 +232,7 @@ async def test_a_message_goes_on(ask: Ask, seed: int) -> None:
 
 
 async def test_templates_are_given_what_was_written() -> None:
-    """An object or a list by its value, other text as it is: nothing that the model wrote is lost."""
+    """An object or a list by its value, other text unchanged: no output of the model is lost."""
     written = ['{"city": "Kö', "[1, 2]", "3", "so", '{"a": "\\ud83d"}', "", '{"a": 1}']
     calls = [{"id": "c", "function": {"name": "f", "arguments": text}} for text in written]
     first, objects, texts, *_ = forms_of([{"role": "assistant", "content": "", "tool_calls": calls}])

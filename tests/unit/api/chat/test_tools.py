@@ -1,4 +1,4 @@
-"""Tools: what the model is shown and kept to, and what clients are told of its calls, whole and streamed."""
+"""Tools: the prompt and the constraint of the model, and its calls for clients, complete and streamed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ARGUMENTS = {"city": "Köln", "days": 3}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def calling(tokenizer: Tokenizer) -> AsyncIterator[Any]:
-    """A server whose model writes calls as Hermes does."""
+    """A server whose model writes tool calls in the format of Hermes."""
     with template(tokenizer, TEMPLATE):
         async with running_server(tokenizer) as running:
             yield running
@@ -71,7 +71,7 @@ async def test_a_call(calling: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
 async def test_some_tools_may_be_called(calling: Any, mode: str) -> None:
-    """The model is shown these alone, and must call one of them where the mode says so."""
+    """The model sees only these tools, and must call one of them if the mode says so."""
     allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "get_time"}}]}
     answer = await ask(calling, OTHER, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
     assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["get_time"]
@@ -173,7 +173,7 @@ CUTS: list[tuple[dict[str, Any], str, str, bool]] = [
         True,
     ),
 ]
-"""What cuts `CALL`, why the answer ends then, what is left of its arguments, and whether they are cut."""
+"""What cuts off `CALL`, the finish reason, the rest of its arguments, and whether they are cut off."""
 
 
 @pytest.mark.parametrize(("cut", "reason", "arguments", "is_cut"), CUTS)
@@ -195,7 +195,7 @@ async def test_a_call_that_is_cut_is_marked(
 
 
 async def test_the_last_call_says_why_an_answer_ends(calling: Any) -> None:
-    """A call before it may be broken: that one is marked, and the other is to be carried out."""
+    """An earlier call may be incomplete: it is marked, and the last call is to be run."""
     broken = '<tool_call>\n{"name": "get_weather", "arguments": {"city": oops}}\n</tool_call>\n'
     for answer, marks, reason in (
         (broken + OTHER, ["incomplete", None], "tool_calls"),
@@ -308,7 +308,7 @@ async def test_a_schema_that_cannot_be_enforced_and_need_not_be(calling: Any) ->
     [("auto", '{"a": 5}', 0), ("auto", CALL, 1), ("required", CALL, 1)],
 )
 async def test_an_answer_of_a_form_or_a_call(calling: Any, choice: str, answer: str, calls: int) -> None:
-    """A call that is required is no answer of the form."""
+    """With a required call, output in the format is no valid answer."""
     form = {"type": "object", "properties": {"a": {"type": "integer"}}}
     kept: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": form}}
     found = await ask(calling, answer, tool_choice=choice, response_format=kept)
@@ -340,7 +340,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "ends by its grammar"),
     ({"messages": assistant(5)}, "messages[0].tool_calls[0].function.arguments", "valid string"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "which call"),
-    ({"messages": [{**assistant("{}")[0], "role": "user"}]}, "messages[0].tool_calls", "only messages of the assistant"),
+    (
+        {"messages": [{**assistant("{}")[0], "role": "user"}]},
+        "messages[0].tool_calls",
+        "only messages of the assistant",
+    ),
 ]
 
 

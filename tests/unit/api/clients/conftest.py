@@ -1,6 +1,6 @@
-"""A real server of a tiny model, one with stand-ins for engines, a gateway before each, and clients of their own.
+"""A server of a tiny model, one with fake engines, a gateway for each, and clients in environments of their own.
 
-Servers and gateways of this process run on a loop beside the tests, so that clients may be synchronous.
+Servers and gateways of this process run on a loop in another thread, so that clients may be synchronous.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..conftest import running_server
 
 HERE = Path(__file__).parent
 CLIENTS = Path(sys.prefix) / "clients"
-"""Where `make clients` puts what does not go with the project's own packages."""
+"""Where `make clients` installs packages that conflict with the project's own."""
 
 HINT = "not installed: make clients"
 SECONDS = 240
-"""A client that takes longer hangs."""
+"""Seconds after which a client counts as hung."""
 
 AS_HERMES = (
     "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}{{ m.content or '' }}"
@@ -43,7 +43,7 @@ WAYS = ("directly", "through the gateway")
 
 @dataclass(frozen=True)
 class Ways:
-    """A server's address, and that of the gateway before it; to clients, both are one."""
+    """The addresses of a server and of the gateway in front of it; clients see no difference."""
 
     server: str
     gateway: str
@@ -60,7 +60,7 @@ def portal() -> Iterator[BlockingPortal]:
 
 @pytest.fixture(scope="session")
 def tiny_that_calls(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, with a template that says how its tools are called."""
+    """The tiny model, with a template that has a tool-call format."""
     folder = Path(shutil.copytree(tiny_model, tmp_path_factory.mktemp("clients") / "tiny"))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": AS_HERMES}))
@@ -79,13 +79,13 @@ def tiny(tiny_that_calls: Path, portal: BlockingPortal, tmp_path_factory: pytest
 
 @pytest.fixture(params=WAYS)
 def url(request: pytest.FixtureRequest, tiny: Ways) -> str:
-    """Where a client finds "tiny", a real model."""
+    """Return the URL of "tiny", a real model."""
     return tiny.url(request.param)
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A server whose engine does what a test says, and the gateway before it."""
+    """A server whose engine writes what a test says, and the gateway in front of it."""
 
     running: Any
     ways: Ways
@@ -95,19 +95,19 @@ class StandIn:
         self.running.engine.answer = text.encode()
 
     def follows(self, *texts: str) -> None:
-        """Answer each request with the next of these texts."""
+        """Set the texts that answer the next requests, one each."""
         self.running.engine.reset()
         self.running.engine.script = [text.encode() for text in texts]
 
     @property
     def shown(self) -> str:
-        """What the model was shown last."""
+        """Return the last prompt of the model."""
         return bytes(token for token in self.running.engine.asked[-1].prompt_token_ids if token < 256).decode()
 
 
 @asynccontextmanager
 async def standing_in(tokenizer: Tokenizer, **options: Any) -> AsyncIterator[StandIn]:
-    """Its model writes calls as Hermes does; `options` are those of `running_server`."""
+    """A server whose model writes tool calls in the format of Hermes; `options` are those of `running_server`."""
     before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(AS_HERMES)
     try:
         async with (
@@ -120,19 +120,19 @@ async def standing_in(tokenizer: Tokenizer, **options: Any) -> AsyncIterator[Sta
 
 
 def client_python(package: str) -> str:
-    """The interpreter of the environment that has a package, or the test is skipped."""
+    """Return the interpreter of the environment with a package, or skip the test."""
     if not any(CLIENTS.glob(f"lib/python*/site-packages/{package}")):
         pytest.skip(f"{package} is {HINT}")
     return str(CLIENTS / "bin" / "python")
 
 
 def run_client(*command: str | Path, **environment: str) -> Any:
-    """What a client in a process of its own says as JSON, on the last line of its output."""
+    """Run a client in a process of its own; return the JSON on the last line of its output."""
     return run_client_within(SECONDS, *command, **environment)
 
 
 def run_client_within(seconds: float, *command: str | Path, **environment: str) -> Any:
-    """The same of one that may take so long."""
+    """Run a client with a time limit, like `run_client`."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
         command, env=os.environ | offline | environment, capture_output=True, text=True, timeout=seconds, check=False

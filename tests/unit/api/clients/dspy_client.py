@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are not fetched
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # do not fetch prices
 
 import dspy
 from client_support.weather import HEARD, Forecast, get_weather

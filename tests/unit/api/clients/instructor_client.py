@@ -1,7 +1,7 @@
-"""Asks a server for typed answers as `instructor`'s users do; run by the environment that has it.
+"""Requests typed output as `instructor`'s users do; runs in the environment that has it.
 
-`instructor_client.py WHAT MODEL MODES URL...` says as JSON what each URL gave in each mode: WHAT is "one", or "many" in
-an answer.
+`instructor_client.py WHAT MODEL MODES URL...` prints as JSON what each URL returned in each mode: WHAT is "one", or
+"many" objects in an output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Berth(BaseModel):
 
 
 class Doubted(Ship):
-    """A ship that nobody believes in when they first hear of it."""
+    """A ship whose first answer always fails validation."""
 
     heard: int = Field(ge=0, le=0, default=0)
 

@@ -1,7 +1,8 @@
-"""Asks a server as litellm's users do; run by the environment that has it.
+"""Sends requests as litellm's users do; runs in the environment that has it.
 
 `litellm_client.py FILE`: the file has a list of requests as JSON, each with `way` (a function of litellm) and its
-arguments. Says as JSON the class of each one's error, empty for none, and the header Retry-After of its answer.
+arguments. Prints as JSON the class of each request's error, empty for none, and the header Retry-After of its
+response.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are not fetched
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # do not fetch prices
 
 import litellm
 import openai

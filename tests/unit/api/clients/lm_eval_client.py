@@ -1,7 +1,7 @@
-"""Scores a model with lm-eval's `hf` and, over HTTP, its `local-completions`; run by the environment that has it.
+"""Scores a model with lm-eval's `hf` and, over HTTP, its `local-completions`; runs in the environment that has it.
 
-`lm_eval_client.py SOURCE MODEL TASKS URL [URL...]` says as JSON, for "hf" and for each URL, what each task came to.
-SOURCE is a folder, or a GGUF file, which Transformers reads for `hf`, its tokenizer for both.
+`lm_eval_client.py SOURCE MODEL TASKS URL [URL...]` prints as JSON, for "hf" and for each URL, the result of each
+task. SOURCE is a folder, or a GGUF file, which Transformers reads for `hf`, and its tokenizer for both.
 """
 
 from __future__ import annotations

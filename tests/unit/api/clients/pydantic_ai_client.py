@@ -23,7 +23,7 @@ def loop(model: Any) -> dict[str, Any]:
 
 
 def cut(model: Any) -> dict[str, Any]:
-    """The call is cut; the next request has it in its history."""
+    """The call is cut off; the next request has it in its history."""
     HEARD.clear()
     agent = Agent(model, tools=[get_weather], retries=0)
     with capture_run_messages() as messages:
@@ -46,7 +46,7 @@ def long(model: Any) -> str:
 
 
 def typed(model: Any) -> dict[str, Any]:
-    """As `response_format`, strict or not, and as the arguments of a tool."""
+    """Typed output as `response_format`, strict or not, and as the arguments of a tool."""
     asked: dict[str, Any] = {
         "form": NativeOutput(Forecast),
         "strict form": NativeOutput(Forecast, strict=True),

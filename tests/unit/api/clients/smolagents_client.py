@@ -38,7 +38,7 @@ def long(url: str) -> str:
 
 
 def typed(url: str) -> dict[str, Any]:
-    """The schema that `CodeAgent` asks for: a thought and a program."""
+    """The schema that `CodeAgent` requests: a thought and a program."""
     asked = [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}]
     asking = model(url, "tiny", response_format=CODEAGENT_RESPONSE_FORMAT, max_tokens=1500)
     for seed in range(8):  # its strings have any length, and a model of random weights may not end one in time

@@ -1,4 +1,4 @@
-"""`instructor` asks for pydantic models: one, nested, doubted and asked for again, in parts, and many in an answer."""
+"""`instructor` requests pydantic models: one, nested, rejected and requested again, in parts, and many in an output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIPS = [{"name": "Argo", "masts": 1, "flags": ["red"]}, {"name": "Fram", "masts
 
 
 async def test_many_in_an_answer(tokenizer: Tokenizer) -> None:
-    """As lists, whole and streamed: their class is instructor's own, which forbids and requires nothing."""
+    """Lists, complete and streamed: their class is instructor's own and allows additional fields."""
     python = client_python("instructor")
     content = json.dumps({"tasks": SHIPS})
     call = f'<tool_call>\n{{"name": "IterableShip", "arguments": {content}}}\n</tool_call>'
@@ -32,7 +32,7 @@ async def test_many_in_an_answer(tokenizer: Tokenizer) -> None:
 
 
 def test_an_answer_is_what_was_asked_for(tiny: Ways) -> None:
-    """A model of random weights gives what the schema lets it; where its user doubts it, it is asked again."""
+    """A model of random weights writes what the schema allows; if validation fails, the client asks again."""
     python, modes = client_python("instructor"), (*FORMS, *CALLS)
     told = run_client(python, PROGRAM, "one", "tiny", ",".join(modes), tiny.server, tiny.gateway)
     assert list(told) == [tiny.server, tiny.gateway]

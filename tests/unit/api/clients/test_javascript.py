@@ -1,4 +1,4 @@
-"""OpenAI's JavaScript client, by Node: chats, streams, tools, responses, vectors, what is broken off, and errors."""
+"""OpenAI's JavaScript client, with Node: chats, streams, tools, responses, vectors, cancelled requests and errors."""
 
 from __future__ import annotations
 

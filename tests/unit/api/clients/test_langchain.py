@@ -1,4 +1,4 @@
-"""LangChain's client of OpenAI's API: chats, streams, tools, forms, batches, responses and vectors."""
+"""LangChain's client of OpenAI's API: chats, streams, tools, structured output, batches, responses and vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = SecretStr("none")
 
 
 class Forecast(BaseModel):
-    """What the weather will be."""
+    """The weather forecast."""
 
     sky: Literal["clear", "grey"]
     degrees: int = Field(ge=-60, le=60)
@@ -41,7 +41,7 @@ def get_weather(city: Literal["Bonn", "Rome"], days: Literal[1, 2] = 1) -> str:
 
 @pytest.fixture
 def asking(url: str) -> Iterator[dict[str, Any]]:
-    """Of any client; LangChain's own connections are kept for as long as the process lives."""
+    """A client without shared connections; LangChain keeps its own for the life of the process."""
     with httpx.Client() as http:
         yield {"model": "tiny", "base_url": f"{url}/v1", "api_key": KEY, "max_retries": 0, "http_client": http}
 
@@ -85,7 +85,7 @@ async def test_many_are_awaited(asking: dict[str, Any]) -> None:
 
 
 def test_tools_are_called(chat: ChatOpenAI) -> None:
-    """The model calls, hears what came of it, and goes on."""
+    """The model calls a tool, reads its result and continues."""
     calling = chat.bind_tools([get_weather], tool_choice="get_weather", strict=True, parallel_tool_calls=False)
     asked: list[Any] = [HumanMessage("Hi")]
     message = calling.invoke(asked)
@@ -105,7 +105,7 @@ def test_tools_are_called(chat: ChatOpenAI) -> None:
     assert after.response_metadata["finish_reason"] == "length"
 
 
-# LangChain writes down an answer of `openai` whose type does not say of what form it is.
+# LangChain logs a response of `openai` whose type does not say its format.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 def test_answers_have_a_form(chat: ChatOpenAI, method: Any) -> None:
@@ -158,7 +158,7 @@ def test_errors_are_openais(chat: ChatOpenAI) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_texts_become_vectors(tokenizer: Tokenizer, way: str) -> None:
-    """Without a tokenizer of OpenAI's: it would be fetched, and its tokens are none of the model's."""
+    """Without a tokenizer of OpenAI's, which would be fetched and has other tokens than the model."""
     async with httpx.AsyncClient() as http, standing_in(tokenizer, pooling=PoolingInfo("embed", 4)) as vectors:
         model = OpenAIEmbeddings(
             model="fake",

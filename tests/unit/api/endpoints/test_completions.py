@@ -118,7 +118,7 @@ async def test_a_prompt_is_scored(running: Any) -> None:
 async def test_offsets_point_into_the_text_that_is_returned(
     running: Any, prompt: Any, skipped: bool, text: str, offsets: list[int]
 ) -> None:
-    """Special tokens that are written in a prompt are in its text; those of token ids as `skip_special_tokens` says."""
+    """Special tokens written in a prompt are part of its text; those of token ids depend on `skip_special_tokens`."""
     running.engine.answer = b"Zy"
     body = {"extra_body": {"skip_special_tokens": skipped}, "max_tokens": 2, "logprobs": 0}
     choice = (await create(running, prompt=prompt, echo=True, **body)).choices[0]

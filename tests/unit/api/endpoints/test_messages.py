@@ -1,4 +1,5 @@
-"""Anthropic's Messages API by its official client: whole answers, streams, tools, thoughts, counts, models, errors."""
+"""Anthropic's Messages API with its official client: complete output, streams, tools, reasoning, counts, models,
+errors."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ OTHER = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tokenizer: Tokenizer) -> AsyncIterator[Any]:
-    """A server whose model writes calls as Hermes does."""
+    """A server whose model writes tool calls in the format of Hermes."""
     with template(tokenizer, TEMPLATE):
         async with running_server(tokenizer) as running:
             yield running
@@ -67,7 +68,7 @@ async def ask(client: anthropic.AsyncAnthropic, server: Any, answer: str = "Hell
 
 
 def shown(server: Any) -> str:
-    """What the model was last shown."""
+    """Return the last prompt of the model."""
     return bytes(token for token in server.engine.asked[-1].prompt_token_ids if token < 256).decode()
 
 
@@ -201,7 +202,7 @@ async def test_a_call(client: Any, server: Any) -> None:
 
 
 async def test_tools_as_coding_agents_describe_them(client: Any, server: Any) -> None:
-    """With words of JSON Schema that no grammar can enforce."""
+    """With keywords of JSON Schema that no grammar can enforce."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -397,7 +398,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305' are not supported"),
     ({"tools": [{"name": "f"}]}, "'tools[0].input_schema'"),
     ({"tools": [WEATHER | {"name": "a b"}]}, "'tools[0].name'"),
-    ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "other"}}, "'tool_choice': the request has no tool 'other'"),
+    (
+        {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "other"}},
+        "'tool_choice': the request has no tool 'other'",
+    ),
     ({"tool_choice": {"type": "any"}}, "'tool_choice': it needs 'tools'"),
     ({"tools": [WEATHER], "tool_choice": {"type": "some"}}, "'tool_choice'"),
     ({"tools": [WEATHER | {"input_schema": {"type": "array", "uniqueItems": True}, "strict": True}]}, "uniqueItems"),

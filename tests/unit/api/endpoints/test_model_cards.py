@@ -1,4 +1,4 @@
-"""What a model's card says of it."""
+"""The card of a model."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Vectors, scores, ranks and labels over HTTP: forms, bounds, and what a model says that is asked for other things."""
+"""Vectors, scores, ranks and labels over HTTP: formats, limits, and errors of models for other tasks."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ DOCUMENT = document()
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def servers(keep_server: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
-    """One for each task."""
+    """One server for each task."""
     found: dict[str, Any] = {info.task: await keep_server(pooling=info) for info in (EMBED, SCORE, LABELS)}
     return {**found, "generate": await keep_server()}
 
@@ -44,7 +44,7 @@ def embed(servers: dict[str, Any]) -> Any:
 
 
 async def post(server: Any, path: str, **body: Any) -> tuple[int, Any]:
-    """Status and answer, which is as the server's own document says."""
+    """Return status and body, which must match the server's OpenAPI document."""
     async with server.http() as http:
         answer = await http.post(path, json={"model": "fake"} | body)
     if answer.status_code == 200:
@@ -161,7 +161,7 @@ async def test_pairs_are_ranked_by_the_probability_of_yes(servers: dict[str, Any
         server, "/v1/rerank", query="who", documents=["long" * 9, {"text": "short"}, "mid" * 3], top_n=2
     )
     assert status == 200
-    # What speaks against a pair is its length: the fewer tokens, the better.
+    # The score of a pair depends on its length: the fewer tokens, the better.
     assert [each["index"] for each in answer["results"]] == [1, 2]
     assert answer["results"][0]["document"] == {"text": "short"}
     shortest, *_ = sorted((list(r.prompt_token_ids) for r in server.engine.asked), key=len)

@@ -1,4 +1,4 @@
-"""A prompt that is too long is refused in words by which clients recognise it, with the numbers, at every endpoint."""
+"""A prompt that is too long is refused with numbers and in words that clients recognise, at every endpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EMBEDDING: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 async def refused(running: Any, path: str, body: dict[str, Any]) -> str:
-    """The message."""
+    """Return the message of the error."""
     async with running.http() as http:
         answer = await http.post(path, json={"model": "fake"} | body)
     error = answer.json()["error"]
@@ -82,6 +82,6 @@ async def test_the_answer_counts_where_its_length_is_asked_for(running: Any) -> 
 
 
 async def test_a_text_that_is_not_even_tokenised_says_what_it_has_at_least(running: Any) -> None:
-    longest = 4 * len("<|assistant|>")  # the vocabulary's longest piece, with room for a normalizer
+    longest = 4 * len("<|assistant|>")  # the vocabulary's longest piece, with space for a normalizer
     message = await refused(running, "/v1/completions", {"prompt": HUGE})
     assert f"at least {-(-len(HUGE) // longest)} tokens ({len(HUGE)} characters)" in message

@@ -1,4 +1,4 @@
-"""An endpoint that generates, in as little as one needs: a body, what it asks of the engine, and how answers look."""
+"""A minimal endpoint that generates: a body, its engine requests, and the format of its output."""
 
 import json
 from functools import partial
@@ -21,13 +21,13 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
 class Shout(ModelFields):
-    """The body."""
+    """A request body."""
 
     words: list[str]
 
 
 class Loud(msgspec.Struct):
-    """The answer, and each event."""
+    """The response, and each event."""
 
     texts: list[str]
     tokens: int
@@ -59,7 +59,7 @@ def prepare(body: Shout, model: ServedModel, record: RequestRecord) -> Generatio
 
 
 async def ask(tokenizer: Any, engine: Any, **body: Any) -> tuple[list[bytes], RequestRecord]:
-    """What is sent of the answer to a body."""
+    """Return the response to a body, as sent."""
     received = [{"type": "http.request", "body": json.dumps({"model": "fake", **body}).encode()}]
 
     async def receive() -> Any:

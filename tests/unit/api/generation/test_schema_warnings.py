@@ -1,4 +1,4 @@
-"""Keywords that answers are not kept to are named in a header, and refused where `strict` is true."""
+"""Keywords that are not enforced are named in a header, and refused if `strict` is true."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_what_only_the_library_can_tell_is_left_out(calling: Any, kind: st
 
 
 async def test_of_one_that_becomes_too_long_there_is_no_other(calling: Any) -> None:
-    """Names that are listed become properties, each with its schema."""
+    """Required names become properties, each with a schema, which can make the schema too long."""
     listed = {"enum": [str(index) for index in range(24_000)]}
     names = {"type": "object", "propertyNames": listed, "additionalProperties": {"minLength": 1}}
     schema = CAUTIOUS["patterns that overlap"][0] | {"properties": {"names": names}}

@@ -1,4 +1,4 @@
-"""Stop strings that hold special tokens, at every endpoint that has stop strings."""
+"""Stop strings that contain special tokens, at every endpoint with stop strings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = [
     (["wo", "<|user|> t"], "One ", "<|user|> t"),
     (["e  t"], "On", "e  t"),
 ]
-"""Stop strings, the text before them, and which of them ended the answer."""
+"""Stop strings, the text before them, and the one that ends the output."""
 
 
 async def ask(running: Running, path: str, body: dict[str, Any], *, stream: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Answers kept to a schema, a pattern or a grammar, as clients ask for them."""
+"""Output constrained to a schema, a pattern or a grammar, as clients request it."""
 
 from __future__ import annotations
 

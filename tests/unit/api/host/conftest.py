@@ -1,4 +1,4 @@
-"""A whole server of a stand-in for a host, with both of its APIs on loopback."""
+"""A whole server of a fake host, with both of its APIs on loopback."""
 
 import asyncio
 import shutil
@@ -26,7 +26,7 @@ TOKEN = "full-token-1"
 
 @dataclass
 class Hosting:
-    """The server, and ways to talk to it. `read` has the files of each tokenizer that was read."""
+    """The server, and clients for it. `read` has the files of each tokenizer that was read."""
 
     server: HostServer
     host: FakeHost
@@ -81,7 +81,7 @@ async def running_host(host: FakeHost, folder: Path, *, tokens: bool = True, **o
 
 @pytest.fixture(scope="session")
 def model_folder(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As much of a model as finding its files asks for."""
+    """A folder with as much of a model as finding its files needs."""
     folder = tmp_path_factory.mktemp("model")
     shutil.copytree(tokenizer_folder, folder, dirs_exist_ok=True)
     (folder / "config.json").write_text("{}")
@@ -103,5 +103,5 @@ async def hosting(host: FakeHost, tmp_path: Path) -> AsyncIterator[Hosting]:
 
 @pytest.fixture
 def run_host(host: FakeHost, tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Hosting]]:
-    """For hosts that are not the usual one."""
+    """Runs a host with other options."""
     return partial(running_host, host, tmp_path)

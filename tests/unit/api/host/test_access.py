@@ -1,4 +1,4 @@
-"""Tokens in files: rotation, what cannot be read, who is let in."""
+"""Tokens in files: rotation, unreadable files, accepted and refused requests."""
 
 import os
 from hashlib import sha256
@@ -11,7 +11,7 @@ from plimsoll_runtime.errors import UsageError
 
 
 def replace(path: Path, content: str) -> None:
-    """As Kubernetes does: another file takes the name."""
+    """Replace a file as Kubernetes does, by renaming another one."""
     fresh = path.with_suffix(".new")
     fresh.write_text(content)
     fresh.rename(path)

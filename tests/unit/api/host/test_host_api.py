@@ -1,4 +1,4 @@
-"""The host API: who may ask, what is asked for, what is answered, and what is never logged."""
+"""The host API: tokens, requests, responses, and what is never logged."""
 
 import asyncio
 import logging
@@ -166,7 +166,7 @@ async def test_the_report_waits_for_news(hosting: Any) -> None:
     assert (await send(hosting, "GET", f"/report?after={now['sequence']}")).json() == now
     hosting.host.add("team/other")
     assert len((await waiting).json()["models"]) == 2
-    # Somebody who knows an instance of before must not wait until this one has caught up.
+    # A client of an earlier instance must not wait until this one has caught up.
     assert (await send(hosting, "GET", "/report?after=1000000&wait=20")).json()["sequence"] < 1000000
 
 

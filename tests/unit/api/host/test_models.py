@@ -103,7 +103,7 @@ async def test_what_the_host_refuses_has_its_status(hosting: Any) -> None:
 async def stream_lines(
     hosting: Any, started: "asyncio.Future[Any]", path: str = "/v1/completions", **fields: Any
 ) -> list[str]:
-    """The blocks of a stream; `started` gets its status as soon as it begins, or with other `fields` its headers."""
+    """Return the blocks of a stream; `started` gets its status when it starts, or with other `fields` its headers."""
     async with hosting.http() as http:
         body = {"model": "m", "prompt": "a", "stream": True} | fields
         async with http.stream("POST", path, json=body) as response:
@@ -319,7 +319,7 @@ async def test_the_log_says_which_model(hosting: Any, caplog: pytest.LogCaptureF
 
 
 async def test_tokenizers_are_read_before_they_are_needed_and_once(hosting: Any) -> None:
-    models = [hosting.host.add(f"team/m{index}") for index in range(3)]  # of one source
+    models = [hosting.host.add(f"team/m{index}") for index in range(3)]  # with the same source
     tokenizers = hosting.server._models._tokenizers
     async with asyncio.timeout(60):
         while not tokenizers._kept or not all(reading.done() for reading in tokenizers._kept.values()):

@@ -1,4 +1,4 @@
-"""A private model in a real `plimsoll host`: its token opens it, and is found nowhere afterwards."""
+"""A private model in a real `plimsoll host`: its token opens it, and does not appear anywhere afterwards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Hosting:
         return self.ask("PUT", f"models/{name}/m", {"operation": f"o{self._number}", "spec": spec, "level": level})
 
     def entry(self, name: str, holds: Callable[[Json], bool]) -> Json:
-        """The model's entry, once that holds; the host tells of each change."""
+        """Wait until the condition holds for the model's entry, and return the entry."""
         sequence = 0
         while True:
             report = self.ask("GET", f"report?after={sequence}&wait=30").json()
@@ -65,23 +65,23 @@ class Hosting:
         return answer
 
     def everything(self) -> Iterator[tuple[str, str]]:
-        """All that anybody but the host itself can read of it."""
+        """Return everything that processes other than the host can read of it."""
         yield from ((f"answer {number}", text) for number, text in enumerate(self.said))
         yield "the log", (self.folder / "log").read_text()
         yield "metrics", httpx.get(f"{self.host.url}/metrics", timeout=120).text
         yield "models", httpx.get(f"{self.host.url}/v1/models", timeout=120).text
         yield from shown_by(self.host.process.pid)
         for process in self.host.family():
-            with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+            with suppress(ProcessLookupError, FileNotFoundError):  # the process has just ended
                 yield from shown_by(process.pid)
         for path in self.folder.rglob("*"):
-            with suppress(FileNotFoundError):  # it was renamed or removed meanwhile
+            with suppress(FileNotFoundError):  # the file was renamed or removed in between
                 if path.is_file() and path.stat().st_size < 2**20:
                     yield str(path), path.read_text(errors="replace")
 
 
 def shown_by(pid: int) -> Iterator[tuple[str, str]]:
-    """What a process shows to whoever may look into /proc."""
+    """Return what a process shows in /proc."""
     for name in ("cmdline", "environ"):
         yield f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_text(errors="replace")
 
@@ -128,7 +128,7 @@ def test_a_token_opens_a_model_for_its_namespace_and_shows_nowhere(hosting: Host
     )
     assert broken.status_code == 400
 
-    hub.token = NEXT  # rotated: what was fetched serves on, and what is fetched from now on takes the new one
+    hub.token = NEXT  # after a rotation, models stay served, and new fetches use the new token
     assert hosting.place("team", NEXT, "Resident").status_code == 200
     assert hosting.entry("team", lambda entry: entry["revision"] != "1")["loads"] == 1
     assert hosting.complete("team").status_code == 200

@@ -64,7 +64,7 @@ def test_the_life_of_a_host(hosted: Hosted) -> None:
 
 
 def maps_of(pid: int) -> str:
-    """What a process has mapped; nothing where it ends meanwhile, as those do that only measure a model."""
+    """Return the mapped files of a process; nothing if it ends, as processes do that only measure a model."""
     try:
         return Path(f"/proc/{pid}/maps").read_text()
     except (ProcessLookupError, FileNotFoundError):
@@ -80,7 +80,7 @@ def test_an_engine_that_is_killed_is_replaced(hosted: Hosted) -> None:
     doomed.kill()
     assert hosted.complete("two").status_code == 200
     answer = hosted.complete("one")
-    if answer.status_code != 200:  # it came before the host had noticed
+    if answer.status_code != 200:  # the request arrived before the host had noticed
         assert answer.json()["error"]["code"] == "engine_died"
         answer = hosted.complete("one")
     assert answer.json()["choices"][0]["text"] == expected

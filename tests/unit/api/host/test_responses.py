@@ -1,4 +1,4 @@
-"""Responses of models that sleep: a stream hears that it waits, and the background waits by itself."""
+"""Responses of sleeping models: streams get comments while they wait, background responses wait by themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_runtime.residency.errors import Refused
 
 
 async def blocks(hosting: Any, started: asyncio.Future[int]) -> list[str]:
-    """What a stream sends; `started` gets its status as soon as it begins."""
+    """Return the blocks of a stream; `started` gets its status when it starts."""
     async with hosting.http() as http:
         body = {"model": "m", "input": "a", "stream": True}
         async with http.stream("POST", "/v1/responses", json=body) as response:
@@ -54,7 +54,7 @@ async def ended(client: openai.AsyncOpenAI, response: str) -> Any:
 
 
 async def test_the_background_waits_by_itself(hosting: Any) -> None:
-    """What is known at once is refused at once."""
+    """Errors that are known immediately are returned immediately."""
     model = hosting.host.add("team/m")
     client = hosting.openai()
     response = await client.responses.create(model="m", input="Hi", background=True)

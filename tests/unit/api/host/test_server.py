@@ -84,7 +84,7 @@ async def test_a_second_signal_ends_it_at_once(run_host: Any) -> None:
 
 
 async def test_a_host_whose_device_is_lost_is_unready_tells_who_is_served_and_ends(run_host: Any) -> None:
-    """As a server does whose engine has died: what can still be answered is, and then the process ends by the error."""
+    """Like a server whose engine has died: requests in flight may end, then the process ends with the error."""
     async with run_host() as hosting:
         model = hosting.host.add("team/m")
         hosting.host.rouse(model)

@@ -1,4 +1,4 @@
-"""Tokenizers are read once, for all who wait, and forgotten with their models."""
+"""Tokenizers are read once for all waiting callers, and forgotten with their models."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ FILES: Any = object()
 
 
 class Reader:
-    """Reads once the test lets it; counts how often."""
+    """Reads when the test allows it, and counts the reads."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()

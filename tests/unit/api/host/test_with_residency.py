@@ -1,4 +1,4 @@
-"""Both APIs in front of the real host, whose engines alone are stand-ins: five models on a device that holds two."""
+"""Both APIs in front of the real host with fake engines: five models on a device that holds two."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -102,7 +102,7 @@ async def test_the_host_api_moves_models(served: tuple[FakeEngines, str, str]) -
 async def test_a_lost_device_ends_what_runs_and_what_waits_with_its_reason(
     make_engine: Callable[[], Any], model_folder: Path
 ) -> None:
-    """The stream of the engine that found it, one of another engine that says nothing any more, and who waits."""
+    """The stream of the failed engine, one of an engine that has stopped writing, and a request that waits."""
     made: dict[str, Any] = {}
 
     def engine_of(name: ModelName, _spec: ModelSpec) -> Any:

@@ -1,4 +1,4 @@
-"""Bodies: what is no JSON, or no request, is refused in few words."""
+"""Bodies that are not JSON or not a valid request are refused with short messages."""
 
 import json
 from typing import Any

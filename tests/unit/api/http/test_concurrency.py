@@ -1,4 +1,4 @@
-"""Where requests are worked on: a long body in a thread, whichever of its fields is long, a short one in place."""
+"""A long body is processed in a thread, whichever of its fields is long; a short one on the event loop."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ LONG_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
-    """The threads that decoded a body, rendered a chat, encoded a text, or decoded or spelled tokens."""
+    """Return the threads that decoded a body, rendered a chat, encoded a text, or decoded tokens."""
     threads: set[threading.Thread] = set()
     tokenizer = running.server.state.models.model.tokenizer
 
@@ -88,7 +88,7 @@ LONG_SCORES: dict[str, tuple[str, dict[str, Any]]] = {
 async def test_long_scores_are_told_beside_the_event_loop(
     running: Any, monkeypatch: pytest.MonkeyPatch, case: str, stream: bool
 ) -> None:
-    """A short body may ask for much: what is told of its prompt is built in a thread."""
+    """A short body may request many log probabilities of its prompt, which are built in a thread."""
     path, body = LONG_SCORES[case]
     assert len(json.dumps(body)) < SHORT_BODY
     tokenizer = running.server.state.models.model.tokenizer
@@ -105,7 +105,7 @@ async def test_long_scores_are_told_beside_the_event_loop(
         answer = await http.post(path, json=body | {"stream": stream})
     assert answer.status_code == 200, answer.text
     here = told.pop(threading.current_thread(), 0)
-    assert here <= 7 * 6, "what was generated is told as it comes"
+    assert here <= 7 * 6, "output is sent as it arrives"
     assert sum(told.values()) >= 5 * 299
 
 

@@ -1,4 +1,4 @@
-"""Priority and deadline of a request: they reach the engine, or are refused; a deadline that passed is a 504."""
+"""Priority and deadline of a request reach the engine or are refused; a missed deadline is a 504."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
 
 
 async def ask(running: Any, endpoint: str = "chat", stream: bool = False, n: int = 1, **extra: Any) -> None:
-    """Ask, and read the whole answer."""
+    """Send a request, and read the whole response."""
     client = running.openai()
     common: dict[str, Any] = {"model": "fake", "stream": stream, "n": n, "extra_body": extra}
     if endpoint == "chat":
@@ -114,7 +114,9 @@ async def test_missed_deadlines_are_counted(running: Any, monkeypatch: pytest.Mo
 async def test_nobody_computes_for_a_client_that_waits_no_longer(running: Any, stream: bool, n: int) -> None:
     running.engine.pause()
     client = running.openai().with_options(max_retries=2, default_headers={HEADER: "0.05"})
-    with pytest.raises(openai.InternalServerError, match=r"did not finish within 0\.05 s of its arrival .*Allow more time") as caught:
+    with pytest.raises(
+        openai.InternalServerError, match=r"did not finish within 0\.05 s of its arrival .*Allow more time"
+    ) as caught:
         await client.chat.completions.create(model="fake", messages=HELLO, stream=stream, n=n)
     assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
     await running.engine.until(lambda: len(running.engine.aborted) == n)

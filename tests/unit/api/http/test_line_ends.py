@@ -1,4 +1,4 @@
-"""Events are whole lines also for clients that split text at all of Unicode's line ends."""
+"""Events are single lines, also for clients that split text at all of Unicode's line ends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_streams_of_every_endpoint_and_through_the_gateway(running: Any, p
 
 
 def _text(event: dict[str, Any]) -> str:
-    """What an event adds to the answer, in the words of any endpoint."""
+    """Return the text that an event adds to the output, for any endpoint."""
     if event.get("type") in ("response.output_text.delta", "content_block_delta"):
         delta = event["delta"]
         return str(delta if isinstance(delta, str) else delta["text"])

@@ -1,4 +1,4 @@
-"""500 malformed requests, the same ones every time: no failure of ours, no crash, every refusal says what was wrong."""
+"""500 malformed requests, the same ones every time: no server error, no crash, and a message for every refusal."""
 
 import asyncio
 import copy
@@ -17,7 +17,7 @@ from fuzz.requests import HEADERS, METHODS, STRANGE_TARGETS, request
 from plimsoll_runtime.api.http import body as body_module
 
 NOT_KEPT = b'"code":"files_not_kept"'
-"""What a 501 of the endpoints of batches says here: this server was given no folder for files."""
+"""The message of a 501 of the batch endpoints: this server has no folder for files."""
 SEED = 20261121
 COUNT = 500
 
@@ -113,7 +113,7 @@ RESPONSE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Malformed:
-    """One request as bytes. `answered`: whether its sender may expect an answer at all."""
+    """One request as bytes. `answered` says whether its sender gets a response."""
 
     kind: str
     data: bytes
@@ -121,7 +121,7 @@ class Malformed:
 
 
 def malformed_requests(seed: int, count: int) -> Iterator[Malformed]:
-    """`count` requests of all kinds, in turn."""
+    """Return `count` requests of all kinds, in turn."""
     rng = random.Random(seed)
     kinds: list[Callable[[random.Random], Malformed]] = [
         changed_values,
@@ -139,7 +139,7 @@ def malformed_requests(seed: int, count: int) -> Iterator[Malformed]:
 
 
 def malformed_responses(seed: int, count: int) -> Iterator[Malformed]:
-    """`count` requests for a response, each with one to three values replaced, removed or added."""
+    """Return `count` requests for a response, each with one to three values replaced, removed or added."""
     rng = random.Random(seed)
     for _ in range(count):
         body = copy.deepcopy(RESPONSE)
@@ -230,7 +230,7 @@ def choose_body(rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 async def exchange(running: Any, sent: Malformed) -> tuple[int | None, bytes]:
-    """Send a request and read the answer: its status and body. What is cut short is ended by hanging up."""
+    """Send a request and read the response: its status and body. Incomplete requests end with a disconnect."""
     reader, writer = await asyncio.open_connection(running.host, running.port)
     try:
         writer.write(sent.data)
@@ -262,7 +262,7 @@ async def read_answer(reader: asyncio.StreamReader, *, head_only: bool) -> tuple
 
 
 def message_of(body: bytes) -> str:
-    """What a refusal says: OpenAI's shape or Anthropic's, or the plain text of the HTTP layer below ours."""
+    """Return the message of an error: in OpenAI's format or Anthropic's, or the plain text of the HTTP layer below."""
     if not body.startswith(b"{"):
         return body.decode()
     told = json.loads(body)
@@ -273,7 +273,7 @@ def message_of(body: bytes) -> str:
 
 
 async def refused(fresh: Any, requests: Iterator[Malformed], caplog: pytest.LogCaptureFixture) -> Counter[int | None]:
-    """Send them all; how often which status was answered."""
+    """Send all requests; return the count of each status."""
     statuses: Counter[int | None] = Counter()
     for sent in requests:
         status, body = await exchange(fresh, sent)

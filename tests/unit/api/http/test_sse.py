@@ -1,4 +1,4 @@
-"""Streams to clients that take what is sent slowly, or not at all."""
+"""Streams to clients that read slowly, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Number(msgspec.Struct, frozen=True, tag=True):
 
 
 class Client:
-    """Takes each message after so many seconds; says nothing itself."""
+    """A client that takes a number of seconds for each message, and sends nothing."""
 
     def __init__(self, *seconds: float) -> None:
         self._seconds = list(seconds)
@@ -42,7 +42,7 @@ class Client:
 
 
 def stream(client: Client, count: int, path: str = "/v1/completions") -> tuple[RequestRecord, float]:
-    """The record, and how long it took."""
+    """Return the record and the duration of a stream."""
     record, took = RequestRecord("r"), list[float]()
 
     async def main() -> None:

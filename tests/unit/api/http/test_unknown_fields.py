@@ -1,4 +1,4 @@
-"""Fields of a request that nothing here knows: left aside, and named in a header that cannot be abused; or refused."""
+"""Unknown fields of a request are ignored and named in a bounded header, or refused."""
 
 import json
 import re

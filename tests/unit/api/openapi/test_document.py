@@ -1,4 +1,4 @@
-"""The document is true: what is taken and what is answered are what it says, and it says it of every route."""
+"""The OpenAPI document matches the requests and responses of the server, for every route."""
 
 import copy
 import json
@@ -88,7 +88,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 
 
 def closed(schema: Any) -> Any:
-    """The schema with every field that it does not name forbidden: what answers have is to be in it."""
+    """Return the schema with additional fields forbidden, so that it must name all fields of a response."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -194,7 +194,7 @@ POOLED: dict[str, dict[str, Any]] = {
     "/v2/rerank": {"model": "fake", "query": "a", "documents": ["b"]},
     "/v1/classify": {"model": "fake", "input": ["a", ["b", "c"]]},
 }
-"""What is asked of models that generate nothing; `test_pooling` has their answers."""
+"""Requests for models of other tasks; `test_pooling` has their responses."""
 BODIES: dict[str, dict[str, Any]] = (dict(reversed(ASKED)) | POOLED) | {
     "/v1/batches": {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
 }
@@ -219,7 +219,7 @@ def test_what_the_document_forbids_is_refused(place: tuple[str, Any, str], value
 
 
 def accept(schema: Any, body: dict[str, Any]) -> None:
-    """All checks that need no model."""
+    """Run all checks that need no model."""
     request = parse(json.dumps(body).encode(), schema)
     if isinstance(request, ResponseRequest):
         request.check()
@@ -236,7 +236,7 @@ def accept(schema: Any, body: dict[str, Any]) -> None:
 
 
 class Links(HTMLParser):
-    """The anchors of a page, where its links lead, and what it would fetch."""
+    """The anchors of a page, the targets of its links, and what it would fetch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A server whose model calls tools as Hermes does, and readers that are as strict as the client's types."""
+"""A server whose model calls tools in the format of Hermes, and readers that are as strict as the client's types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 class Talk:
-    """Asks a server with a stand-in for its engine."""
+    """Sends requests to a server with a fake engine."""
 
     def __init__(self, running: Any) -> None:
         self.running = running
@@ -35,26 +35,26 @@ class Talk:
 
     @property
     def shown(self) -> str:
-        """What the model was shown last."""
+        """Return the last prompt of the model."""
         return bytes(token for token in self.engine.asked[-1].prompt_token_ids if token < 256).decode()
 
     def answers(self, text: str) -> None:
         self.engine.answer = text.encode()
 
     async def create(self, **fields: Any) -> Response:
-        """A response, of which everything is as the client's types say."""
+        """Create a response, checked against the client's types."""
         raw = await self.client.responses.with_raw_response.create(**({"model": "fake", "input": "Hi"} | fields))
         return Response.model_validate_json(raw.http_response.content)
 
     async def stream(self, **fields: Any) -> list[Any]:
-        """The events of a stream, strictly read, beside what the client's helper makes of them."""
+        """Return the events of a stream, read strictly, and the client helper's response."""
         body = {"model": "fake", "input": "Hi", "stream": True} | fields
         async with self.running.http() as http:
             return events_of(await http.post("/v1/responses", json=body))
 
 
 def events_of(answer: httpx.Response) -> list[Any]:
-    """All events, each named by its type."""
+    """Return all events by name."""
     assert answer.status_code == 200, answer.text
     *blocks, rest = answer.text.split("\n\n")
     assert rest == ""
@@ -78,6 +78,6 @@ async def server(tokenizer: Tokenizer) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def talk(server: Any) -> Talk:
-    """With the engine as it was at first. A test's loop must be the module's."""
+    """A client of the server, with its engine in the initial state. A test's loop must be the module's."""
     server.engine.reset()
     return Talk(server)

@@ -1,4 +1,4 @@
-"""Responses that run on without their client: told of, followed, cancelled, and broken off with the server."""
+"""Background responses: retrieved, followed, cancelled, and aborted with the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def ended(client: openai.AsyncOpenAI, response: str) -> Response:
-    """As clients wait for it: by asking again."""
+    """Wait for the end of a response by polling, as clients do."""
     async with asyncio.timeout(60):
         while True:
             found = await client.responses.retrieve(response)
@@ -53,7 +53,7 @@ async def test_it_runs_on_when_its_client_is_gone(talk: Talk) -> None:
 
 
 async def test_its_stream_is_followed_from_anywhere(talk: Talk) -> None:
-    """While it runs and when it has ended: all see the same events."""
+    """All clients see the same events, while it runs and after its end."""
     stream = await talk.client.responses.create(model="fake", input="Hi", background=True, stream=True)
     seen = [event async for event in stream]
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
@@ -199,7 +199,7 @@ async def test_it_counts_in_the_metrics_and_in_what_a_server_waits_for(run_serve
 
 
 async def test_a_server_that_stops_breaks_off_what_does_not_end(run_server: Any, tmp_path: Path) -> None:
-    """And whoever asks the next one hears of it."""
+    """The next server reports it as failed."""
     store = tmp_path / "responses"
     async with run_server(response_store=store, drain_seconds=0.0) as running:
         running.engine.pause()
@@ -214,7 +214,7 @@ async def test_a_server_that_stops_breaks_off_what_does_not_end(run_server: Any,
 
 
 async def test_what_a_crash_broke_off_has_failed(run_server: Any, tmp_path: Path) -> None:
-    """The record of its beginning is all that there is."""
+    """Only the record of its start exists."""
     store = tmp_path / "responses"
     async with run_server(response_store=store) as running:
         running.engine.pause()

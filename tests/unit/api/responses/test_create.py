@@ -1,4 +1,4 @@
-"""POST /v1/responses, as OpenAI's own client asks and reads: the request, and the response as a whole."""
+"""POST /v1/responses with OpenAI's own client: the request, and the complete response."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_items_of_all_kinds_become_a_chat(talk: Talk) -> None:
 
 
 async def test_an_assistant_may_have_refused(talk: Talk) -> None:
-    """In what a client sends, and in what is kept of it."""
+    """In the request, and in the stored response."""
     refusal = {"type": "refusal", "refusal": "I will not."}
     said: list[Any] = [{"role": "user", "content": "Do it."}, {"role": "assistant", "content": [refusal]}]
     first = await talk.create(input=said)
@@ -119,7 +119,9 @@ async def test_an_assistant_may_have_refused(talk: Talk) -> None:
         ("content", {"role": "user", "content": [text("a"), refusal]}),
         ("output", {"type": "function_call_output", "call_id": "c", "output": [text("a"), refusal]}),
     ):
-        with pytest.raises(openai.BadRequestError, match="only messages of the assistant may have a refusal") as refused:
+        with pytest.raises(
+            openai.BadRequestError, match="only messages of the assistant may have a refusal"
+        ) as refused:
             await talk.create(input=[item])
         assert refused.value.param == f"input[0].{where}[1].type"
 
@@ -142,7 +144,7 @@ async def test_a_call(talk: Talk) -> None:
 
 
 async def test_a_call_goes_on_with_its_result(talk: Talk) -> None:
-    """As the client's documentation does it: with the response's own items, and by the response's id."""
+    """As in the client's documentation: with the response's own items, and by the response's id."""
     talk.answers(CALL)
     first = await talk.create(tools=[WEATHER])
     [call] = first.output
@@ -210,7 +212,7 @@ async def test_an_answer_of_a_form(talk: Talk) -> None:
 
 
 async def test_an_answer_of_a_form_beside_tools(talk: Talk) -> None:
-    """What agents ask for that are to end with a result of a type."""
+    """For agents that end with a typed result."""
     form: Any = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     for answer, kind in (('{"a": 5}', "message"), (CALL, "function_call")):
         talk.answers(answer)
@@ -244,7 +246,7 @@ async def test_an_answer_that_is_cut(talk: Talk) -> None:
     response = await talk.create(tools=[WEATHER], max_output_tokens=len(CALL.encode()) - 3)
     [call] = response.output
     assert call.type == "function_call"
-    assert (response.status, call.status) == ("incomplete", "completed")  # its arguments are whole
+    assert (response.status, call.status) == ("incomplete", "completed")  # its arguments are complete
     talk.answers(f"{CALL[: CALL.index('}')]}STOPCHAT")
     response = await talk.create(tools=[WEATHER])
     [call] = response.output
@@ -259,7 +261,7 @@ async def test_an_answer_without_a_word(talk: Talk) -> None:
 
 
 async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
-    """As few as need be, and no result of a call without it."""
+    """As few turns as necessary, and no result of a call without the call."""
     turn: list[Any] = [
         {"role": "user", "content": "a" * 900},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
@@ -353,7 +355,7 @@ async def test_our_own_fields(talk: Talk) -> None:
 
 
 async def test_tokens_are_counted(talk: Talk) -> None:
-    """As many as the model would read, whatever the request goes on from."""
+    """The tokens that the model would read, including earlier turns."""
     first = await talk.create()
     fields: Any = {"input": "And?", "instructions": "Be kind.", "previous_response_id": first.id, "tools": [WEATHER]}
     counted = await talk.client.responses.input_tokens.count(model="fake", **fields)
@@ -382,7 +384,7 @@ async def test_a_client_that_goes_away_ends_its_request(talk: Talk) -> None:
 
 
 async def test_the_client_that_waits(talk: Talk) -> None:
-    """The same without asyncio."""
+    """The synchronous client."""
 
     def ask() -> tuple[str, str, int]:
         with openai.OpenAI(base_url=f"{talk.running.url}/v1", api_key="none", max_retries=0) as client:

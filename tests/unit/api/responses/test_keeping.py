@@ -1,4 +1,4 @@
-"""What is kept of responses: found by its owner alone, gone on from, listed, and forgotten."""
+"""Stored responses: found only by their owner, continued, listed and deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_conversation_goes_on(talk: Talk) -> None:
-    """Instructions are of one turn alone."""
+    """Instructions apply to one turn only."""
     first = await talk.create(input="One", instructions="Be kind.")
     second = await talk.create(input=[{"role": "user", "content": "Two"}], previous_response_id=first.id)
     third = await talk.create(input="Three", previous_response_id=second.id, instructions="Be brief.")
@@ -115,7 +115,7 @@ async def test_nothing_is_kept_of_what_is_not_to_be(talk: Talk) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_each_key_has_its_own(run_server: Any, shared: bool) -> None:
-    """Also where they share cached prefixes."""
+    """Also if they share cached prefixes."""
     async with run_server(api_keys=("one", "other"), share_prefix_cache=shared) as running:
         one, other = running.openai("one"), running.openai("other")
         response = await one.responses.create(model="fake", input="Hi")
@@ -169,7 +169,10 @@ async def test_what_does_not_fit_says_that_it_is_not_kept(run_server: Any) -> No
         async with asyncio.timeout(60):
             while (found := await client.responses.retrieve(background.id)).status in ("queued", "in_progress"):
                 continue
-        assert (found.status, found.error.message) == ("failed", "The response cannot be stored; the store is full or cannot be written.")
+        assert (found.status, found.error.message) == (
+            "failed",
+            "The response cannot be stored; the store is full or cannot be written.",
+        )
         assert running.server.state.in_flight == 0
 
 
@@ -185,7 +188,7 @@ async def test_the_least_recently_used_goes_first(run_server: Any) -> None:
 
 
 async def test_a_place_is_what_a_gateway_says(talk: Talk) -> None:
-    """And nothing else: it is part of an id."""
+    """No other value is accepted, because it becomes part of an id."""
     for said, place in (("0123456789ab", "0123456789ab"), ("../../etc", "0" * 12), ("ABCDEF012345", "0" * 12)):
         async with talk.running.http() as http:
             body = {"model": "fake", "input": "Hi"}

@@ -1,4 +1,4 @@
-"""However the parts of an answer come, its events are well formed and add up to its items."""
+"""However the output is split into parts, its events are well-formed and add up to its items."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SHAPES: dict[tuple[type, bool], tuple[tuple[type, ...], type, tuple[type, ...]]]
     (ReasoningItem, True): ((SummaryPartAdded,), SummaryDelta, (SummaryDone, SummaryPartDone)),
     (FunctionCallItem, False): ((), ArgumentsDelta, (ArgumentsDone,)),
 }
-"""What comes between the beginning of an item and its end."""
+"""Events between the start of an item and its end."""
 
 
 @given(PARTS, st.booleans(), st.sampled_from(["completed", "incomplete"]))

@@ -1,4 +1,4 @@
-"""Where responses are kept: both stores do the same, whatever is asked of them, and keep their bounds."""
+"""Both response stores behave the same, and enforce their limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kept(
 
 
 def parts_of(places: list[tuple[StoredResponse, float]]) -> dict[str, tuple[int, int]]:
-    """How many responses each has, and of how many bytes."""
+    """Return the number and bytes of each owner's responses."""
     sizes: dict[str, list[int]] = {}
     for one, _ in places:
         sizes.setdefault(one.owner, []).append(one.size)
@@ -47,7 +47,7 @@ def parts_of(places: list[tuple[StoredResponse, float]]) -> dict[str, tuple[int,
 
 
 def crowded(places: list[tuple[StoredResponse, float]], bounds: ResponseBounds) -> list[tuple[StoredResponse, float]]:
-    """What stays: the first goes of whoever has more than he may, or more than an even share of what is too much."""
+    """Return the responses that stay: the oldest goes of owners above their own limit, or above an even share."""
     while True:
         parts = parts_of(places)
         too_many = len(places) > bounds.count
@@ -75,7 +75,7 @@ def crowded(places: list[tuple[StoredResponse, float]], bounds: ResponseBounds) 
 
 
 class Backends(RuleBasedStateMachine):
-    """Both stores and a list that says what they should hold, oldest first."""
+    """Both stores and a list of their expected content, oldest first."""
 
     used = Bundle("used")
 
@@ -178,7 +178,7 @@ def backend(path: Path) -> Iterator[SqliteStore]:
 def test_only_the_servers_user_may_read_the_file(backend: SqliteStore, path: Path) -> None:
     backend.put(kept())
     files = list(path.parent.iterdir())
-    assert len(files) > 1  # the log, too
+    assert len(files) > 1  # the log too
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
@@ -266,7 +266,7 @@ async def store(request: pytest.FixtureRequest, path: Path) -> ResponseStore:
 
 
 async def test_no_tenant_pushes_out_another(store: ResponseStore) -> None:
-    """Whoever keeps more than an even share gives; while nobody else needs it, he may have all."""
+    """An owner above an even share loses responses; a share that is not needed is free for others."""
     await store.put(kept("resp_1", "quiet"))
     await store.put(kept("resp_2", "quiet"))
     for number in range(3, 30):
@@ -284,7 +284,7 @@ async def test_no_tenant_pushes_out_another(store: ResponseStore) -> None:
 
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, in_file: bool) -> None:
-    """Not even its own tenant."""
+    """Neither other tenants nor its own lose responses."""
     store = ResponseStore(ResponseBounds(bytes=8 * OVERHEAD), path if in_file else None)
     for number in range(3):
         await store.put(kept(f"resp_{number}", "quiet"))
@@ -307,7 +307,7 @@ async def test_a_tenant_has_a_bound_of_its_own(path: Path, in_file: bool) -> Non
 
 
 async def test_a_conversation_is_used_as_a_whole(store: ResponseStore) -> None:
-    """It lives as long as somebody goes on with it, whatever else is kept meanwhile."""
+    """It lives as long as a conversation continues from it, whatever else is stored."""
     await store.put(kept("resp_1"))
     await store.put(kept("resp_2", previous="resp_1"))
     await store.put(kept("resp_3"))
@@ -342,7 +342,7 @@ async def test_what_is_referred_to_has_a_bound(store: ResponseStore, monkeypatch
 
 
 async def test_a_conversation_has_an_end(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound in turns and one in bytes, and a circle cannot be told from a long one."""
+    """Limits in turns and in bytes; a circle looks like a long conversation."""
     for turns, size in ((3, 10**6), (10**6, 3 * OVERHEAD)):
         monkeypatch.setattr(store_module, "MAX_TURNS", turns)
         monkeypatch.setattr(store_module, "MAX_TURN_BYTES", size)

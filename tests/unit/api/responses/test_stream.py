@@ -1,4 +1,4 @@
-"""The events of a response's stream: all of the client's types, numbered, and adding up to the response."""
+"""The events of a response's stream: of the client's types, numbered, and adding up to the response."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELTA = "response.output_text.delta"
 
 
 def kinds(events: list[Any]) -> list[str]:
-    """Types in a row, each as often as it comes in a row at most once."""
+    """Return the types of events, with repetitions in a row removed."""
     found: list[str] = []
     for event in events:
         if not found or found[-1] != event.type:
@@ -136,7 +136,7 @@ async def test_what_fails_later_ends_the_stream_as_failed(talk: Talk) -> None:
 
 
 async def test_what_fails_before_there_is_a_response_is_an_error() -> None:
-    """Where the stream has begun with comments, while its model was loaded."""
+    """If the stream has started with comments, while its model was loaded."""
     said = dialect_of({"path": "/v1/responses"}).last_words(unavailable("It cannot be loaded."))
     name, data = said.decode().split("\n")
     event = EVENTS.validate_json(data.removeprefix("data: "))
@@ -145,7 +145,7 @@ async def test_what_fails_before_there_is_a_response_is_an_error() -> None:
 
 
 async def test_time_that_is_up_ends_the_stream_as_failed(talk: Talk) -> None:
-    """By the engine's deadline, which the body may set."""
+    """With the engine's deadline, which the body may set."""
     original = talk.engine._output
 
     def late(request: Any, turn: int, token_id: int, last: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Thoughts in responses: items of their own, told as they come, as a summary where one is asked for, and given back."""
+"""Reasoning in responses: separate items, streamed, as a summary if requested, and sent back."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_they_have_no_log_probabilities(talk: Talk) -> None:
 
 
 async def test_they_are_given_back(talk: Talk) -> None:
-    """By the response's id, or as the items that the client was told."""
+    """By the response's id, or as the items that the client got."""
     talk.answers(THOUGHT + "Two.")
     first = await talk.create()
     summarised = await talk.create(reasoning={"summary": "auto"})

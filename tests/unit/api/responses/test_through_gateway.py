@@ -1,4 +1,4 @@
-"""Responses through a real gateway with keys, before two servers: each is found at the server that made it."""
+"""Responses through a real gateway with keys, in front of two servers: each is found at the server that made it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Front:
         return made
 
     def show(self, *replicas: str) -> None:
-        """Let the table hold these, which a file says as a whole or not at all."""
+        """Replace the routing table's file atomically."""
         shown = [{"id": name, "url": self.servers[name].url, "ready": True} for name in replicas]
         model = {"namespace": "n", "name": "m", "servedNames": ["fake"], "created": "2026-01-01T00:00:00Z"}
         fresh = self.table.with_suffix(".new")
@@ -52,7 +52,7 @@ class Front:
         fresh.replace(self.table)
 
     async def until(self, status: int, path: str) -> None:
-        """Until the gateway has read the table: what it answers tells."""
+        """Wait until the gateway has read the table."""
         async with asyncio.timeout(60), httpx.AsyncClient(base_url=self.url, headers=self.keys.header("a")) as http:
             while True:
                 try:
@@ -62,7 +62,7 @@ class Front:
                     continue
 
     def maker(self, response: str) -> Any:
-        """The server that made it, by its id."""
+        """Return the server that made a response, by its id."""
         [found] = [server for name, server in self.servers.items() if response.startswith(f"resp_{place_of(name)}")]
         return found
 
@@ -98,7 +98,7 @@ async def standing(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def front(standing: Front) -> Front:
-    """The module's gateway, before engines as they were at first. A test's loop must be the module's."""
+    """The module's gateway, with engines in the initial state. A test's loop must be the module's."""
     for server in standing.servers.values():
         server.engine.reset()
     return standing

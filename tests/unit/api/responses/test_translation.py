@@ -1,4 +1,4 @@
-"""Whatever items a conversation has, its chat says all of them in order, or as many of its turns as fit."""
+"""A conversation's chat contains all items in order, or as many turns as fit."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_calls_without_number_are_several_messages() -> None:
 
 @given(ITEMS, st.integers(1, 14))
 def test_as_many_turns_as_fit_are_said(items: list[Item], most: int) -> None:
-    """Found by halving, and not by trying each."""
+    """Found by binary search, not by trying each number."""
     tried: list[int] = []
 
     def make(chat: ChatRequest) -> ChatRequest:

@@ -1,4 +1,4 @@
-"""Images in conversations: refused by name, or described to the model as left out, so that an agent goes on."""
+"""Images in conversations: refused by name, or described to the model as left out, so that an agent can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in sampling fields: taken, or refused with the field's name."""
+"""Numbers in sampling fields: accepted, or refused with the field's name."""
 
 import json
 from typing import Any

@@ -9,7 +9,7 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 PARAMETERS = set(SamplingParams.__struct_fields__)
 MADE = {"constraint", "thought"}
-"""Made from other fields: formats of answers, tools, and how much to think."""
+"""Made from other fields: constraints, tools, and reasoning."""
 NOT_IN_RESPONSES = {
     "include_stop_str_in_output",
     "logit_bias",
@@ -34,7 +34,7 @@ def test_responses_have_all_but_some() -> None:
 
 
 def test_what_a_chat_sets_reaches_the_engine() -> None:
-    """Each field by itself, at a value that is not its default."""
+    """Each field alone, with a value that is not its default."""
     values = {
         "temperature": 0.5,
         "top_p": 0.5,

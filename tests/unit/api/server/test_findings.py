@@ -1,4 +1,4 @@
-"""What there is to say of a device goes into a file, and to nobody who asks over HTTP."""
+"""Findings about a device are written to a file, and never returned over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with the credential says whose a request is; nobody else's word counts."""
+"""A gateway with the credential names a request's tenant; other clients cannot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_the_gateways_word_salts_a_request(run_server: Any) -> None:
 
 
 async def test_others_are_one_tenant_that_no_gateway_can_name(run_server: Any) -> None:
-    """A tenant's header without the credential counts for nothing, and a salt leads out of no tenant."""
+    """The tenant header has no effect without the credential, and a salt stays within its tenant."""
     async with run_server(gateway_tokens=(TOKEN,)) as running:
         believed = await salt_of(running, sent("direct"))
         plain = await salt_of(running, {})
@@ -122,7 +122,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 
 def replace(file: Path, text: str) -> None:
-    """As the kubelet does: another file in its place."""
+    """Replace a file as the kubelet does, by renaming another one."""
     new = file.with_name("new")
     new.write_text(text)
     new.replace(file)

@@ -157,7 +157,7 @@ async def test_a_dead_engine_is_told_to_everyone_and_ends_the_server(fresh: Any)
 async def test_with_a_dead_engine_the_server_is_neither_ready_nor_live(
     fresh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For as long as it still tells those who wait."""
+    """For as long as it still answers requests in flight."""
     told = asyncio.Event()
 
     monkeypatch.setattr(fresh.engine, "generate", lambda request: _held(told))

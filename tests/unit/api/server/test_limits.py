@@ -1,4 +1,4 @@
-"""Each path has a limit for bodies: what is larger is refused in the path's own words, and nothing of it is kept."""
+"""Each path has a limit for bodies: larger ones are refused in the path's error format, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JSON = {"content-type": "application/json"}
 
 
 def body_of(path: str, size: int) -> bytes:
-    """A body that is that much too large, or not."""
+    """Return a body that is too large by this many bytes, or not."""
     return FORM + b"x" * size + END if path == "/v1/files" else b" " * size
 
 
@@ -73,7 +73,7 @@ async def test_of_a_file_that_is_too_large_nothing_is_left(small: Any, tmp_path:
 async def test_a_file_that_has_no_room_is_refused_before_all_of_it_has_come(
     run_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not say how large it will be: what lies on the disk meanwhile is bounded all the same."""
+    """The upload does not declare its size, so the data on disk is limited while it arrives."""
     monkeypatch.setattr(upload, "LOOK_BYTES", 1 << 20)
     most, file_store, lay = 4 << 20, FileStore(tmp_path / "files", 1), [0]
 

@@ -1,4 +1,4 @@
-"""TLS, web pages of other origins, and the log of a server."""
+"""TLS, CORS and the log of a server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def installed(authority: Authority, name: str, folder: Path) -> ListenerOptions:
-    """The certificate of that name, where a server looks for its own."""
+    """Install the certificate of that name where a server reads its own."""
     listener_options = ListenerOptions(folder / "tls.crt", folder / "tls.key")
     assert listener_options.certificate is not None
     assert listener_options.key is not None
@@ -45,7 +45,7 @@ def installed(authority: Authority, name: str, folder: Path) -> ListenerOptions:
 
 
 async def subject(authority: Authority, port: int) -> str:
-    """Whose certificate a new connection sees."""
+    """Return the subject of the certificate of a new connection."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     async with httpx.AsyncClient(verify=context) as client:
         answer = await client.get(f"https://127.0.0.1:{port}/live")

@@ -1,4 +1,4 @@
-"""`plimsoll serve` as a process of its own, with the real engine and a tiny random model."""
+"""`plimsoll serve` in a process of its own, with the real engine and a tiny random model."""
 
 import asyncio
 import json
@@ -23,10 +23,10 @@ from server_support.process import Served, serving
 from plimsoll_runtime import LLM
 
 BROKEN = 263
-"""A token whose embedding is not a number: whoever has it in the prompt has no logits."""
+"""A token whose embedding is not a number: a sequence with it has no finite logits."""
 
 MANY = 8
-"""Answers at once, so that the engine is busy for long after the first of their tokens."""
+"""Outputs of one request, so many that the engine stays busy long after their first tokens."""
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def ask(served: Served, tokens: int, answers: int = 1) -> Any:
 
 
 def test_vectors_come_from_the_same_server(serve: Callable[..., Served], tmp_path: Path) -> None:
-    """By OpenAI's own client, which asks for base64; what would generate is told where to ask."""
+    """With OpenAI's own client, which requests base64; requests to generate get an error with the right endpoints."""
     save(build(ENCODERS[0]), tmp_path)
     add_modules(tmp_path, ENCODERS[0], 48)
     asked = texts(40, 100)
@@ -116,7 +116,7 @@ def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., S
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_what_one_key_has_sent_another_cannot_find_out(serve: Callable[..., Served], shares: bool) -> None:
-    """By guessing a prompt block by block: the cache gives a right guess away, unless its tenants are kept apart."""
+    """Guessing a prompt block by block: the cache reveals a right guess, unless its tenants are separate."""
     served = serve("--api-key", "one", "--api-key", "other", *(["--share-prefix-cache"] if shares else []))
     secret = [token % 200 for token in range(64)]
 
@@ -152,7 +152,7 @@ def test_an_engine_that_hangs_ends_the_server_and_every_answer(serve: Callable[.
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served], backend: str) -> None:
-    """Its neighbours in the batch go on as if it were alone, and so does whoever gets its blocks afterwards."""
+    """Its neighbours in the batch continue as if it were alone, and so do later users of its blocks."""
     room = ("--max-model-len", "256", "--kv-memory", "192KiB", "--no-prefix-caching")
     served = serve("--attention-backend", backend, *room)
     create = served.client.completions.create
@@ -179,7 +179,7 @@ def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served
 
 
 class Verdict(BaseModel):
-    """What the model is to say."""
+    """The model's typed output."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -220,7 +220,7 @@ CALLS_AS_HERMES = "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% 
 
 
 def test_calls_are_of_their_tools(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
-    """A model of random weights calls what it is told to, with arguments of the schema, whole and streamed."""
+    """A model of random weights calls the required tool, with arguments of the schema, complete and streamed."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "hermes"))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": CALLS_AS_HERMES}))
@@ -278,7 +278,7 @@ def test_responses_are_of_their_schema_and_outlive_the_server(serve: Callable[..
 
 
 def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
-    """OpenAI's own framework: the model calls a tool, hears what it came to, and says something."""
+    """OpenAI's own framework: the model calls a tool, reads its result, and writes an answer."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "hermes"))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": CHATS_AS_HERMES}))
@@ -329,7 +329,7 @@ THINKS = "{{ messages[-1].content }}<think>\n{# </think> #}"
 
 
 def test_thoughts_end_with_their_budget(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
-    """A model of random weights thinks as long as it may, then answers in the form that was asked for."""
+    """A model of random weights reasons up to its budget, then writes output in the requested format."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "thinks"))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": THINKS}))

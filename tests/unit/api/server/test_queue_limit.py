@@ -1,4 +1,4 @@
-"""How many answers may wait: the rest is refused at once, in words that clients and the gateway act on."""
+"""The queue limit: requests beyond it are refused immediately, in words that clients and the gateway understand."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
 
 @pytest.fixture
 async def small(run_server: Any) -> AsyncIterator[Any]:
-    """A server on which three answers may wait, whose engine does not answer yet."""
+    """A server on which three choices may wait, with a paused engine."""
     async with run_server(max_waiting=LIMIT) as running:
         running.engine.pause()
         yield running
@@ -31,7 +31,7 @@ async def wait_for(running: Any, answers: int) -> None:
 
 
 async def room_for_all(running: Any) -> None:
-    """Whoever was counted is counted no more."""
+    """Check that no choice is counted as waiting."""
     async with asyncio.timeout(60):
         while running.server.state.models.model.room.waiting:
             await asyncio.sleep(0)
@@ -128,7 +128,7 @@ async def test_a_client_of_openais_tries_again_by_itself(small: Any, monkeypatch
 
 @pytest.fixture
 async def narrow(run_server: Any) -> AsyncIterator[Any]:
-    """A server on which prompts of thirty tokens may wait, whose engine does not answer yet."""
+    """A server on which prompts of thirty tokens may wait, with a paused engine."""
     async with run_server(max_waiting_tokens=30) as running:
         running.engine.pause()
         yield running
@@ -170,7 +170,7 @@ async def test_prompts_that_never_fit_are_a_mistake_of_the_request(narrow: Any) 
 
 
 class RoomMachine(RuleBasedStateMachine):
-    """Requests come, their answers begin in any order, and they end whenever they like."""
+    """Requests arrive, their choices start in any order, and they end at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ def test_whoever_is_refused_hears_when_there_will_be_room() -> None:
     room = QueueLimit(limit=10, token_limit=1000, clock=clock)
     seats = [room.take({n: n}, {n: 100}) for n in range(10)]
     assert refused_for(room, 4, 1) == "5", "nothing has left yet"
-    for _ in range(50):  # two answers a second begin, and as many come
+    for _ in range(50):  # two choices a second start, and two arrive
         clock.now += 0.5
         seats.pop(0).leave_all()
         seats.append(room.take({0: 0}, {0: 100}))

@@ -1,4 +1,4 @@
-"""What a model's files recommend for sampling stands for what a request leaves out, on every endpoint."""
+"""A model's recommended sampling settings replace those that a request leaves out, on every endpoint."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every API key is a tenant, whose name is stable and tells nothing of the key."""
+"""Every API key is a tenant, with a stable name that reveals nothing of the key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_each_key_has_a_name_of_its_own_that_does_not_hold_it() -> None:
 
 
 def test_a_name_is_the_same_after_a_restart() -> None:
-    """For what an earlier run left on the disk."""
+    """Cached prefixes on disk stay usable."""
     code = "from plimsoll_runtime.api.server.credentials import Tenants; print(Tenants().of('one'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == Tenants().of("one")
