@@ -264,7 +264,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
-        "'image_url' is not supported: this model reads text only",
+        "'image_url' is not supported; this model reads text only",
     ),
     ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]", "should be an object"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text", "Missing"),

@@ -339,7 +339,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "ends by its grammar"),
     ({"messages": assistant(5)}, "messages[0].tool_calls[0].function.arguments", "valid string"),
-    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "which call"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "the id of the tool call"),
     (
         {"messages": [{**assistant("{}")[0], "role": "user"}]},
         "messages[0].tool_calls",

@@ -56,7 +56,7 @@ async def test_so_are_variables_that_the_template_does_not_read(run_server: Any,
     del body["mood"]
     async with run_server(strict_parameters=True) as server, server.http() as http:
         refused = (await http.post("/v1/chat/completions", json=body)).json()["error"]
-        assert (refused["param"], "knows no 'a b'" in refused["message"]) == ("chat_template_kwargs", True)
+        assert (refused["param"], "does not use 'a b'" in refused["message"]) == ("chat_template_kwargs", True)
 
 
 async def test_they_are_named_by_tokenize(fresh: Any) -> None:

@@ -348,6 +348,6 @@ async def test_a_conversation_has_an_end(store: ResponseStore, monkeypatch: pyte
         monkeypatch.setattr(store_module, "MAX_TURN_BYTES", size)
         await store.put(kept("resp_1", previous="resp_2"))
         await store.put(kept("resp_2", previous="resp_1"))
-        with pytest.raises(ApiError, match="begin anew"):
+        with pytest.raises(ApiError, match="start a new"):
             await store.turns("resp_1", "a")
     await store.close()

@@ -84,4 +84,4 @@ async def test_as_many_biases_as_the_server_takes(run_server: Any, options: dict
             error = answer.json()["error"]
             assert error["param"] == "logit_bias"
             assert f"has {most + 1} token ids" in error["message"]
-            assert f"at most {most} (--max-logit-bias)" in error["message"]
+            assert f"limit of {most} (--max-logit-bias)" in error["message"]
