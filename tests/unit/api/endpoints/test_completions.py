@@ -149,7 +149,7 @@ async def test_more_scores_than_an_answer_may_hold_are_refused(running: Any, mon
     ) as refused:
         await create(running, **asked | {"extra_body": {"prompt_logprobs": 3}})
     assert refused.value.param == "prompt_logprobs"
-    with pytest.raises(openai.BadRequestError, match="25 log probabilities in 1 answer,") as refused:
+    with pytest.raises(openai.BadRequestError, match="25 log probabilities in 1 choice,") as refused:
         await create(running, prompt=[72] * 5, echo=True, logprobs=4)
     assert refused.value.param == "logprobs"
 
@@ -202,7 +202,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [264]}, "prompt", "264 is not in the vocabulary of 264"),
     ({"prompt": [10**30]}, "prompt", "must not mix"),
     ({"prompt": ["a"] * 2049}, "prompt", "at most 2048 prompts"),
-    ({"prompt": ["a"] * 100, "n": 100}, "n", "more than 4096 answers"),
+    ({"prompt": ["a"] * 100, "n": 100}, "n", "more than the limit of 4096 choices"),
     ({"best_of": 2, "n": 3}, "best_of", "at least 'n' (3)"),
     ({"best_of": 3, "stream": True}, "best_of", "cannot be streamed"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "must be a number of tokens, or -1"),

@@ -393,7 +393,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "'messages[0].content[0]': a block of type 'tool_result' belongs in a turn of the user",
     ),
     ({"messages": [{"role": "user", "content": [RESULT] * 4000}] * 2}, "turns and tool results are 8000"),
-    ({"messages": [{"role": "assistant", "content": [USE] * 513}]}, "a turn has more than 512 calls"),
+    ({"messages": [{"role": "assistant", "content": [USE] * 513}]}, "a turn has more tool calls than the limit of 512"),
     ({"system": [{"type": "image"}]}, "'system[0]'"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305' are not supported"),
     ({"tools": [{"name": "f"}]}, "'tools[0].input_schema'"),
