@@ -212,7 +212,7 @@ def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
         ({"in.csv": b"a\n1\n"}, {}, "give its prompts with --prompt-column"),
         ({"in.csv": b""}, {"prompting": PromptRule(column="a")}, "needs a first line"),
         ({"in.csv": b"a,a\n1,2\n"}, {"prompting": PromptRule(column="a")}, "each column a different name"),
-        ({"in.jsonl": b""}, {"prompting": PromptRule("a", "{{ a }}")}, "not both"),
+        ({"in.jsonl": b""}, {"prompting": PromptRule("a", "{{ a }}")}, "exactly one of"),
         ({"in.jsonl": b""}, {"prompting": PromptRule(template="{{ a")}, "is not a valid Jinja template"),
         ({"in.parquet": b"PAR1"}, {"prompting": PromptRule(column="a")}, "cannot be read as Parquet"),
     ],

@@ -69,7 +69,10 @@ def test_anything_at_all_is_read_or_refused(pieces: list[bytes]) -> None:
         (b"--b\r\nA: " + b"x" * MAX_HEADERS, "longer than"),
         (b"--b\r\n\r\n\r\n", "has no name"),
         (b"--b" + b" " * (MAX_HEADERS + 1), "on the same line"),
-        (b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * (MAX_PARTS + 1), "more parts than the limit of 16"),
+        (
+            b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * (MAX_PARTS + 1),
+            "more parts than the limit of 16",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(body: bytes, told: str) -> None:

@@ -164,7 +164,7 @@ async def test_a_prompt_counts_once_for_all_its_answers(narrow: Any) -> None:
 
 
 async def test_prompts_that_never_fit_are_a_mistake_of_the_request(narrow: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"have 32 tokens.*--max-waiting-tokens\): send fewer") as caught:
+    with pytest.raises(openai.BadRequestError, match=r"have 32 tokens.*--max-waiting-tokens\); send fewer") as caught:
         await narrow.openai().completions.create(model="fake", prompt=[[1] * 16, [2] * 16])
     assert (caught.value.param, narrow.engine.asked) == ("prompt", [])
 
