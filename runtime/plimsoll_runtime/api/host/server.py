@@ -23,7 +23,7 @@ from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
+from plimsoll_runtime.utils.process_exit import write_last_words
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +44,9 @@ class HostServer:
         self._listeners = listeners
         self._host = host
         self._models = HostModels(host, tokenizers, config.keep_alive)
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
         self._front = HttpFront(config, (), (HostCollector(host),))
-        self.state, self._open = self._front.state, self._front.http
+        self.state, self.stop, self._open = self._front.state, self._front.stop, self._front.http
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:
@@ -78,40 +76,21 @@ class HostServer:
             for listener in self._listeners:
                 listener.close()
 
-    def stop(self) -> None:
-        """Start to drain; a second call ends the host without waiting."""
-        if self._stop.is_set():
-            self._stop_now.set()
-        self._stop.set()
-
     async def _live(self) -> int:
         for name, spec in self._config.models:
             self._host.place(name, spec, Level.ON_DISK, f"start/{name}")
         self._front.ready(self._models)
         logger.info("ready: %d models to place", len(self._config.models))
-        await first(self._stop.wait(), self._host.lost())
+        await first(self._front.stopping.wait(), self._host.lost())
         if self._host.loss is None:
-            return await self._drain()
-        self.state.fail(self._host.loss)
-        await self._until_idle()
+            code = await self._front.drain()
+            if self._host.loss is None:
+                self._inner.force_exit = self._open.force_exit
+                return code
+        else:
+            self.state.fail(self._host.loss)
+            await self._front.until_idle(self._config.drain_seconds)
         raise self._host.loss
-
-    async def _until_idle(self) -> None:
-        """Wait until no request is in flight, at most the drain time; remaining requests end with their engines."""
-        await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
-
-    async def _drain(self) -> int:
-        """Refuse new requests and wait for those in flight, at most the drain time. Engines end afterwards."""
-        await self._front.close()
-        await self._until_idle()
-        if self._host.loss is not None:
-            raise self._host.loss
-        if self._stop_now.is_set():
-            self._open.force_exit = self._inner.force_exit = True
-            return INTERRUPTED
-        if self.state.in_flight:
-            logger.warning("%d requests did not end within the drain time and are aborted", self.state.in_flight)
-        return 0
 
 
 def make_guard(config: HostConfig, listener: socket.socket) -> Guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
@@ -21,7 +22,7 @@ from plimsoll_runtime.api.endpoints.messages import count_tokens, messages
 from plimsoll_runtime.api.endpoints.models import list_models, show_model
 from plimsoll_runtime.api.endpoints.scoring import classify, rerank, score
 from plimsoll_runtime.api.endpoints.tokenize import detokenize, tokenize
-from plimsoll_runtime.api.http.concurrency import CLIENT_GONE, ClientGoneError
+from plimsoll_runtime.api.http.concurrency import CLIENT_GONE, ClientGoneError, first
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError, dialect_of, json_response
 from plimsoll_runtime.api.model_directory import Handler, ModelTable, Route
 from plimsoll_runtime.api.openapi.document import document, not_offered
@@ -39,6 +40,7 @@ from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.options import ResponseBounds
+from plimsoll_runtime.utils.process_exit import INTERRUPTED
 from plimsoll_runtime.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -187,6 +189,8 @@ class HttpFront:
             Tenants(shared=config.share_prefix_cache),
             Gateways(config.gateway_tokens, config.gateway_token_file),
         )
+        self.stopping = asyncio.Event()
+        self._stop_now = asyncio.Event()
         self._drain_seconds = config.drain_seconds
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
@@ -200,8 +204,26 @@ class HttpFront:
         self.state.ready(models)
         self._batches.start(models, lambda: self.state.in_flight)
 
-    async def close(self) -> None:
-        """Refuse new requests and stop the batch worker; requests in flight continue."""
+    def stop(self) -> None:
+        """Start to drain; a second call ends the server without waiting."""
+        if self.stopping.is_set():
+            self._stop_now.set()
+        self.stopping.set()
+
+    async def drain(self, *ends: asyncio.Task[None]) -> int:
+        """Refuse new requests, stop the batch worker, and wait for requests in flight: at most the drain time, or until
+        one of `ends` is done. Return the exit code."""
         self.state.phase = Phase.DRAINING
         await self._batches.stop()
         logger.info("draining: %d requests in flight, at most %g s", self.state.in_flight, self._drain_seconds)
+        await self.until_idle(self._drain_seconds, *ends)
+        if self._stop_now.is_set():
+            self.http.force_exit = True
+            return INTERRUPTED
+        if self.state.in_flight and not any(task.done() for task in ends):
+            logger.warning("%d requests did not end within the drain time and are aborted", self.state.in_flight)
+        return 0
+
+    async def until_idle(self, seconds: float, *ends: asyncio.Task[None]) -> None:
+        """Wait until no request is in flight: at most `seconds`, until a second `stop`, or until one of `ends`."""
+        await first(self.state.idle.wait(), asyncio.sleep(seconds), self._stop_now.wait(), *ends)

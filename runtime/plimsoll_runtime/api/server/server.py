@@ -86,9 +86,7 @@ class Server:
         self._listener = listener
         self._load_model = load
         self._front = HttpFront(config, config.names)
-        self.state = self._front.state
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
+        self.state, self.stop = self._front.state, self._front.stop
 
     async def run(self) -> int:
         """Serve and return the exit code. Raises PlimsollError if the model cannot be loaded or the engine dies."""
@@ -101,12 +99,6 @@ class Server:
         finally:
             self._front.http.should_exit = True
             await serving
-
-    def stop(self) -> None:
-        """Start to drain; a second call ends the server without waiting."""
-        if self._stop.is_set():
-            self._stop_now.set()
-        self._stop.set()
 
     def _handle(self, number: signal.Signals) -> None:
         asyncio.get_running_loop().add_signal_handler(number, self.stop)
@@ -125,7 +117,7 @@ class Server:
     async def _load(self) -> ServedModel | None:
         """Return the loaded model, or None if a signal came first."""
         loading = asyncio.create_task(self._load_model(self._config, self.state))
-        await first(loading, self._stop.wait())
+        await first(loading, self._front.stopping.wait())
         if not loading.done():
             self.state.phase = Phase.DRAINING
             loading.cancel()
@@ -144,10 +136,11 @@ class Server:
     async def _serve(self, model: ServedModel) -> int:
         dead = asyncio.create_task(model.engine.wait_dead())
         try:
-            await first(dead, self._stop.wait())
-            if dead.done():
+            await first(dead, self._front.stopping.wait())
+            code = 0 if dead.done() else await self._front.drain(dead)
+            if dead.done() and code != INTERRUPTED:
                 await self._tell_death(model.engine)
-            return await self._drain(model.engine, dead)
+            return code
         finally:
             dead.cancel()
 
@@ -155,22 +148,8 @@ class Server:
         """Wait until requests in flight have reported the error. Raises the error that ended the engine."""
         error = engine.failure or EngineDeadError("the engine process died; see its log")
         self.state.fail(error)
-        await first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
+        await self._front.until_idle(LAST_WORDS_SECONDS)
         raise error
-
-    async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
-        """Refuse new requests and wait for those in flight, at most the drain time."""
-        await self._front.close()
-        limit = asyncio.sleep(self._config.drain_seconds)
-        await first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
-        if self._stop_now.is_set():
-            self._front.http.force_exit = True
-            return INTERRUPTED
-        if dead.done():
-            await self._tell_death(engine)
-        if self.state.in_flight:
-            logger.warning("%d requests did not end within the drain time and are aborted", self.state.in_flight)
-        return 0
 
 
 def _log_summary(model: ServedModel) -> None:
