@@ -18,7 +18,7 @@ from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.http.concurrency import offload
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import not_kept
-from plimsoll_runtime.api.responses.memory_store import StoredResponse
+from plimsoll_runtime.api.responses.shares import StoredResponse
 from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.api.responses.turn import Turn
 from plimsoll_runtime.api.schemas.response import ResponseStatus

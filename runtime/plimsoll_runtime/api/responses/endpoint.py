@@ -22,8 +22,8 @@ from plimsoll_runtime.api.responses.background import STOPPED, Background, Backg
 from plimsoll_runtime.api.responses.builder import Draft
 from plimsoll_runtime.api.responses.errors import not_found, response_id
 from plimsoll_runtime.api.responses.items import input_of, items_of, referred, taken
-from plimsoll_runtime.api.responses.memory_store import StoredResponse
 from plimsoll_runtime.api.responses.output import Output
+from plimsoll_runtime.api.responses.shares import StoredResponse
 from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.api.responses.translation import check_calls
 from plimsoll_runtime.api.responses.turn import Job, Turn

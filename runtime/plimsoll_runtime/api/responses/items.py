@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from plimsoll_runtime.api.responses.errors import item_id, item_not_found, response_of_item
-from plimsoll_runtime.api.responses.memory_store import StoredResponse
+from plimsoll_runtime.api.responses.shares import StoredResponse
 from plimsoll_runtime.api.schemas.parts import REFUSAL, ImagePart, why_refused
 from plimsoll_runtime.api.schemas.response import (
     FunctionCallItem,

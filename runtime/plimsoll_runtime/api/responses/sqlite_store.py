@@ -1,16 +1,16 @@
-"""A response store in a SQLite file, which outlives the process. One server can use it at a time."""
+"""The response store: a SQLite database, in memory or in a file that outlives the process."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
-from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Clock, Shares, StoredResponse
+from plimsoll_runtime.api.responses.shares import OVERHEAD, Shares, StoredResponse
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.options import ResponseBounds
 
@@ -31,17 +31,19 @@ class _NoRoomError(Exception):
 
 
 class SqliteStore:
-    """A store with a write-ahead log. Stored responses survive a crash of the process; a crash of the machine may
-    lose the last ones, but never damages the file."""
+    """A store, used by one thread at a time. In a file, stored responses survive a crash of the process; a crash of the
+    machine may lose the last ones, but never damages the file. One server can use a file at a time."""
 
-    def __init__(self, path: Path, bounds: ResponseBounds, clock: Clock = time.time) -> None:
-        """Open or create the file. Raises UsageError if it cannot be used, or has another format."""
+    def __init__(self, path: Path | None, bounds: ResponseBounds, clock: Callable[[], float] = time.time) -> None:
+        """Open or create the file; without a `path` the store is in memory. `clock` returns seconds since the epoch.
+        Raises UsageError if the file cannot be used, or has another format."""
         self._bounds = bounds
         self._clock = clock
         self._shares, self._turn = Shares(bounds), 0
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._file = sqlite3.connect(path, timeout=0, check_same_thread=False)
+            if path is not None:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._file = sqlite3.connect(path or ":memory:", timeout=0, check_same_thread=False)
             try:
                 self._open()
             except BaseException:
@@ -51,7 +53,8 @@ class SqliteStore:
             raise UsageError(f"--response-store {path} cannot be used ({error}); choose another file") from error
 
     def put(self, kept: StoredResponse) -> bool:
-        """Store a response, replacing one with its id. Return False if it does not fit."""
+        """Store a response, replacing one with its id. Return False if it does not fit next to the shares of other
+        owners; then it is not stored, and no other response is deleted for it."""
         try:
             with self._changing():
                 self._drop(kept.id)
@@ -76,7 +79,7 @@ class SqliteStore:
         return StoredResponse(own, whose, previous, told, given, events, bool(running))
 
     def use(self, responses: Sequence[str]) -> None:
-        """Mark responses as used now, the last of them last."""
+        """Mark responses as used now, the last of them last. Missing ones are ignored."""
         now = self._clock()
         with self._changing():
             for response in responses:
@@ -95,7 +98,7 @@ class SqliteStore:
         return there
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the store."""
         self._file.close()
 
     def _open(self) -> None:

@@ -1,4 +1,4 @@
-"""Stores and finds responses. A store in a file runs in a thread of its own."""
+"""Stores and finds responses, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import previous_not_found
-from plimsoll_runtime.api.responses.memory_store import MemoryStore, StoreBackend, StoredResponse
+from plimsoll_runtime.api.responses.shares import StoredResponse
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.options import ResponseBounds
@@ -32,8 +32,8 @@ class ResponseStore:
 
     def __init__(self, bounds: ResponseBounds, file: Path | None = None) -> None:
         """Open the store, in memory if there is no `file`. Raises UsageError if the file cannot be used."""
-        self._backend: StoreBackend = MemoryStore(bounds) if file is None else SqliteStore(file, bounds)
-        self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")
+        self._backend = SqliteStore(file, bounds)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
 
     async def put(self, kept: StoredResponse) -> bool:
         """Store a response, replacing one with its id; return whether it is stored."""
@@ -68,12 +68,9 @@ class ResponseStore:
     async def close(self) -> None:
         """Close the store after its present work."""
         await self._do(self._backend.close)
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
 
     async def _do(self, work: Callable[[], ResultT]) -> ResultT:
-        if self._thread is None:
-            return work()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _several(self, responses: Sequence[str], owner: str) -> dict[str, StoredResponse]:

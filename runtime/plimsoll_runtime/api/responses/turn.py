@@ -20,8 +20,8 @@ from plimsoll_runtime.api.http.unknown_fields import refuse_unknown
 from plimsoll_runtime.api.responses.builder import Draft, ResponseAnswers
 from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
 from plimsoll_runtime.api.responses.items import packed, refuse_images
-from plimsoll_runtime.api.responses.memory_store import StoredResponse
 from plimsoll_runtime.api.responses.output import Output
+from plimsoll_runtime.api.responses.shares import StoredResponse
 from plimsoll_runtime.api.responses.translation import converted
 from plimsoll_runtime.api.schemas.response import Item, Response
 from plimsoll_runtime.api.schemas.response_events import Failed

@@ -1,4 +1,4 @@
-"""Both response stores behave the same, and enforce their limits."""
+"""Response stores in memory and in a file behave the same, and enforce their limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses import store as store_module
-from plimsoll_runtime.api.responses.memory_store import OVERHEAD, MemoryStore, StoredResponse
+from plimsoll_runtime.api.responses.shares import OVERHEAD, StoredResponse
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.errors import UsageError
@@ -84,7 +84,7 @@ class Backends(RuleBasedStateMachine):
         self.now = 1000.0
         self.bounds = replace(BOUNDS, share=share)
         self.folder = TemporaryDirectory()
-        self.memory = MemoryStore(self.bounds, lambda: self.now)
+        self.memory = SqliteStore(None, self.bounds, lambda: self.now)
         self.file = self.opened()
         self.wanted: list[tuple[StoredResponse, float]] = []
 
@@ -199,7 +199,7 @@ def test_one_server_has_a_file(path: Path) -> None:
 def test_what_a_crash_leaves_is_read(path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from plimsoll_runtime.options import ResponseBounds;"
-        "from plimsoll_runtime.api.responses.memory_store import StoredResponse;"
+        "from plimsoll_runtime.api.responses.shares import StoredResponse;"
         "from plimsoll_runtime.api.responses.sqlite_store import SqliteStore;"
         "backend = SqliteStore(Path(sys.argv[1]), ResponseBounds());"
         "backend.put(StoredResponse('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"

@@ -1,12 +1,9 @@
-"""The interface of response stores, the shares of their owners, and the store in memory."""
+"""Stored responses, and the shares of their owners in a store."""
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from plimsoll_runtime.options import ResponseBounds
 
@@ -32,33 +29,6 @@ class StoredResponse:
     def size(self) -> int:
         """Bytes that it counts for."""
         return OVERHEAD + len(self.response) + len(self.input) + len(self.events)
-
-
-class StoreBackend(Protocol):
-    """A store. Used by one thread at a time."""
-
-    def put(self, kept: StoredResponse) -> bool:
-        """Store a response, replacing one with its id. Return False if it does not fit next to the shares of other
-        owners; then it is not stored, and no other response is deleted for it."""
-
-    def get(self, response: str, owner: str) -> StoredResponse | None:
-        """Return the response with that id, None if it does not exist or belongs to another owner."""
-
-    def use(self, responses: Sequence[str]) -> None:
-        """Mark responses as used now, the last of them last. Missing ones are ignored."""
-
-    def delete(self, response: str, owner: str) -> bool:
-        """Delete a response of the owner; return whether it existed."""
-
-    def close(self) -> None:
-        """Close the store."""
-
-    def check_integrity(self) -> None:
-        """Raise AssertionError if records contradict each other, or a limit is exceeded."""
-
-
-Clock = Callable[[], float]
-"""Returns seconds since the epoch."""
 
 
 @dataclass(slots=True)
@@ -146,84 +116,3 @@ class Shares:
         assert self.count == sum(count for count, _ in parts.values()), f"{self.count} responses"
         assert self.bytes == sum(size for _, size in parts.values()), f"{self.bytes} bytes"
         assert self.fit, f"{self.count} responses, {self.bytes} bytes: {counted}"
-
-
-@dataclass(slots=True)
-class _Place:
-    kept: StoredResponse
-    used: float
-
-
-class MemoryStore:
-    """A store in memory, in the order of use. Its responses end with the process."""
-
-    def __init__(self, bounds: ResponseBounds, clock: Clock = time.time) -> None:
-        self._bounds = bounds
-        self._clock = clock
-        self._places: OrderedDict[str, _Place] = OrderedDict()
-        self._shares = Shares(bounds)
-
-    def put(self, kept: StoredResponse) -> bool:
-        """Store a response, replacing one with its id. Return False if it does not fit."""
-        self._drop(kept.id)
-        self._forget_old()
-        self._places[kept.id] = _Place(kept, self._clock())
-        self._shares.add(kept.owner, kept.size)
-        if self._shares.fit:
-            return True
-        lost = self._shares.losers((id_, place.kept.owner, place.kept.size) for id_, place in self._places.items())
-        fits = kept.id not in lost
-        for response in lost if fits else (kept.id,):
-            self._drop(response)
-        return fits
-
-    def get(self, response: str, owner: str) -> StoredResponse | None:
-        """Return the response with that id, None if it does not exist or belongs to another owner."""
-        self._forget_old()
-        place = self._places.get(response)
-        return place.kept if place is not None and place.kept.owner == owner else None
-
-    def use(self, responses: Sequence[str]) -> None:
-        """Mark responses as used now, the last of them last."""
-        self._forget_old()
-        now = self._clock()
-        for response in responses:
-            if (place := self._places.get(response)) is not None:
-                place.used = now
-                self._places.move_to_end(response)
-
-    def delete(self, response: str, owner: str) -> bool:
-        """Delete a response of the owner; return whether it existed."""
-        if self.get(response, owner) is None:
-            return False
-        self._drop(response)
-        return True
-
-    def close(self) -> None:
-        """Delete everything."""
-        self._places.clear()
-        self._shares = Shares(self._bounds)
-
-    def _forget_old(self) -> None:
-        oldest_allowed = self._clock() - self._bounds.seconds
-        while self._places:
-            first, place = next(iter(self._places.items()))
-            if place.used >= oldest_allowed:
-                return
-            self._drop(first)
-
-    def _drop(self, response: str) -> None:
-        place = self._places.pop(response, None)
-        if place is not None:
-            self._shares.drop(place.kept.owner, place.kept.size)
-
-    def check_integrity(self) -> None:
-        """Raise AssertionError if records contradict each other, or a limit is exceeded."""
-        parts: dict[str, tuple[int, int]] = {}
-        for place in self._places.values():
-            count, size = parts.get(place.kept.owner, (0, 0))
-            parts[place.kept.owner] = count + 1, size + place.kept.size
-        self._shares.check_integrity(parts)
-        assert all(place.kept.id == response for response, place in self._places.items()), (
-            "a response is stored under another id"
-        )
