@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import pbkdf2_hmac, sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -17,6 +17,32 @@ from plimsoll_runtime.utils.file_watcher import WatchedFile
 LOOK_SECONDS = 1.0
 
 
+class _Secrets:
+    """Secrets from options, and from a file that is read again when it changes."""
+
+    def __init__(
+        self,
+        fixed: Iterable[bytes],
+        file: Path | None,
+        read: Callable[[Path], tuple[bytes, ...]],
+        clock: Callable[[], float],
+    ) -> None:
+        """`read` returns the secrets of a file; it raises UsageError, also for a file that it cannot read."""
+        self._fixed = tuple(fixed)
+        if file is not None:
+            read(file)  # the watcher's error for a missing file does not name the option
+        self._file = None if file is None else WatchedFile(file, read, every=LOOK_SECONDS, clock=clock)
+
+    def __bool__(self) -> bool:
+        return bool(self._fixed) or self._file is not None
+
+    def has(self, given: bytes) -> bool:
+        """Return whether this is one of the secrets; takes the same time for every wrong one."""
+        read = () if self._file is None else self._file.value()
+        matches = [hmac.compare_digest(given, each) for each in (*self._fixed, *read)]
+        return any(matches)
+
+
 class ApiKeys:
     """API keys from options and a file. Without either, every request is accepted."""
 
@@ -24,13 +50,12 @@ class ApiKeys:
         self, keys: Sequence[str] = (), file: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises UsageError if the file has no valid key."""
-        self._fixed = tuple(sha256(key.encode()).digest() for key in keys)
-        self._file = None if file is None else _watch_keys(file, clock)
+        self._hashes = _Secrets((sha256(key.encode()).digest() for key in keys), file, _hashes_of, clock)
 
     @property
     def needed(self) -> bool:
         """Whether requests need a key."""
-        return bool(self._fixed) or self._file is not None
+        return bool(self._hashes)
 
     def check(self, headers: Mapping[str, str]) -> str | None:
         """Return the request's key: after `Bearer` in Authorization, or in x-api-key, as Anthropic's clients send it.
@@ -41,10 +66,7 @@ class ApiKeys:
         if not self.needed:
             return None
         token = given_key(headers)
-        known = self._fixed if self._file is None else (*self._fixed, *self._file.value())
-        digest = sha256(token).digest()
-        matches = [hmac.compare_digest(digest, each) for each in known]
-        if not any(matches):
+        if not self._hashes.has(sha256(token).digest()):
             told = "Incorrect API key" if token else "Missing API key"
             raise ApiError(
                 f"{told}; send a valid one in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
@@ -63,13 +85,6 @@ def given_key(headers: Mapping[str, str]) -> bytes:
     scheme, _, given = headers.get("authorization", "").partition(" ")
     bearer = given.strip() if scheme.lower() == "bearer" else ""
     return (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
-
-
-def _watch_keys(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
-    try:
-        return WatchedFile(path, _hashes_of, every=LOOK_SECONDS, clock=clock)
-    except OSError as error:
-        raise UsageError(f"--api-key-file {path} cannot be read ({error.strerror})") from error
 
 
 def _hashes_of(path: Path) -> tuple[bytes, ...]:
@@ -120,11 +135,10 @@ class Gateways:
         self, tokens: Sequence[str] = (), file: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Raises GatewayTokensError if the file has no valid credential."""
-        self._fixed = tuple(token.encode() for token in tokens)
-        self._file = None if file is None else _watch_tokens(file, clock)
+        self._tokens = _Secrets((token.encode() for token in tokens), file, tokens_of, clock)
 
     def __bool__(self) -> bool:
-        return bool(self._fixed) or self._file is not None
+        return bool(self._tokens)
 
     def tenant(self, headers: Mapping[str, str]) -> str | None:
         """Return the tenant that a gateway names; None for a request without a gateway. Header names must be in lower
@@ -136,7 +150,7 @@ class Gateways:
         given = headers.get(CREDENTIAL_HEADER)
         if given is None or not self:
             return None
-        if not self._knows(given.encode("latin-1")):
+        if not self._tokens.has(given.encode("latin-1")):
             raise unavailable("The gateway's credential is unknown to this server; its operator must set it.")
         name = headers.get(TENANT_HEADER, "")
         if not _TENANT.fullmatch(name):
@@ -144,11 +158,6 @@ class Gateways:
                 f"The gateway sent no valid tenant; {TENANT_HEADER} must be 1 to 64 letters, digits, . _ -"
             )
         return f"{_OF_GATEWAY}{name}"
-
-    def _knows(self, given: bytes) -> bool:
-        read = () if self._file is None else self._file.value()
-        matches = [hmac.compare_digest(given, token) for token in (*self._fixed, *read)]
-        return any(matches)
 
 
 def is_gateways(tenant: str) -> bool:
@@ -174,13 +183,6 @@ def tokens_of(path: Path) -> tuple[bytes, ...]:
                 "without spaces"
             )
     return tokens
-
-
-def _watch_tokens(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
-    try:
-        return WatchedFile(path, tokens_of, every=LOOK_SECONDS, clock=clock)
-    except OSError as error:
-        raise GatewayTokensError(f"--gateway-token-file {path} cannot be read ({error.strerror})") from error
 
 
 ROUNDS = 10_000
