@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
@@ -69,7 +69,7 @@ class ServedModel:
         try:
             check_priority(params, self.engine.info)
         except UsageError as error:
-            raise ApiError(f"Invalid value for 'priority': {error}.", param="priority", code="invalid_value") from error
+            raise invalid("priority", str(error)) from error
 
 
 LOAD_HEADER = "x-plimsoll-load"

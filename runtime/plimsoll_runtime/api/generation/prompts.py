@@ -36,9 +36,9 @@ def forms_of(messages: Messages) -> Iterator[Messages]:
     raises an error for the others, so they are tried in turn, the smallest change first.
     """
     forms: list[Messages] = []
-    for identify in (_as_they_are, _with_short_ids):
+    for identified in (messages, _with_short_ids(messages)):
         for arguments in (value_of, _object, _text):
-            form = _with(identify(messages), arguments)
+            form = _with(identified, arguments)
             if form not in forms:
                 forms.append(form)
                 yield form
@@ -57,10 +57,6 @@ def _with(messages: Messages, arguments: Callable[[str], Any]) -> Messages:
         else message
         for message in messages
     ]
-
-
-def _as_they_are(messages: Messages) -> Messages:
-    return messages
 
 
 def _with_short_ids(messages: Messages) -> Messages:
@@ -232,7 +228,7 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
 def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
     """Raise ApiError for a prompt without tokens, or with a token that is not in the vocabulary."""
     if not ids:
-        raise ApiError(f"Invalid value for '{param}': it has no tokens.", param=param, code="invalid_value")
+        raise invalid(param, "it has no tokens")
     check_token_ids(model, [max(ids)], param)
 
 
@@ -240,12 +236,11 @@ def check_scores(answers: int, tokens: int, alternatives: int | None, param: str
     """Raise ApiError if the `answers` together would have too many log probabilities of the `tokens` of their
     prompts."""
     if alternatives is not None and (asked := answers * tokens * (1 + alternatives)) > MAX_PROMPT_SCORES:
-        raise ApiError(
-            f"Invalid value for '{param}': {alternatives} alternatives of each of {tokens} prompt tokens are {asked} "
-            f"log probabilities in {answers} choice{'s' * (answers > 1)}, above the limit of {MAX_PROMPT_SCORES}. "
-            "Ask for fewer alternatives or choices, or shorten the prompt.",
-            param=param,
-            code="invalid_value",
+        raise invalid(
+            param,
+            f"{alternatives} alternatives of each of {tokens} prompt tokens are {asked} log probabilities in {answers} "
+            f"choice{'s' * (answers > 1)}, above the limit of {MAX_PROMPT_SCORES}. "
+            "Ask for fewer alternatives or choices, or shorten the prompt",
         )
 
 
@@ -253,12 +248,9 @@ def check_params(model: ServedModel, params: SamplingParams) -> None:
     """Raise ApiError for valid parameters that this model or this server does not support."""
     model.check_priority(params)
     if len(params.logit_bias) > model.options.max_logit_bias:
-        raise ApiError(
-            f"Invalid value for 'logit_bias': it has {len(params.logit_bias)} token ids, above this server's limit of "
-            f"{model.options.max_logit_bias} (--max-logit-bias).",
-            param="logit_bias",
-            code="invalid_value",
-        )
+        limit = model.options.max_logit_bias
+        reason = f"it has {len(params.logit_bias)} token ids, above this server's limit of {limit} (--max-logit-bias)"
+        raise invalid("logit_bias", reason)
     check_token_ids(model, list(params.logit_bias), "logit_bias")
     check_token_ids(model, params.stop_token_ids, "stop_token_ids")
 
@@ -267,11 +259,7 @@ def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
     """Raise ApiError if an id is not in the vocabulary."""
     size = model.engine.info.vocab_size
     if unknown := [token_id for token_id in ids if token_id >= size]:
-        raise ApiError(
-            f"Invalid value for '{param}': token id {unknown[0]} is not in the vocabulary of {size} tokens.",
-            param=param,
-            code="invalid_value",
-        )
+        raise invalid(param, f"token id {unknown[0]} is not in the vocabulary of {size} tokens")
 
 
 def check_text(model: ServedModel, text: str, param: str) -> None:
@@ -287,7 +275,7 @@ def prompt_errors(param: str) -> Iterator[None]:
     try:
         yield
     except (ChatTemplateError, TextError) as error:
-        raise ApiError(f"Invalid value for '{param}': {error}.", param=param, code="invalid_value") from error
+        raise invalid(param, str(error)) from error
 
 
 MARGIN = 64
