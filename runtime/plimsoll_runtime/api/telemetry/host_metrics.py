@@ -8,6 +8,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from plimsoll_runtime.api.telemetry.metrics import COUNTER, GAUGE, Series, families
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.report import BOUNDS, Counters, ModelReport, Report, Times
 from plimsoll_runtime.residency.states import State
@@ -15,6 +16,12 @@ from plimsoll_runtime.residency.states import State
 DEVICE = ("capacity", "line", "reserved", "used", "free")
 MEMORY = ("weights", "workspace", "kv", "host_bytes")
 PRESSURE = ("none", "some", "full")
+SERIES: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_host_model_active", "Requests in flight, by model.", "active"),
+    (GAUGE, "plimsoll_host_model_waiting", "Requests that wait for their model to wake.", "waiting"),
+    (COUNTER, "plimsoll_host_model_loads", "Loads from files since the model was placed.", "loads"),
+    (COUNTER, "plimsoll_host_model_wakes", "Wakes from an image since the model was placed.", "wakes"),
+)
 
 
 class HostCollector(Collector):
@@ -27,10 +34,7 @@ class HostCollector(Collector):
         """Yield one family for each figure."""
         report = self._host.report()
         yield from _device(report)
-        yield _each(report, "plimsoll_host_model_active", "Requests in flight, by model.", "active")
-        yield _each(report, "plimsoll_host_model_waiting", "Requests that wait for their model to wake.", "waiting")
-        yield _counted(report, "plimsoll_host_model_loads", "Loads from files since the model was placed.", "loads")
-        yield _counted(report, "plimsoll_host_model_wakes", "Wakes from an image since the model was placed.", "wakes")
+        yield from families(SERIES, {_label(model): model for model in report.models})
         yield _states(report)
         yield _memory(report)
         yield from _counters(self._host.counters)
@@ -64,20 +68,6 @@ def _memory(report: Report) -> Metric:
     for model in report.models:
         for field in MEMORY:
             family.add_metric((_label(model), field.removesuffix("_bytes")), getattr(model, field))
-    return family
-
-
-def _each(report: Report, name: str, text: str, field: str) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=("model",))
-    for model in report.models:
-        family.add_metric((_label(model),), getattr(model, field))
-    return family
-
-
-def _counted(report: Report, name: str, text: str, field: str) -> Metric:
-    family = CounterMetricFamily(name, text, labels=("model",))
-    for model in report.models:
-        family.add_metric((_label(model),), getattr(model, field))
     return family
 
 

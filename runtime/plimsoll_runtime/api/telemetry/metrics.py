@@ -80,29 +80,27 @@ class EngineCollector(Collector):
         """Yield one family for each gauge and counter, with a sample for each model."""
         state = self._state
         name = whole_server(state)
-        yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", _is_ready(state, name))
+        ready = {name: float(state.phase is Phase.READY)}
+        yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", ready)
         in_flight = {name: float(state.in_flight)}
         yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests in flight.", in_flight)
         yield from _model_metrics(state.models.views() if state.models is not None else ())
 
 
-def _is_ready(state: ServerState, name: str) -> dict[str, float]:
-    return {name: float(state.phase is Phase.READY)}
-
-
 def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
     stats = {view.names[0]: view.stats for view in views if view.stats is not None}
-    yield from _families(ROOM, {view.names[0]: view.room for view in views})
-    yield from _families(STATS, stats)
+    yield from families(ROOM, {view.names[0]: view.room for view in views})
+    yield from families(STATS, stats)
     usage = {name: one.blocks_used / one.blocks_total if one.blocks_total else 0.0 for name, one in stats.items()}
     text = "Share of the KV cache in use, from 0 to 1."
     yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
-    yield from _families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
-    yield from _families(SNAPSHOTS, {name: one.snapshots for name, one in stats.items() if one.snapshots is not None})
+    yield from families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
+    yield from families(SNAPSHOTS, {name: one.snapshots for name, one in stats.items() if one.snapshots is not None})
     yield from _phases(stats)
 
 
-def _families(series: Sequence[Series], sources: Mapping[str, object]) -> Iterator[Metric]:
+def families(series: Sequence[Series], sources: Mapping[str, object]) -> Iterator[Metric]:
+    """Yield one family for each series, with a sample for each source by its label `model`."""
     for kind, name, text, attribute in series:
         yield from _family(kind, name, text, {model: getattr(one, attribute) for model, one in sources.items()})
 
