@@ -44,73 +44,39 @@ COLUMNS: Mapping[str, type] = {
 }
 
 
-class _Message(msgspec.Struct):
-    content: str | None = None
-    tool_calls: msgspec.Raw | None = None
-
-
-class _Choice(msgspec.Struct):
-    index: int
-    finish_reason: str | None = None
-    message: _Message | None = None
-    text: str | None = None
-
-    @property
-    def words(self) -> str | None:
-        """The output's text, or its tool calls as JSON if it has no text."""
-        if self.message is None:
-            return self.text
-        calls = self.message.tool_calls
-        return bytes(calls).decode() if self.message.content is None and calls is not None else self.message.content
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Body(msgspec.Struct):
-    """A response body. Those with vectors, scores, ranks or labels have `data` or `results`."""
-
-    usage: _Usage
-    choices: list[_Choice] = []
-    data: list[msgspec.Raw] = []
-    results: list[msgspec.Raw] = []
-
-    @property
-    def rows(self) -> list[_Choice]:
-        """Its choices; other results become choices whose text is their JSON."""
-        others = enumerate(self.data or self.results)
-        return self.choices or [_Choice(index, text=bytes(each).decode()) for index, each in others]
-
-
-class _Response(msgspec.Struct):
-    body: _Body
-
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    response: _Response
-
-
-_decoder = msgspec.json.Decoder(_Line)
-
-
 def rows_of(line: bytes) -> list[dict[str, Any]]:
-    """Return a table row for each choice, vector, score or label. Token counts are those of the whole response."""
-    answer = _decoder.decode(line)
-    usage = answer.response.body.usage
+    """Return a table row for each choice, vector, score or label. Token counts are those of the whole response.
+
+    The text of a choice without text is its tool calls as JSON, that of another result is its JSON.
+    """
+    answer = msgspec.json.decode(line)
+    body = answer["response"]["body"]
+    others = [
+        {"index": index, "text": _json(each)}
+        for index, each in enumerate(body.get("data") or body.get("results") or ())
+    ]
     return [
         {
-            "custom_id": answer.custom_id,
-            "choice": choice.index,
-            "text": choice.words,
-            "finish_reason": choice.finish_reason,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
+            "custom_id": answer["custom_id"],
+            "choice": choice["index"],
+            "text": _text(choice),
+            "finish_reason": choice.get("finish_reason"),
+            "prompt_tokens": body["usage"].get("prompt_tokens", 0),
+            "completion_tokens": body["usage"].get("completion_tokens", 0),
         }
-        for choice in answer.response.body.rows
+        for choice in body.get("choices") or others
     ]
+
+
+def _text(choice: Mapping[str, Any]) -> str | None:
+    if (message := choice.get("message")) is None:
+        return choice.get("text")
+    calls = message.get("tool_calls")
+    return message.get("content") if message.get("content") is not None or calls is None else _json(calls)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 UNBOUNDED = 2**62
