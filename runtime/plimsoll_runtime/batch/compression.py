@@ -9,7 +9,6 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, cast
 
 from plimsoll_runtime.errors import UsageError
@@ -56,35 +55,33 @@ def _gzip(raw: BinaryIO, mode: Mode) -> IO[bytes]:
     return cast("IO[bytes]", gzip.GzipFile(filename="", mode=mode, fileobj=raw, mtime=0))
 
 
-def _bzip2(raw: BinaryIO, mode: Mode) -> IO[bytes]:
-    return bz2.BZ2File(raw, mode)
-
-
-def _xz(raw: BinaryIO, mode: Mode) -> IO[bytes]:
-    return lzma.LZMAFile(raw, mode)
-
-
 def _zstd(raw: BinaryIO, mode: Mode) -> IO[bytes]:
-    library = zstandard()
+    zstd = zstandard()
     if mode == "rb":
-        return io.BufferedReader(ZstdReader(raw, library), BUFFER)
-    return cast("IO[bytes]", library.ZstdCompressor().stream_writer(raw))
+        return io.BufferedReader(ZstdReader(raw, zstd), BUFFER)
+    return cast("IO[bytes]", zstd.ZstdCompressor().stream_writer(raw))
 
 
 COMPRESSIONS: Mapping[str, Callable[[BinaryIO, Mode], IO[bytes]]] = {
     ".gz": _gzip,
-    ".bz2": _bzip2,
-    ".xz": _xz,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
     ".zst": _zstd,
 }
 
 
+def library(name: str, use: str) -> Any:
+    """Import a module that only a kind of file needs. Raises UsageError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise UsageError(f"{use} needs the library {package}; run pip install 'plimsoll-serving[batch]'") from error
+
+
 def zstandard() -> Any:
     """Import the library. Raises UsageError if it is not installed."""
-    try:
-        return importlib.import_module("zstandard")
-    except ImportError as error:
-        raise UsageError(".zst needs the library zstandard; run pip install 'plimsoll-serving[batch]'") from error
+    return library("zstandard", ".zst")
 
 
 def damage(compression: str) -> tuple[type[Exception], ...]:
@@ -95,12 +92,3 @@ def damage(compression: str) -> tuple[type[Exception], ...]:
 def wrapped(raw: BinaryIO, compression: str, mode: Mode) -> IO[bytes]:
     """Return `raw` with its compression applied, or `raw` itself if `compression` is empty."""
     return COMPRESSIONS[compression](raw, mode) if compression else raw
-
-
-def check_compression(path: Path, compression: str) -> None:
-    """Raise UsageError if the library for a compression is missing."""
-    if compression == ".zst":
-        try:
-            zstandard()
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from plimsoll_runtime.batch.compression import check_compression
+from plimsoll_runtime.batch.compression import library, zstandard
 from plimsoll_runtime.batch.output_paths import PARQUET, FileKind, kind_of
 from plimsoll_runtime.errors import UsageError
 
@@ -42,20 +42,12 @@ def csv_rows(stream: IO[bytes], path: Path) -> Iterator[Found]:
                 yield _row(names, values)
 
 
-def check_parquet(path: Path) -> None:
-    """Raise UsageError if the library pyarrow is missing."""
-    try:
-        _parquet()
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
-
-
 def parquet_rows(path: Path) -> Iterator[tuple[Columns, float]]:
     """Yield each row with the share of the file that has been read, from 0 to 1. Raises UsageError for a damaged
     file."""
-    library, errors = _parquet(), importlib.import_module("pyarrow").ArrowException
+    parquet, errors = _parquet(), importlib.import_module("pyarrow").ArrowException
     try:
-        with library.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             total, seen = file.metadata.num_rows, 0
             for piece in file.iter_batches(batch_size=PIECE_ROWS):
                 for row in piece.to_pylist():
@@ -63,13 +55,6 @@ def parquet_rows(path: Path) -> Iterator[tuple[Columns, float]]:
                     yield row, seen / total
     except (errors, OSError) as error:
         raise UsageError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _parquet() -> Any:
-    try:
-        return importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise UsageError("Parquet needs the library pyarrow; run pip install 'plimsoll-serving[batch]'") from error
 
 
 def _header(reader: Iterator[list[str]], path: Path) -> list[str]:
@@ -134,10 +119,18 @@ def _is_known(path: Path) -> bool:
 def checked_kind(path: Path) -> FileKind:
     """Return the kind that a file's name implies. Raises UsageError if a library for it is missing."""
     kind = kind_of(path)
-    check_compression(path, kind.compression)
-    if kind.format == PARQUET:
-        check_parquet(path)
+    try:
+        if kind.compression == ".zst":
+            zstandard()
+        if kind.format == PARQUET:
+            _parquet()
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
     return kind
+
+
+def _parquet() -> Any:
+    return library("pyarrow.parquet", "Parquet")
 
 
 def _input(path: Path) -> InputFile:
