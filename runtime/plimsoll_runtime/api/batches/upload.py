@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,7 +19,7 @@ from starlette.requests import Request
 from plimsoll_runtime.api.batches.file_store import COMING, FILES, FileStore
 from plimsoll_runtime.api.batches.records import INPUT, FileAnswer, KeptFile
 from plimsoll_runtime.api.http.body import body_pieces, declared_bytes, linger
-from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError, too_large
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.server.limits import OPTION, body_limit
 from plimsoll_runtime.batch.journal import write_at
@@ -34,8 +33,11 @@ _EXTENDED = re.compile(r""";\s*filename\*=utf-8''([^\s;]*)""", re.IGNORECASE)
 _PADDING, _LINE_END, _HEADERS_END = b" \t", b"\r\n", b"\r\n\r\n"
 
 
-class MultipartError(ValueError):
+class MultipartError(ApiError):
     """The body is not valid multipart/form-data; the message says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Invalid body: {reason}.", code="invalid_multipart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +189,7 @@ _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 async def receive_file(request: Request, file_store: FileStore, owner: str) -> FileAnswer:
     """Read the form and store its file. Raises ApiError, ClientGoneError."""
-    try:
-        reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
-    except MultipartError as error:
-        raise _told(error) from error
+    reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
     pieces = body_pieces(request)
     await _check_room(request, pieces, file_store)
     coming = _Coming(file_store, owner, body_limit(request.scope))
@@ -200,13 +199,10 @@ async def receive_file(request: Request, file_store: FileStore, owner: str) -> F
                 for event in reader.feed(piece):
                     coming.take(event)
                 await coming.write()
-            except (MultipartError, ApiError) as error:
+            except ApiError:
                 await linger(pieces)
-                raise _told(error) from error
-        try:
-            reader.finish()
-        except MultipartError as error:
-            raise _told(error) from error
+                raise
+        reader.finish()
         return await coming.keep()
     finally:
         await asyncio.shield(asyncio.to_thread(coming.close))
@@ -341,26 +337,12 @@ def _plain_name(given: str) -> str:
     return "".join(c for c in name if c.isprintable())[:255] or "file"
 
 
-def _told(error: MultipartError | ApiError) -> ApiError:
-    """Return the error for the client."""
-    return error if isinstance(error, ApiError) else ApiError(f"Invalid body: {error}.", code="invalid_multipart")
-
-
 def _too_large(most: int) -> ApiError:
-    return ApiError(
-        f"The file is larger than the limit of {most} bytes ({OPTION}); split it.",
-        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        param="file",
-        code="file_too_large",
-        headers={"Connection": "close"},
+    return too_large(
+        f"The file is larger than the limit of {most} bytes ({OPTION}); split it.", "file_too_large", "file"
     )
 
 
 def _full(file_store: FileStore) -> ApiError:
-    return ApiError(
-        f"All files together exceed the limit of {file_store.most_bytes} bytes (--files-size); delete some first.",
-        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        param="file",
-        code="files_full",
-        headers={"Connection": "close"},
-    )
+    message = f"All files together exceed the limit of {file_store.most_bytes} bytes (--files-size); delete some first."
+    return too_large(message, "files_full", "file")

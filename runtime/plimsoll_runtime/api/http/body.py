@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from plimsoll_runtime.api.http.concurrency import LONG_BODY, ClientGoneError
-from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError, too_large
 from plimsoll_runtime.api.schemas import response_input, response_request
 from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
@@ -179,12 +179,7 @@ async def linger(pieces: AsyncGenerator[bytes, None]) -> None:
 
 
 def _too_large(limit: int, path: str) -> ApiError:
-    return ApiError(
-        f"The body is larger than {limit} bytes, the limit of {path} ({OPTION}); shorten it.",
-        status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        code="body_too_large",
-        headers={"Connection": "close"},
-    )
+    return too_large(f"The body is larger than {limit} bytes, the limit of {path} ({OPTION}); shorten it.")
 
 
 def _refusal(detail: ErrorDetails) -> ApiError:

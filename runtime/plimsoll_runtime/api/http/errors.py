@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -64,6 +65,12 @@ def unavailable(message: str) -> ApiError:
     return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE, code="unavailable", headers=headers)
 
 
+def too_large(message: str, code: str = "body_too_large", param: str | None = None) -> ApiError:
+    """Return an error (413) that closes the connection, because the rest of the body is not read."""
+    status, closing = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"Connection": "close"}
+    return ApiError(message, status=status, param=param, code=code, headers=closing)
+
+
 def json_response(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response, encoded by msgspec (structs, dicts, lists)."""
     return Response(
@@ -91,14 +98,6 @@ _ANTHROPIC_KINDS = {
 _LINE_ENDS = tuple((character.encode(), b"\\u%04x" % ord(character)) for character in "\x85\u2028\u2029")
 
 
-def _error(error: ApiError) -> msgspec.Struct:
-    return error.body
-
-
-def _status(error: ApiError) -> int:
-    return error.status
-
-
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The format of errors and streams for the clients of a path.
@@ -109,9 +108,9 @@ class Dialect:
     comment. `id_header` is an additional header with the request's id.
     """
 
-    error: Callable[[ApiError], msgspec.Struct] = _error
+    error: Callable[[ApiError], msgspec.Struct] = attrgetter("body")
     broken: Callable[[ApiError], msgspec.Struct] | None = None
-    status: Callable[[ApiError], int] = _status
+    status: Callable[[ApiError], int] = attrgetter("status")
     named: bool = False
     end: bytes | None = b"[DONE]"
     alive: msgspec.Struct | None = None
