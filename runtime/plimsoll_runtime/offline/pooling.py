@@ -13,18 +13,15 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, RequestOutput
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.text.chat_template import ChatTemplateError
+from plimsoll_runtime.text.comparison import comparison
 from plimsoll_runtime.text.pooling import (
-    DOCUMENTS,
-    QUERY,
     PooledText,
     PooledTexts,
     Vector,
     cut,
     dimensions_refused,
-    raw_score,
     scaled,
     shown_score,
-    similarity,
     unpacked,
 )
 from plimsoll_runtime.text.tokenizer import TextError, Tokenizer
@@ -94,11 +91,15 @@ class PoolingCalls:
         if instruction is not None and not self._texts.takes_instruction:
             raise UsageError("this model takes no instruction; leave it out")
         most = self._most(truncate)
-        if self._info.task == "embed":
-            return self._similarities(ones, others, most)
-        firsts = list(ones) * (len(others) // len(ones))
-        pairs = [self._pair(one, other, instruction, most) for one, other in zip(firsts, others, strict=True)]
-        return [shown_score(raw_score(vector, self._info), self._info) for vector in self._vectors(pairs)]
+
+        def single(text: str, role: str | None, _: bool) -> PooledText:
+            return self._single(text, role, most)
+
+        def pair(one: str, other: str) -> PooledText:
+            return self._pair(one, other, instruction, most)
+
+        read, scores = comparison(self._texts, self._info, ones, others, single, pair)
+        return [shown_score(raw, self._info) for raw in scores(self._vectors(read))]
 
     def classify(self, texts: Sequence[str | tuple[str, str]], *, truncate: bool) -> list[Classification]:
         most = self._most(truncate)
@@ -106,14 +107,6 @@ class PoolingCalls:
             self._single(text, None, most) if isinstance(text, str) else self._pair(*text, None, most) for text in texts
         ]
         return [self._classified(vector) for vector in self._vectors(read)]
-
-    def _similarities(self, ones: Sequence[str], others: Sequence[str], most: int | None) -> list[float]:
-        query, document = self._texts.role((QUERY,)), self._texts.role(DOCUMENTS)
-        read = [self._single(one, query, most) for one in ones]
-        read += [self._single(other, document, most) for other in others]
-        vectors = self._vectors(read)
-        own, rest = vectors[: len(ones)], vectors[len(ones) :]
-        return [similarity(own[index % len(own)], vector) for index, vector in enumerate(rest)]
 
     def _classified(self, vector: Vector) -> Classification:
         scores = scaled(vector, self._info)

@@ -30,21 +30,14 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
+from plimsoll_runtime.text.comparison import Scores, comparison
 from plimsoll_runtime.text.pooling import (
-    DOCUMENTS,
-    QUERY,
     PooledText,
     Vector,
     ranked,
-    raw_score,
     scaled,
     shown_score,
-    similarity,
 )
-
-Scores = Callable[[Sequence[Vector]], list[float]]
-"""Computes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores, because many
-probabilities are so close to 1 that they tie."""
 
 
 def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
@@ -93,22 +86,14 @@ def _compared(
     """Return the texts to compute, and the function that computes scores from their vectors."""
     if body.instruction is not None and not reader.texts.takes_instruction:
         raise invalid("instruction", "this model takes no instruction; leave it out")
-    info = reader.info
-    if info.task != "embed":
-        firsts = list(ones) * (len(others) // len(ones))
-        pairs = [
-            reader.pair(one, other, fields[1], body.instruction) for one, other in zip(firsts, others, strict=True)
-        ]
-        return pairs, lambda vectors: [raw_score(vector, info) for vector in vectors]
-    query, document = reader.texts.role((QUERY,)), reader.texts.role(DOCUMENTS)
-    texts = [reader.single(one, fields[0], query) for one in ones]
-    texts += [reader.single(other, fields[1], document) for other in others]
 
-    def similarities(vectors: Sequence[Vector]) -> list[float]:
-        own, rest = vectors[: len(ones)], vectors[len(ones) :]
-        return [similarity(own[index % len(own)], vector) for index, vector in enumerate(rest)]
+    def single(text: str, role: str | None, is_first: bool) -> PooledText:
+        return reader.single(text, fields[0] if is_first else fields[1], role)
 
-    return texts, similarities
+    def pair(one: str, other: str) -> PooledText:
+        return reader.pair(one, other, fields[1], body.instruction)
+
+    return comparison(reader.texts, reader.info, ones, others, single, pair)
 
 
 score = Endpoint(ScoreRequest, prepare_score, COMPARES)
