@@ -86,7 +86,8 @@ def variables_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions, 
     if wish.thinks is not None:
         said |= dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
     if wish.effort is not None and LEVEL in known:
-        said |= _wished(wish.effort, model, tools=tools)
+        levels = _levels(model, tools=tools)
+        said |= {LEVEL: wish.effort} if levels is None or wish.effort in levels else {}
     if body.reasoning_effort is not None:
         said |= _effort(body.reasoning_effort, known, model, tools=tools)
     budget = _budget(body, wish, model)
@@ -141,20 +142,19 @@ def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bo
     """Return the variables for a level. A template with only a switch gets the switch. Raises ApiError for a level
     that the model does not have."""
     switch = next((name for name in SWITCHES if name in known), None)
-    if LEVEL in known:
-        form = reasoning_format(model, tools=tools)
-        levels = None if form is None else form.efforts
-        if levels is not None and effort not in levels:
-            raise invalid(LEVEL, f"this model has the levels {', '.join(levels)}, not {effort!r}")
-        return {LEVEL: effort} | ({} if switch is None else {switch: effort != OFF})
-    return {} if switch is None else {switch: effort != OFF}
+    said = {} if switch is None else {switch: effort != OFF}
+    if LEVEL not in known:
+        return said
+    levels = _levels(model, tools=tools)
+    if levels is not None and effort not in levels:
+        raise invalid(LEVEL, f"this model has the levels {', '.join(levels)}, not {effort!r}")
+    return {LEVEL: effort} | said
 
 
-def _wished(effort: str, model: ServedModel, *, tools: bool) -> dict[str, Any]:
-    """Return the variable for a wished level, or nothing if the model does not have it."""
+def _levels(model: ServedModel, *, tools: bool) -> Sequence[str] | None:
+    """Return the reasoning levels of the model's format, None if it does not define them."""
     form = reasoning_format(model, tools=tools)
-    levels = None if form is None else form.efforts
-    return {LEVEL: effort} if levels is None or effort in levels else {}
+    return None if form is None else form.efforts
 
 
 def _is_within(body: ChatRequest, form: ReasoningFormat) -> bool:
