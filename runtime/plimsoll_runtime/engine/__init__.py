@@ -1,1 +1,1 @@
-"""Requests, blocks and the scheduler: pure Python over integers."""
+"""The engine: requests, KV blocks and the scheduler, in pure Python over integers."""

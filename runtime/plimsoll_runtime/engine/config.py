@@ -1,4 +1,4 @@
-"""What an engine is started with: the same record for the server, the `LLM` class and laptop mode."""
+"""Options of an engine: one record for the server, the `LLM` class and laptop mode."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ ATTENTION_BACKENDS = (
     "reference",
 )
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
-"""Tokens of a KV block that kernels are made for."""
+"""Tokens of a KV block for which kernels exist."""
 STEP_SECONDS = 60.0
-"""Enough for what a step may have to do for the first time, such as compiling a kernel."""
+"""Default of `step_timeout`: enough for one-time work in a step, such as compiling a kernel."""
 LEAST_STEP_SECONDS = 1.0
 
 
 def attention_backend(text: str) -> str:
-    """The name of an attention backend, or of two, joined by +: of the one for prompts and the one for decodes."""
+    """Parse the name of an attention backend, or two names joined by + (prompts first, then decodes).
+
+    Raises OptionError for an unknown name.
+    """
     names = text.split("+")
     alone = set(ATTENTION_BACKENDS) - {"auto"}
     if text != "auto" and not (len(names) <= 2 and alone.issuperset(names)):
@@ -47,23 +50,24 @@ OF_MODEL = Option(("serve", "batch", "profile", "LLM"), "engine")
 ENGINE = replace(OF_MODEL, where=(*OF_MODEL.where, "host API"))
 RUNTIME = replace(ENGINE, deployment="runtime.*")
 DEVICE = (
-    "what models run on. cuda: a GPU, with CUDA or with ROCm, or a refusal with exit code 8 where torch finds none; "
-    "cpu: no GPU is touched; auto: a GPU wherever torch finds one, else the CPU"
+    "device for models. cuda: a GPU with CUDA or ROCm; exits with code 8 if torch finds none. cpu: the CPU; no GPU is "
+    "used. auto: a GPU if torch finds one, else the CPU"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Options of one engine. Sizes in tokens unless they say bytes; None means decided from model and machine.
+    """Options of one engine. Sizes are in tokens unless the name says bytes; None: derived from the model and the
+    machine.
 
-    Raises UsageError when built with a value that no engine can have.
+    Raises UsageError when built with an invalid value.
 
-    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
-    Sizes of memory are texts such as "2GiB" or "40%".
+    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (with or without hf://).
+    Memory sizes are texts such as "2GiB" or "40%".
 
-    `task`: see `engine.protocol.pooling`. `overlap`, `offline` (nobody watches the outputs come, so only the last one's
-    time counts): see `overlaps` and `scheduler.token_budget`. `graph_seconds`, `graph_memory`: see
-    `execution.graphs.capture`.
+    `offline`: clients read only finished outputs, so throughput counts and latency does not. It changes overlap (see
+    `overlaps`) and the token budget (see `scheduler.token_budget`). For `task` see `engine.protocol.pooling`; for
+    `graph_seconds` and `graph_memory` see `execution.graphs.capture`.
     """
 
     model: str
@@ -72,70 +76,70 @@ class EngineConfig:
     )
     model_impl: str = option(
         "auto",
-        "whose code computes the model: ours, or Transformers' own with our attention; auto: ours where we have it",
+        "model code: native (Plimsoll's own) or transformers (that of Hugging Face Transformers, with Plimsoll's "
+        "attention); auto: native if it exists for the architecture",
         ENGINE,
         choices=MODEL_IMPLS,
     )
     trust_remote_code: bool = option(
         False,
-        "run the code that comes with the model (auto_map in its config.json), where neither we nor Transformers "
-        "have its class; it can do whatever this process can, so give it only where you trust whoever wrote it",
+        "run code from the model repository (auto_map in its config.json) if neither Plimsoll nor Transformers has the "
+        "model's class; that code has all rights of this process, so set it only for authors you trust",
         OF_MODEL,
         deployment="model.*",
     )
     task: str = option(
         "auto",
-        "what the model is served for: generate (chat and completions), embed (vectors), classify (labels) or "
-        "score (how well two texts go together); auto: what its files say",
+        "task of the model: generate (chat and completions), embed (vectors), classify (labels) or "
+        "score (how well two texts match); auto: the task named in the model's files",
         RUNTIME,
         choices=TASKS,
     )
     dtype: str = option(
         "auto",
-        "what weights and activations are computed in; auto: the model's own where the device is fast at it",
+        "data type of weights and activations; auto: the model's own if the device computes it fast",
         RUNTIME,
         choices=DTYPES,
     )
     max_model_len: int | None = option(
         None,
-        "longest prompt and answer together",
+        "maximum length of prompt and output together",
         RUNTIME,
         unit="tokens",
         minimum=2,
         parse=values.positive,
-        usual="what model and memory allow",
+        usual="the most that model and memory allow",
     )
-    max_batch_tokens: int = option(2048, "most tokens computed in one step", RUNTIME, unit="tokens")
-    max_sequences: int = option(128, "most sequences in one batch", RUNTIME)
+    max_batch_tokens: int = option(2048, "maximum tokens computed in one step", RUNTIME, unit="tokens")
+    max_sequences: int = option(128, "maximum sequences in one batch", RUNTIME)
     policy: str = option(
         "fcfs",
-        "who is served first: first come, by the requests' priority or deadline, the shortest job, or the longest "
-        "cached prefix",
+        "order of waiting requests: fcfs (first come, first served), priority and deadline (as given in the request), "
+        "sjf (shortest job first) or prefix (longest cached prefix first)",
         RUNTIME,
         choices=POLICIES,
     )
     overlap: bool | None = option(
-        None, "plan a step while the one before it runs, not once it is over", ENGINE, usual="on a GPU"
+        None, "plan each step while the previous one is computed", ENGINE, usual="on a GPU"
     )
     offline: bool = False
     step_timeout: float = option(
         STEP_SECONDS,
-        "how long every step may take. One that takes longer, and ten times as long as steps of its size have "
-        "taken, means that the engine hangs: its requests fail and the process ends, so that whatever supervises "
-        "it starts it again; 0 is never",
+        "time after which a step counts as hung, if it has also taken ten times the mean of steps of its size. All "
+        "requests then fail and the process ends, so that its supervisor can restart it; 0: never",
         RUNTIME,
         unit="seconds",
     )
     kv_memory: str | None = option(
         None,
-        "memory for the KV cache: 2GiB (or 2Gi, 2e9), or 40% of what weights and steps leave free",
+        "memory for the KV cache: 2GiB (or 2Gi, 2e9), or 40% of the memory that weights and steps leave free",
         RUNTIME,
         unit="bytes",
         parse=values.memory,
     )
     kv_host_memory: str | None = option(
         None,
-        "on a GPU: host memory for cached blocks that the KV cache has no room for",
+        "on a GPU: host memory for cached blocks evicted from the KV cache",
         ENGINE,
         unit="bytes",
         parse=values.memory,
@@ -143,14 +147,14 @@ class EngineConfig:
     )
     kv_disk: str | None = option(
         None,
-        "a folder for cached blocks that memory has no room for; what an earlier run left is found again",
+        "folder for cached blocks evicted from memory; blocks of earlier runs are reused",
         ENGINE,
         metavar="PATH",
         parse=values.path,
     )
     kv_disk_size: str | None = option(
         None,
-        "how much --kv-disk may hold: 20GiB, or 40% of what is free there",
+        "maximum size of --kv-disk: 20GiB, or 40% of the free disk space",
         ENGINE,
         unit="bytes",
         parse=values.memory,
@@ -160,14 +164,14 @@ class EngineConfig:
     )
     prefix_caching: bool = option(
         True,
-        "let prompts share what they have in common; without it each is computed from its first token",
+        "reuse the KV cache of common prompt prefixes; if off, each prompt is computed from its first token",
         RUNTIME,
         usual="on",
     )
     state_snapshots: int | None = option(
         None,
-        "of models with recurrent layers: how many prefixes have their states kept, each with as much memory as a "
-        "sequence's; 0: no prefix is found",
+        "for models with recurrent layers: number of prefixes whose states are kept, each with the memory of one "
+        "sequence; 0: no prefix is reused",
         RUNTIME,
         minimum=0,
         usual="a quarter of --max-sequences, at least 8",
@@ -176,8 +180,8 @@ class EngineConfig:
     threads: int | None = option(None, "CPU threads", RUNTIME, usual="all cores")
     attention_backend: str = option(
         "auto",
-        f"what computes attention ({', '.join(ATTENTION_BACKENDS[1:])}; on a GPU two joined by +, for prompts and "
-        "for decodes); auto: the fastest that runs here, and the next one where it fails",
+        f"attention backend ({', '.join(ATTENTION_BACKENDS[1:])}; on a GPU also two joined by +, for prompts and "
+        "for decodes); auto: the fastest that runs here; if it fails, the next one",
         RUNTIME,
         metavar="NAME",
         choices=ATTENTION_BACKENDS,
@@ -185,18 +189,18 @@ class EngineConfig:
     )
     graph_seconds: float = option(
         20.0,
-        "on a GPU: how long steps are captured as graphs before the first request; sizes that then have none are "
+        "on a GPU: time limit for capturing CUDA graphs before the first request; batch sizes without a graph are "
         "launched kernel by kernel; 0: no graphs",
         ENGINE,
         unit="seconds",
     )
     graph_memory: str = option(
-        "512MiB", "on a GPU: memory that these graphs may take", ENGINE, unit="bytes", parse=values.memory
+        "512MiB", "on a GPU: maximum memory for CUDA graphs", ENGINE, unit="bytes", parse=values.memory
     )
     check_integrity_every: int = option(
         0,
-        "compare the engine's records of blocks, slots and sequences after so many steps, and end with an error "
-        "where they disagree; 0 is never",
+        "check the engine's records of blocks, slots and sequences every N steps, and exit with an error if they "
+        "disagree; 0: never",
         ENGINE,
         unit="steps",
         minimum=0,
@@ -211,9 +215,9 @@ class EngineConfig:
 
 
 def overlaps(config: EngineConfig, device: str) -> bool:
-    """Whether steps overlap on this device, where the config leaves it open: not on a CPU that serves.
+    """Return whether steps overlap on this device. By default they do, except on a CPU that serves.
 
-    There planning competes with computing for the cores, and its work is some percent of a step's; what that would
-    gain, a request that comes right after the next step was planned would lose in time to its first token.
+    On a CPU, planning competes with computing for the cores and takes only some percent of a step's time. Overlap would
+    gain less than it costs: a request that arrives just after the next step was planned gets its first token later.
     """
     return config.offline or device != "cpu" if config.overlap is None else config.overlap

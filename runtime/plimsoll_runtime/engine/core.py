@@ -1,4 +1,4 @@
-"""The core of an engine: requests go in, steps come out. Requests whose grammar is being compiled wait here."""
+"""The engine core: takes requests, returns step outputs, and holds requests while their grammar is compiled."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 
 class Compiler(Protocol):
-    """Compiles constraints beside the engine."""
+    """Compiles constraints in the background."""
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Compile for this vocabulary."""
+        """Set the vocabulary that constraints are compiled for."""
 
     def prepare(self, constraint: Constraint) -> Future[Any]:
-        """Begin to compile, unless that is done or under way; the future raises ConstraintError where it fails."""
+        """Start to compile a constraint, unless it is compiled already or being compiled.
+
+        The future raises ConstraintError if the constraint cannot be compiled.
+        """
 
 
 class HeldRequests:
-    """They join in the order in which their constraints are ready."""
+    """Requests whose constraint is being compiled. They join the waiting queue in the order in which compiling ends."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
@@ -53,23 +56,24 @@ class HeldRequests:
         return len(self._held)
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Compile for this vocabulary."""
+        """Set the vocabulary that constraints are compiled for."""
         self._compiler.use(vocabulary)
 
     def add(self, request: AddRequest) -> None:
-        """Hold a request with a constraint. Raises UsageError for an id that is held."""
+        """Hold a request with a constraint. Raises UsageError for an id that is already held."""
         assert request.context.params.constraint is not None
         if request.request_id in self._held:
-            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+            raise UsageError(f"request id {request.request_id!r} is in use; give every request a unique id")
         self._held[request.request_id] = request, self._compiler.prepare(request.context.params.constraint)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests; unknown ids are ignored."""
+        """Drop held requests; unknown ids are ignored."""
         for request_id in request_ids:
             self._held.pop(request_id, None)
 
     def take_ready(self) -> tuple[list[AddRequest], list[RequestOutput]]:
-        """Those that can join the line, and what the others hear whose constraint cannot be compiled."""
+        """Remove and return the requests whose compiling has ended: those that can run, and an error output for each
+        other."""
         ready: list[AddRequest] = []
         failed: list[RequestOutput] = []
         for request, compiled in [held for held in self._held.values() if held[1].done()]:
@@ -83,51 +87,47 @@ class HeldRequests:
         return ready, failed
 
     def wait(self, seconds: float) -> None:
-        """Return once one of them is ready, or after so many seconds."""
+        """Return when one constraint is compiled, or after `seconds`."""
         wait([compiled for _, compiled in self._held.values()], seconds, FIRST_COMPLETED)
 
 
 WAIT_SECONDS = 0.02
-"""How long to wait at a time for the disk, or for a constraint, when there is nothing else to do: commands are heard in
-between."""
+"""Seconds to wait for the disk or a constraint if there is no other work. Between two waits the engine reads commands.
+"""
 
 
 class Runner(Protocol):
-    """Computes steps on a device, in the order in which they come."""
+    """Computes steps on a device, in the order in which they are submitted."""
 
     def run(self, plan: StepPlan) -> Launched:
-        """Compute a step, or have a device begin with it: one output for each of the plan's sequences.
+        """Compute a step, or start it on an asynchronous device. The result has one output for each sequence of the
+        plan.
 
-        Raises StepMemoryError where the device has too little memory for it, and can go on.
+        Raises StepMemoryError if the device has too little memory for this step but can run smaller ones.
         """
 
 
 class Compiled(Protocol):
-    """Kernels that were compiled while requests waited, though all should have been before."""
+    """Counts kernels that were compiled while requests waited instead of during warm-up."""
 
     count: int
 
 
 class EngineCore:
-    """A scheduler and a runner, joined: each step is schedule, run, commit.
+    """Joins a scheduler and a runner. Each step is schedule, run, commit.
 
-    Where steps overlap (`config.overlaps`) one runs in a thread of its own, while the one after it is planned and what
-    came of the one before it is dealt with, here and by whoever calls `step`. Offline that may take longer than the
-    step, as many rows end at once: the one after it is planned before.
+    If steps overlap (`config.overlaps`), a worker thread runs step N+1 while this thread commits step N and plans step
+    N+2. With `config.offline`, step N+2 is planned before the caller handles the outputs of step N, because handling
+    many finished sequences at once can take longer than a step.
 
-    No exception may be thrown into a call from outside, as Ctrl-C does: see `interrupts`.
+    Exceptions such as Ctrl-C must not be raised inside a call; see `interrupts`.
 
-    With a `timeline` it marks where each part of a step ends; the runner marks its own in `runner_timeline`, the same
-    one unless the steps overlap. What it has marked before, while it warmed up, is forgotten.
-
-    `on_step` is told, as each step is waited for, how many seconds it may take (see `durations`) before something must
-    be wrong.
-
-    `compiler` prepares constraints; a request with one joins the line when its own is ready.
-
-    `leave` has the runner leave cores to whoever calls `step`, where steps overlap and the runner would take them all.
-
-    `compiled` is for `stats` to tell of; None: nothing is compiled on this device.
+    - `timeline`: records where each phase of a step ends. The runner records its phases in `runner_timeline`, which is
+      the same object unless steps overlap. Spans recorded before (by the warm-up) are cleared.
+    - `on_step`: called before each wait for a step with the seconds that the step may take (see `durations`).
+    - `compiler`: prepares constraints. A request with a constraint joins the waiting queue when its own is ready.
+    - `leave`: makes the runner leave CPU cores to the caller of `step`, if steps overlap.
+    - `compiled`: counter that `stats` reports; None: this device compiles no kernels.
     """
 
     def __init__(
@@ -168,22 +168,22 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs, a step is under way for one that has ended, or the cache is resized."""
+        """Whether requests wait or run, steps are in progress, or the KV cache is being resized."""
         return len(self._scheduler) > 0 or self.resizing or bool(self._under_way or self._held)
 
     @property
     def resizing(self) -> bool:
-        """Whether the KV cache has not yet the size that was asked for, or has not yet given back what it had more."""
+        """Whether the KV cache does not have the requested size yet, or has not returned its surplus memory yet."""
         return self._scheduler.resizing or any(step.plan.num_blocks is not None for step in self._under_way)
 
     @property
     def kv_bytes(self) -> int:
-        """What the KV cache has, as far as steps have been planned."""
+        """Bytes of the KV cache, according to the steps planned so far."""
         return self._block_bytes * (self._scheduler.stats().blocks_total + 1)
 
     @property
     def stats(self) -> EngineStats:
-        """Gauges and counters as of now."""
+        """Current gauges and counters."""
         totals = zip(*(timeline.totals() for timeline in self._timelines), strict=True)
         stats = self._scheduler.stats()
         return msgspec.structs.replace(
@@ -195,7 +195,7 @@ class EngineCore:
         )
 
     def add(self, request: AddRequest) -> None:
-        """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
+        """Queue a request. Raises UsageError if it can never be served, EngineDeadError after a failure."""
         self._raise_if_failed()
         check_request(request, self.info)
         if request.context.params.constraint is None:
@@ -203,38 +203,39 @@ class EngineCore:
         elif self._held is not None:
             self._held.add(request)
         else:
-            raise UsageError("this engine compiles no constraints")
+            raise UsageError("this engine has no grammar compiler; send the request without a constraint")
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests; unknown or finished ids are ignored."""
+        """Drop requests; unknown or finished ids are ignored."""
         request_ids = list(request_ids)
         if self._held:
             self._held.abort(request_ids)
         self._scheduler.abort(request_ids)
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Compile constraints for this vocabulary: told once, before the first request that has one."""
+        """Set the vocabulary that constraints are compiled for. Call it once, before the first request with a
+        constraint."""
         if self._held is not None:
             self._held.use(vocabulary)
 
     def resize(self, kv_bytes: int) -> None:
-        """Let the next steps give the KV cache whole blocks of at most so many bytes.
+        """Set the KV cache to the largest number of whole blocks within `kv_bytes`; the next steps apply it.
 
-        No sequence is lost: blocks in use are moved, or kept until it ends. Raises UsageError for a size that the
-        cache cannot have, EngineDeadError after a failure.
+        No sequence is lost: blocks in use are moved, or kept until their sequence ends. Raises UsageError for a size
+        that the cache cannot have, EngineDeadError after a failure.
         """
         self._raise_if_failed()
         self._scheduler.resize(blocks_within(kv_bytes, self.info))
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix. Requests that run keep what they have."""
+        """Remove every block from the prefix cache. Running sequences keep their blocks."""
         self._scheduler.forget_prefixes()
 
     def step(self) -> StepOutputs:
-        """The outputs of the next step; nothing is computed when there is no work.
+        """Run the next step and return its outputs. Without work nothing is computed.
 
-        Raises EngineDeadError when the runner fails. Then every request is lost and so is the engine: what the
-        device holds is no longer known. Where it only had too little memory, nothing is lost: smaller steps follow.
+        Raises EngineDeadError if the runner fails: all requests are lost and the engine cannot be used again, because
+        the state of the device is unknown. If the device only lacked memory, nothing is lost and smaller steps follow.
         """
         self._raise_if_failed()
         timeline = self.timeline
@@ -272,7 +273,7 @@ class EngineCore:
             self._failure = f"a step failed with {type(error).__name__}: {error}"
             raise EngineDeadError(self._failure) from error
         except BaseException as error:
-            self._failure = f"a step was broken off by {type(error).__name__}; load the model again"
+            self._failure = f"a step was interrupted by {type(error).__name__}; load the model again"
             raise
         stats = self.stats
         if self._check_every and stats.steps % self._check_every == 0:
@@ -283,18 +284,19 @@ class EngineCore:
         return done
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when the records of blocks, slots and sequences disagree."""
+        """Raise AssertionError if the records of blocks, slots and sequences disagree."""
         self._scheduler.check_integrity(self._under_way)
 
     def _learn(self, step: Step) -> None:
-        """What a step took: from when it was planned or, if that came later, the one before it was over."""
+        """Record the duration of a step, from the later of its planning and the end of the previous step."""
         began, self._ended_ns = max(step.planned_ns, self._ended_ns), time.monotonic_ns()
         if not step.tokens:
             return
         self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
 
     def _undo(self) -> list[RequestOutput]:
-        """The oldest step found no memory: it and those behind it are planned anew, smaller; what clients hear."""
+        """Take back all steps in progress, after the oldest one found too little memory; return outputs of requests
+        that end."""
         steps = list(self._under_way)
         self._under_way.clear()
         for _ in steps[1:]:
@@ -303,7 +305,7 @@ class EngineCore:
         return self._scheduler.undo(steps)
 
     def _take_held(self) -> list[RequestOutput]:
-        """Queue the requests whose constraint is ready; what the others hear whose constraint will never be."""
+        """Queue the requests whose constraint is ready; return an error output for each constraint that failed."""
         assert self._held is not None
         ready, failed = self._held.take_ready()
         for request in ready:

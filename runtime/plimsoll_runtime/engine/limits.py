@@ -1,4 +1,4 @@
-"""What an engine can serve at all: its sizes, and requests, checked where they enter and where they are queued."""
+"""Limits of an engine: its sizes, and checks of requests against them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the scheduler works with, in tokens unless they say blocks or sequences."""
+    """Sizes that the scheduler works with, in tokens unless the name says blocks or sequences."""
 
     num_blocks: int
     block_size: int
@@ -23,17 +23,18 @@ class Limits:
     eos_token_ids: frozenset[int] = frozenset()
     prefix_caching: bool = True
     paced: bool = False
-    """Whether prompts are cut small beside decodes: for devices on which every token costs time."""
+    """Whether prompts are cut into small chunks when they share steps with decodes: for devices without spare compute.
+    """
     burst_tokens: int = 768
-    """Of prompts in a paced step while more come than decode."""
+    """Prompt tokens of a paced step while more sequences wait than decode."""
     groups: tuple[Rule, ...] = ONE_FULL
-    """What each group of layers keeps in the cache."""
+    """The rule of each cache group."""
     whole_prompts: bool = False
-    """Whether a prompt is computed in one step or not at all."""
+    """Whether each prompt must be computed in one step."""
     snapshots: int = 0
-    """Rows for states of recurrent layers at block boundaries; 0 where no layer is recurrent."""
+    """Rows for state snapshots; 0 if no layer is recurrent."""
     snapshot_worth: int = 64
-    """Tokens that a snapshot has to spare over the one before it: a step that ends for it costs about as much."""
+    """Tokens that a snapshot must cover beyond the previous one: ending a step for it costs about as much."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):
@@ -41,62 +42,63 @@ class Limits:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
         holds = longest_within(self.groups, self.num_blocks - 1, self.block_size, self.max_len)
         if self.max_len > holds:
-            raise UsageError(f"a sequence may have {self.max_len} tokens, but the KV cache holds only {holds}")
+            raise UsageError(f"the maximum length is {self.max_len} tokens, but the KV cache holds only {holds}")
 
 
 def check_length(max_model_len: int | None, model_limit: int) -> None:
-    """Raises UsageError where --max-model-len asks for more than the model has positions for."""
+    """Raise UsageError if --max-model-len exceeds the model's context."""
     if max_model_len is not None and max_model_len > model_limit:
-        raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
+        raise UsageError(f"--max-model-len {max_model_len} exceeds the model's limit of {model_limit} tokens")
 
 
 def step_tokens(max_batch_tokens: int, longest: int, *, whole: bool) -> int:
-    """Most tokens of a step: where prompts are computed whole, it holds the longest whatever was asked for."""
+    """Return the most tokens of a step. If prompts are computed whole, a step holds at least the longest one."""
     return max(max_batch_tokens, longest) if whole else max_batch_tokens
 
 
 def longest_sequence(info: EngineInfo) -> int:
-    """Most tokens, prompt and answer together, that a sequence may have; `Limits` checks that the cache holds them."""
+    """Return the most tokens of a sequence, prompt and output together. `Limits` checks that the cache holds them."""
     return info.max_model_len
 
 
 def cached_tokens(info: EngineInfo) -> int:
-    """Most tokens of a sequence that has the whole KV cache for itself, as far as blocks or the model's context go."""
+    """Return the most tokens of a single sequence that has the whole KV cache, at most the cache's size or the context.
+    """
     most = max(info.max_model_len, (info.num_blocks - 1) * info.block_size)
     return longest_within(info.groups, info.num_blocks - 1, info.block_size, most)
 
 
 def longest_at_once(info: EngineInfo) -> float:
-    """How many of the longest sequences the KV cache holds."""
+    """Return how many sequences of maximum length the KV cache holds."""
     return (info.num_blocks - 1) / sequence_blocks(info.groups, info.max_model_len, info.block_size)
 
 
 def blocks_within(kv_bytes: int, info: EngineInfo) -> int:
-    """Whole blocks that a KV cache of so many bytes has. Raises UsageError for a size that the engine's cannot have."""
+    """Return the number of whole blocks in `kv_bytes`. Raises UsageError for a size that this engine cannot have."""
     each = info.kv_bytes // info.num_blocks
     if not each:
-        raise UsageError("no layer of the model attends: it has no KV cache that could be given another size")
+        raise UsageError("the model has no attention layers, so it has no KV cache to resize")
     least, most = info.least_blocks or info.num_blocks, info.most_blocks or info.num_blocks
     if info.device != "cpu":
-        raise UsageError(f"the KV cache of a {info.device} device keeps its size of {info.kv_bytes} bytes")
+        raise UsageError(f"the KV cache of a {info.device} device cannot be resized; it has {info.kv_bytes} bytes")
     if not least * each <= kv_bytes < (most + 1) * each:
         raise UsageError(
-            f"the KV cache can have {least * each} to {most * each} bytes, and not {kv_bytes}: the least holds a "
-            f"sequence of {info.max_model_len} tokens, and beyond the most no addresses are reserved"
+            f"the KV cache can have {least * each} to {most * each} bytes, not {kv_bytes}: the minimum holds one "
+            f"sequence of {info.max_model_len} tokens, the maximum is the reserved address space"
         )
     return kv_bytes // each
 
 
 def check_request(request: AddRequest, info: EngineInfo) -> None:
-    """Raises UsageError for a request that could never be served, with the numbers."""
+    """Raise UsageError, with the numbers, for a request that can never be served."""
     prompt, limit = request.prompt_token_ids, longest_sequence(info)
     if not prompt:
         raise UsageError("the prompt is empty; give at least one token")
     if info.pooling is not None and len(prompt) > limit:
-        raise UsageError(f"the prompt has {len(prompt)} tokens, and may have {limit}; shorten it")
+        raise UsageError(f"the prompt has {len(prompt)} tokens, but at most {limit} are allowed; shorten it")
     if info.pooling is None and len(prompt) >= limit:
         raise UsageError(
-            f"the prompt has {len(prompt)} tokens, but prompt and answer together may have {limit} "
+            f"the prompt has {len(prompt)} tokens, but prompt and output together may have at most {limit} "
             f"(the model's context is {info.max_model_len}, the KV cache holds "
             f"{cached_tokens(info)}); shorten the prompt or raise --max-model-len or --kv-memory"
         )
@@ -108,7 +110,7 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
 
 
 def check_priority(params: SamplingParams, info: EngineInfo) -> None:
-    """Raises UsageError for a priority that would be ignored: whoever gives one counts on it."""
+    """Raise UsageError for a priority that the engine's policy would ignore."""
     if params.priority and info.policy != "priority":
         raise UsageError(
             f"the priority {params.priority} would be ignored, because the engine's policy is {info.policy!r}; "

@@ -1,4 +1,4 @@
-"""Where steps are run: in the caller's thread when a result is asked for, or in a thread of their own before that."""
+"""Runs steps: in the caller's thread when a result is requested, or ahead of that in a worker thread."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from plimsoll_runtime.engine.step_timing import Timeline
 
 Run = Callable[[StepPlan], Launched]
 Leave = Callable[[int], None]
-"""Is told a number of cores: whatever computes steps leaves so many to others from then on."""
+"""Called with the number of CPU cores that the step's computation must leave to other threads."""
 
 
 class Pipeline(Protocol):
-    """Takes plans and gives their results, both in the order in which the plans came."""
+    """Takes plans and returns their results, both in the order of submission."""
 
     depth: ClassVar[int]
-    """How many plans to hand over before asking for the first result."""
+    """How many plans to submit before requesting the first result."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Hand over a plan."""
+        """Submit a plan."""
 
     def result(self) -> StepResult:
-        """Of the oldest plan without one. Raises what running it raised; later plans are not run then.
+        """Return the result of the oldest plan without one. Raises what running it raised; later plans are not run
+        then.
 
-        After a StepMemoryError their blocks are moved and nothing is computed, until `go_on`.
+        After a StepMemoryError, later plans only move blocks and compute nothing, until `go_on` is called.
         """
 
     def go_on(self) -> None:
-        """Compute the plans that are handed over from now on: all before them have been asked for."""
+        """Resume computing. Call it when the results of all submitted plans have been requested."""
 
 
 class InlineSteps:
-    """One step at a time, when its result is asked for."""
+    """Runs one step at a time, when its result is requested."""
 
     depth: ClassVar[int] = 1
 
@@ -48,31 +49,29 @@ class InlineSteps:
         self._plans: deque[StepPlan] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        """See Pipeline."""
         self._plans.append(plan)
 
     def result(self) -> StepResult:
-        """See Pipeline."""
         return self._run(self._plans.popleft()).result()
 
-    def go_on(self) -> None:
-        """See Pipeline."""
+    def go_on(self) -> None: ...
 
 
 def keep_all(cores: int) -> None:
-    """A Leave that leaves none."""
+    """Leave no cores."""
 
 
 Orders = SimpleQueue[StepPlan | Literal["result", "go on"] | None]
-"""Plans to run, that a result is asked for, and that plans are computed again; None ends the thread."""
+"""Plans to run, requests for a result, and the order to resume computing; None ends the thread."""
 
 
 class ThreadedSteps:
-    """Steps run one after the other in their own thread, which ends with this object.
+    """Runs steps one after the other in a worker thread, which ends with this object.
 
-    While it computes outside of Python, the caller plans the next step and handles the last result. A step that a
-    device has only begun with is waited for when its result is asked for, so that the device has the next one by then.
-    It says in `timeline` when a step begins. `leave` is told how many cores the caller has work for while steps run.
+    While the thread computes outside of Python, the caller plans the next step and handles the last result. If a device
+    computes asynchronously, the thread waits for a step only when its result is requested, so the device has the next
+    step by then. `timeline` gets the start of each step. `leave` is called with the number of cores that the caller
+    needs while steps run.
     """
 
     depth: ClassVar[int] = 2
@@ -89,16 +88,15 @@ class ThreadedSteps:
         self._thread = thread
 
     def submit(self, plan: StepPlan) -> None:
-        """See Pipeline."""
         self._under_way += 1
         self._orders.put(plan)
 
     def result(self) -> StepResult:
-        """See Pipeline. Raises RuntimeError in a fork of the process, where there is no thread to wait for."""
+        """Return the oldest result. Raises RuntimeError in a forked process, which does not have the worker thread."""
         if not self._thread.is_alive() and self._results.empty():
             raise RuntimeError(
-                "the thread that runs steps is not in this process, which is a fork of the one that loaded the model; "
-                "load it after the fork, or with overlap=False"
+                "this process is a fork of the one that loaded the model and does not have the thread that runs steps; "
+                "load the model after the fork, or with overlap=False"
             )
         self._orders.put("result")
         if self._results.empty():
@@ -112,14 +110,13 @@ class ThreadedSteps:
         return result
 
     def go_on(self) -> None:
-        """See Pipeline."""
         self._orders.put("go on")
 
 
 def _end(orders: Orders, thread: threading.Thread, leave: Leave) -> None:
-    """Wait for the thread, at the interpreter's end too: it must not let go of a model while that is taken apart.
+    """Stop the thread and wait for it, also when the interpreter exits, so that it does not free a model during exit.
 
-    The plans that it has not begun are dropped, since nobody will ask what came of them.
+    Plans that have not started are dropped.
     """
     with suppress(Empty):
         while True:
@@ -163,12 +160,12 @@ def _work(
 def _begun(run: Run, plan: StepPlan) -> Launched:
     try:
         return run(plan)
-    except BaseException as error:  # noqa: BLE001 (it is raised when the steps before it are over)
+    except BaseException as error:  # noqa: BLE001 (raised after the results of earlier steps)
         return _Failed(error)
 
 
 class _Failed:
-    """A step that could not be run. See Launched."""
+    """A step that could not be started, as a `Launched`."""
 
     ready: Final = True
 
@@ -177,7 +174,7 @@ class _Failed:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the device is as it was before."""
+        """Whether the failure left the device unchanged, so that later steps can run."""
         return isinstance(self._error, StepMemoryError)
 
     def result(self) -> StepResult:

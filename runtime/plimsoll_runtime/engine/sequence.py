@@ -1,4 +1,4 @@
-"""A sequence, and the parts of it that other modules of the engine write."""
+"""A sequence, and its records that other modules of the engine write."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 
 @dataclass(slots=True)
 class BlockTable:
-    """The blocks from number `first` of the sequence on; those before are given back. More are appended to `blocks`.
+    """The blocks of a sequence from number `first` on; earlier ones are released. New blocks are appended to `blocks`.
 
-    The runner has those before number `same`, as far as they are still here, and a table that begins with number
-    `first_sent`, None if it has none.
+    The runner has the blocks before number `same`, in a table that begins with number `first_sent` (None: it has no
+    table).
     """
 
     first: int = 0
@@ -26,29 +26,29 @@ class BlockTable:
 
     @property
     def end(self) -> int:
-        """The number of the block behind the last."""
+        """The number of the block after the last."""
         return self.first + len(self.blocks)
 
     def replace(self, number: int, block: int) -> int:
-        """Have another block in the place of one, which is returned."""
+        """Replace the block with this number, and return the old one."""
         own, self.blocks[number - self.first] = self.blocks[number - self.first], block
         self.same = min(self.same, number)
         return own
 
     def give_back(self, count: int) -> list[int]:
-        """Have the first blocks no longer; what they were."""
+        """Remove and return the first `count` blocks."""
         given = self.blocks[:count]
         del self.blocks[:count]
         self.first += count
         return given
 
     def renumber(self, moved: Mapping[int, int]) -> None:
-        """Blocks have other numbers from now on. The runner is to hear of all that there are."""
+        """Apply new block numbers. The next plan sends the whole table to the runner."""
         self.blocks = [moved.get(block, block) for block in self.blocks]
         self.same, self.first_sent = 0, None
 
     def change(self, group: int) -> TableChange | None:
-        """What the runner is to be told next, which it has then; None where it has all."""
+        """Return the change to send to the runner, and mark it as sent; None if the runner has everything."""
         start, end = max(self.same, self.first), self.first + len(self.blocks)
         if start == end and self.first_sent == self.first:
             return None
@@ -57,7 +57,7 @@ class BlockTable:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the runner has it as it is."""
+        """Whether the runner has the whole table."""
         return self.same == self.end and self.first_sent == self.first
 
 
@@ -66,10 +66,10 @@ class SequenceKv:
     """The KV blocks of one sequence. Only `engine/kv` writes it.
 
     `hashes`: the chain of block hashes, which begins with the tenant's root; `published` blocks are in the prefix
-    cache. `tables`: one for each cache group; `tables_sent`: the runner has them as they are. The first `allocated`
-    tokens can be computed before the tables must grow; `reserved` blocks are kept for the known tokens behind those.
+    cache. `tables`: one for each cache group; `tables_sent`: the runner has them completely. The first `allocated`
+    tokens can be computed before the tables must grow; `reserved` blocks are kept for the known tokens after those.
 
-    A sequence that gives its blocks back gets a new SequenceKv of the same hashes. The old one has no tables then.
+    A sequence that releases its blocks gets a new SequenceKv with the same hashes. The old one then has no tables.
     """
 
     hashes: list[bytes]
@@ -80,7 +80,7 @@ class SequenceKv:
     reserved: int = 0
 
     def changes(self) -> list[TableChange]:
-        """What the next plan sends of the tables."""
+        """Return the table changes for the next plan, and mark them as sent."""
         self.tables_sent = True
         changes = []
         for group, table in enumerate(self.tables):
@@ -91,11 +91,11 @@ class SequenceKv:
 
 @dataclass(slots=True)
 class QueueEntry:
-    """What orders sequences. `Arrivals` writes it; policies and queues read it.
+    """The inputs of a sequence's order. `Arrivals` writes it; policies and queues read it.
 
     The request arrived as number `arrival`, at `arrived_ns`, when the engine had computed `arrived_tokens`. Its first
-    token is due at `due_ns`; None: at any time. `cached_tokens` were in the prefix cache at the last lookup. The policy
-    computes `order_key` of these.
+    token is due at `due_ns`; None: no deadline. `cached_tokens` were in the prefix cache at the last lookup. The policy
+    computes `order_key` from these.
     """
 
     arrival: int
@@ -108,11 +108,12 @@ class QueueEntry:
 
 @dataclass(slots=True)
 class Report:
-    """What the client gets besides tokens. Only `engine/scheduler` writes it.
+    """Data for the client besides tokens. Only `engine/scheduler` writes it.
 
-    `final_only`: one output, at the end. `admitted`: it has run; `answered`: its first token is there; `cached_tokens`
-    of the prompt were in the prefix cache by then. `prompt_logprobs` are packed and belong to the first `scored`
-    positions; None: they are not wanted.
+    - `final_only`: one output, at the end.
+    - `admitted`: the sequence has run. `answered`: its first token has been sampled. `cached_tokens` of the prompt were
+      in the prefix cache by then.
+    - `prompt_logprobs`: packed, of the first `scored` positions; None: not requested.
     """
 
     prompt_logprobs: list[bytes] | None = None
@@ -124,9 +125,9 @@ class Report:
 
 
 class Phase(Enum):
-    """Where a sequence is in its life. A preemption leads from RUNNING back to WAITING.
+    """The phase of a sequence. A preemption leads from RUNNING back to WAITING.
 
-    One in PREFETCHING waits too, but not in line: its prefix is being read from the disk.
+    A PREFETCHING sequence is out of the waiting queue while its prefix is read from disk.
     """
 
     WAITING = "waiting"
@@ -168,35 +169,35 @@ class SequenceState:
 
     @property
     def length(self) -> int:
-        """Its tokens, with those that are still to come from steps under way."""
+        """Number of tokens, including those that steps in progress will sample."""
         return self.known + self.pending
 
     @property
     def ends_by_length(self) -> bool:
-        """Whether the tokens that are still to come are its last ones, whatever they are."""
+        """Whether the pending tokens are the last ones, whatever they are."""
         return self.pending > 0 and self.length >= self.max_len
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether log probabilities of prompt tokens are still to come."""
+        """Whether log probabilities of prompt tokens are still missing."""
         return self.report.prompt_logprobs is not None and self.report.scored < self.prompt_len - 1
 
     @property
     def reusable_tokens(self) -> int:
         """How many leading tokens may come from the prefix cache.
 
-        The last known token is always computed, for its logits choose the next one; so is every position whose
+        The last known token is always computed, because its logits sample the next one; so is every position whose
         logits are still to be reported.
         """
         return self.report.scored if self.scores_prompt else self.known - 1
 
     def append(self, token_id: int) -> None:
-        """One more token was generated."""
+        """Append a generated token."""
         self.output_ids.append(token_id)
         self.known += 1
 
     def tokens(self, start: int, stop: int) -> Sequence[int]:
-        """Those of its tokens from `start` to before `stop` that are there."""
+        """Return the known tokens from `start` to before `stop`."""
         outputs = start - self.prompt_len
         if outputs >= 0:
             return self.output_ids[outputs : stop - self.prompt_len]
@@ -205,7 +206,7 @@ class SequenceState:
         return self.prompt[start:] + self.output_ids[: stop - self.prompt_len]
 
     def end_reason(self, token_id: int) -> str | None:
-        """Why the sequence ends with this token, which is its last one so far; None when it goes on."""
+        """Return why the sequence ends with its last token `token_id`; None if it continues."""
         length = self.known
         if token_id in self.stop_ids and length >= self.min_len:
             return "stop"

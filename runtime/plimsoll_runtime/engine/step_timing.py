@@ -1,4 +1,4 @@
-"""Times of a step: its phases, and how long a step of a size may take before the engine counts as hung."""
+"""Times of a step: its phases, and how long a step may take before the engine counts as hung."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ CAPACITY = 4096
 
 
 class StepPhase(IntEnum):
-    """What an engine does in a step, in this order, and what a server then does with the step's outputs.
+    """The phases of an engine step, in this order, and what a server then does with its outputs.
 
-    Where steps overlap, INPUTS to SAMPLE are the computing thread's, and WAIT is what the planning thread waits for it.
+    If steps overlap, INPUTS to SAMPLE run in the worker thread, and WAIT is the time that the planning thread waits for
+    it.
     """
 
     SCHEDULE = 0
@@ -31,7 +32,7 @@ class StepPhase(IntEnum):
 
 
 class PhaseSpan(NamedTuple):
-    """One phase of one step (the first is 1), in the clock's nanoseconds."""
+    """One phase of one step (the first step is 1), in nanoseconds of the clock."""
 
     step: int
     phase: StepPhase
@@ -40,18 +41,18 @@ class PhaseSpan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
 
 class Timeline:
     """The last `capacity` phases of one thread's steps; older ones are overwritten and counted in `dropped`.
 
-    On a device that computes behind the caller's back (CUDA) a phase is the time to launch, and the first one that
-    reads a result waits for it.
+    On an asynchronous device (CUDA) a phase is the time to launch, and the first phase that reads a result waits for
+    it.
 
-    A phase lasts from the mark before it to its own, so nothing of a step is left out, and each boundary costs one
-    reading of the clock. Parts that can be timed hold a `Timeline` or None.
+    A phase lasts from the previous mark to its own, so a step has no gaps, and each boundary reads the clock once.
+    Components that can be timed hold a `Timeline` or None.
     """
 
     __slots__ = (
@@ -61,7 +62,7 @@ class Timeline:
 
     def __init__(self, capacity: int = CAPACITY, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         if capacity < 1:
-            raise ValueError(f"a timeline needs room for at least one span, not {capacity}")
+            raise ValueError(f"the capacity of a timeline must be at least 1, not {capacity}")
         self._capacity = capacity
         self._clock = clock
         self._phases = array("b", bytes(capacity))
@@ -70,22 +71,22 @@ class Timeline:
 
     @property
     def dropped(self) -> int:
-        """Spans that were overwritten before anybody took them."""
+        """Number of spans that were overwritten before `take` returned them."""
         return max(0, self._written - self._taken - self._capacity)
 
     def clear(self) -> None:
-        """Forget everything: the next step is the first."""
+        """Remove all spans; the next step is number 1."""
         self._totals = [0] * len(StepPhase)
         self._step = self._written = self._taken = 0
         self._mark = self._clock()
 
     def begin(self) -> None:
-        """A step begins now."""
+        """Start a step."""
         self._step += 1
         self._mark = self._clock()
 
     def lap(self, phase: StepPhase) -> None:
-        """The phase that began at the last mark ends now."""
+        """End the phase that began at the last mark."""
         now = self._clock()
         index = self._written % self._capacity
         self._phases[index] = phase
@@ -97,17 +98,17 @@ class Timeline:
         self._written += 1
 
     def totals(self) -> tuple[float, ...]:
-        """Seconds of each phase since the start, in the order of StepPhase."""
+        """Return the seconds of each phase since the start, in the order of StepPhase."""
         return tuple([total / 1e9 for total in self._totals])
 
     def take(self) -> list[PhaseSpan]:
-        """The spans that are there and were not taken before, oldest first."""
+        """Return the spans that were not taken before, oldest first."""
         first = max(self._taken, self._written - self._capacity)
         self._taken = self._written
         return [self._span(number % self._capacity) for number in range(first, self._written)]
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where what is kept could not have been measured."""
+        """Raise AssertionError if the recorded spans are inconsistent."""
         assert 0 <= self._taken <= self._written, "more was taken than was written"
         first = max(0, self._written - self._capacity)
         spans = [self._span(number % self._capacity) for number in range(first, self._written)]
@@ -123,24 +124,24 @@ class Timeline:
 
 
 MEMORY = 32
-"""Steps over which the mean of a size is taken, the older ones fading: one that compiled a kernel is soon forgotten."""
+"""Window of the mean duration in steps; older ones fade, so that one that compiled a kernel soon has no effect."""
 
 TIMES_THE_MEAN = 10
-"""Of steps of the same size. Within a size tokens differ by up to 2 times, and attention costs more in a long context.
-"""
+"""Factor over the mean of steps of the same size. Within a size, tokens differ by up to 2 times, and attention costs
+more in a long context."""
 TIMES_A_GUESS = 2
-"""For a size that was not measured: factor over what the next smaller measured one predicts, token by token. (That is
-already more than a large step takes.)"""
+"""Factor for a size that was not measured, over the time predicted from the next smaller measured size by token. (That
+prediction is already above the time of a large step.)"""
 
 FIRST_SECONDS = 600.0
-"""Seconds for a step while no step was measured."""
+"""Seconds allowed for a step while no step has been measured."""
 
 
 class StepDurations:
     """Mean seconds of steps by the magnitude of their tokens (1, 2 to 3, 4 to 7 and so on); `least` is always allowed.
 
-    The time of a step in service can hold the compilation of a kernel or the capture of a graph, of some seconds each:
-    `least` has to leave room for them.
+    A step can include the compilation of a kernel or the capture of a graph, which take some seconds each; `least` must
+    leave time for them.
     """
 
     def __init__(self, least: float) -> None:
@@ -149,14 +150,14 @@ class StepDurations:
         self._counts: dict[int, int] = {}
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
+        """Record that a step of `tokens` tokens took `seconds`."""
         size = tokens.bit_length()
         count = self._counts[size] = min(MEMORY, self._counts.get(size, 0) + 1)
         mean = self._means.get(size, 0.0)
         self._means[size] = mean + (seconds - mean) / count
 
     def allow(self, tokens: int) -> float:
-        """Seconds that a step of so many tokens may take."""
+        """Return the seconds that a step of `tokens` tokens may take."""
         size = tokens.bit_length()
         mean = self._means.get(size)
         if mean is not None:

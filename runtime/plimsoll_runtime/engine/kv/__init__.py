@@ -1,1 +1,1 @@
-"""KV cache management in names and numbers: block pool, prefix cache, cache groups, state snapshots."""
+"""KV cache management as names and numbers: block pool, prefix cache, cache groups, state snapshots."""

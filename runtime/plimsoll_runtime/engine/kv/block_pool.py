@@ -1,8 +1,8 @@
-"""The pool of KV blocks: reference counts, names, and the order in which blocks are used again.
+"""The pool of KV blocks: reference counts, names, and the order of reuse.
 
-A block is in one of three states: *used* (somebody holds a reference), *idle* (nobody does, but it has a name, so
-its contents can still be found), or *empty* (neither). Empty blocks are handed out first, then the idle block that
-has been idle longest, which loses its name. Every operation is O(1) for each block it touches.
+A block is in one of three states: *used* (it has references), *idle* (no references, but a name, so its contents can be
+found: a cached block), or *empty* (neither). `take` returns empty blocks first, then the block that has been idle
+longest, which loses its name. Every operation is O(1) for each block.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 PADDING_BLOCK = 0
-"""Never handed out: rows that pad a batch write here."""
+"""The padding block, which is never allocated: padded rows of a batch write to it."""
 
 
 class BlockPool:
-    """Blocks 1 .. num_blocks - 1. A name stands for the contents of a block and belongs to at most one block.
+    """Blocks 1 .. num_blocks - 1. A name (a block hash) identifies the contents of at most one block.
 
-    `on_evict` hears of every idle block that is handed out again or given up, with the name that it loses. `step` is
-    the number of the step that is planned now, or will be next: whoever plans counts them.
+    `on_evict(block, name)` is called for each idle block that loses its name because it is reused or removed. `step` is
+    the number of the step being planned, or of the next one; the code that plans steps counts it.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None) -> None:
         if num_blocks < 2:
-            raise ValueError(f"a pool needs a block beside the padding block, got {num_blocks}")
+            raise ValueError(f"a pool needs at least 2 blocks (one is the padding block), not {num_blocks}")
         self.step = 1
         self._left = [0] * num_blocks
         self._refs = [0] * num_blocks
@@ -36,31 +36,31 @@ class BlockPool:
 
     @property
     def total(self) -> int:
-        """Blocks that can be handed out at all."""
+        """Number of blocks, without the padding block."""
         return len(self._refs) - 1
 
     @property
     def available(self) -> int:
-        """Blocks that can be handed out now."""
+        """Number of blocks that `take` can return."""
         return len(self._empty) + len(self._idle)
 
     @property
     def used(self) -> int:
-        """Blocks that somebody holds."""
+        """Number of blocks with references."""
         return self.total - self.available
 
     @property
     def idle(self) -> int:
-        """Blocks that nobody holds and whose contents can still be found."""
+        """Number of blocks without references whose contents can be found."""
         return len(self._idle)
 
     @property
     def named(self) -> int:
-        """Blocks whose contents can be found."""
+        """Number of blocks whose contents can be found."""
         return len(self._index)
 
     def is_idle(self, block: int) -> bool:
-        """Whether the block is named and nobody holds it."""
+        """Whether the block has a name and no references."""
         return block in self._idle
 
     def is_named(self, block: int) -> bool:
@@ -68,19 +68,20 @@ class BlockPool:
         return self._names[block] is not None
 
     def name_of(self, block: int) -> bytes | None:
-        """The name of the block's contents, if it has one."""
+        """Return the name of the block's contents, or None."""
         return self._names[block]
 
     def references(self, block: int) -> int:
-        """How many hold the block."""
+        """Return the block's reference count."""
         return self._refs[block]
 
     def left(self, block: int) -> int:
-        """The `step` in which the last holder gave the block back; no later one has used it, unless it is held."""
+        """Return the `step` in which the block's last reference was released. Later steps used it only if it is held
+        again."""
         return self._left[block]
 
     def take(self) -> int:
-        """A block to write to, held by the caller alone. Raises LookupError when none is available."""
+        """Return a block to write to, with one reference. Raises LookupError if none is available."""
         if self._empty:
             block = self._empty.pop()
         elif self._idle:
@@ -92,16 +93,16 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """Hold a block that is used or idle."""
+        """Add a reference to a used or idle block."""
         if self._refs[block] == 0:
             del self._idle[block]
         self._refs[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give back one reference to each block.
+        """Release one reference to each block.
 
-        The last block becomes idle first, and so is handed out first: the head of a chain is worth more than its
-        tail, which cannot be found without it.
+        The last block becomes idle first, so it is reused first: the head of a chain is worth more than its tail, which
+        cannot be found without the head.
         """
         refs, names = self._refs, self._names
         for block in reversed(blocks):
@@ -109,7 +110,7 @@ class BlockPool:
             if refs[block] > 0:
                 continue
             if refs[block] < 0:
-                raise ValueError(f"block {block} was given back more often than it was taken")
+                raise ValueError(f"block {block} was released more often than it was taken")
             self._left[block] = self.step
             if names[block] is None:
                 self._empty.append(block)
@@ -117,27 +118,27 @@ class BlockPool:
                 self._idle[block] = None
 
     def find(self, name: bytes) -> int | None:
-        """The block with these contents."""
+        """Return the block with this name, or None."""
         return self._index.get(name)
 
     def touch(self, block: int) -> None:
-        """Somebody has asked for the block's contents: if it is idle, it is now the last to be handed out."""
+        """Mark an idle block as the most recently used one, so that it is reused last."""
         if block in self._idle:
             self._idle.move_to_end(block)
 
     def names(self) -> list[bytes]:
-        """The names of all blocks."""
+        """Return the names of all blocks."""
         return list(self._index)
 
     def publish(self, block: int, name: bytes) -> int:
-        """Give a used block its name; returns the block that bears it: this one, or one that did before."""
+        """Give a used block its name. Return the block that has the name: this one, or another that had it before."""
         bearer = self._index.setdefault(name, block)
         if bearer == block:
             self._names[block] = name
         return bearer
 
     def forget(self, block: int) -> None:
-        """Make a block's contents unfindable, if they were findable."""
+        """Remove a block's name, if it has one, so that its contents cannot be found."""
         if self._names[block] is None:
             return
         self._drop_name(block)
@@ -146,29 +147,29 @@ class BlockPool:
             self._empty.append(block)
 
     def forget_all(self) -> None:
-        """Make the contents of every block unfindable."""
+        """Remove the names of all blocks."""
         for block in list(self._index.values()):
             self.forget(block)
 
     def grow(self, num_blocks: int) -> None:
-        """Have so many blocks from now on, the padding block included. The new ones are handed out last."""
+        """Grow to `num_blocks`, the padding block included. New blocks are allocated last."""
         old = len(self._refs)
         if num_blocks < old:
-            raise ValueError(f"a pool of {old} blocks does not grow to {num_blocks}")
+            raise ValueError(f"a pool of {old} blocks cannot grow to {num_blocks}")
         self._left += [self.step] * (num_blocks - old)
         self._refs += [0] * (num_blocks - old)
         self._names += [None] * (num_blocks - old)
         self._empty[:0] = range(num_blocks - 1, old - 1, -1)
 
     def shrink(self, num_blocks: int) -> list[tuple[int, int]]:
-        """Have so many blocks from now on, the padding block included: those behind are given up from the end.
+        """Shrink to `num_blocks`, the padding block included, by removing the last blocks.
 
-        What somebody holds there is moved: the blocks (source, target) whose contents are to be copied before anything
-        else is written, and which everybody who holds them is to know by their new numbers. Raises ValueError where
-        more are held than are to stay.
+        Return the moves (source, target) of used blocks beyond the new end. The caller copies their contents before
+        anything else is written, and renumbers them in all block tables. Raises ValueError if fewer blocks than the
+        used ones would remain.
         """
         if not max(2, self.used + 1) <= num_blocks <= len(self._refs):
-            raise ValueError(f"{self.used} of {self.total} blocks are held: they cannot be {num_blocks - 1}")
+            raise ValueError(f"cannot shrink to {num_blocks - 1} blocks: {self.used} of {self.total} are in use")
         for block in [b for b in self._idle if b >= num_blocks]:
             del self._idle[block]
             self._evict(block)
@@ -179,7 +180,7 @@ class BlockPool:
         return moves
 
     def _move(self, block: int) -> int:
-        """Another block in the place of a held one."""
+        """Replace a used block by another one, with its references and name; return the other."""
         target = self.take()
         self._refs[target], self._refs[block] = self._refs[block], 0
         name = self._names[block]
@@ -202,18 +203,18 @@ class BlockPool:
         return name
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where a block is in no state, or in two."""
+        """Raise AssertionError if a block is in no state, or in two."""
         empty = set(self._empty)
         assert len(empty) == len(self._empty), "a block is empty twice"
         assert not empty & self._idle.keys(), "a block is both empty and idle"
-        assert PADDING_BLOCK not in empty | self._idle.keys(), "the padding block is in circulation"
+        assert PADDING_BLOCK not in empty | self._idle.keys(), "the padding block is listed as free"
         assert self._refs[PADDING_BLOCK] == 0, "the padding block is held"
-        assert len(self._left) == len(self._refs), "it is not known of each block when it was given back"
-        assert max(self._left) <= self.step, "a block was given back in a step that is still to come"
+        assert len(self._left) == len(self._refs), "the number of release steps differs from the number of blocks"
+        assert max(self._left) <= self.step, "a block was released in a future step"
         for block in range(1, len(self._refs)):
             free, named = self._refs[block] == 0, self._names[block] is not None
             assert self._refs[block] >= 0, f"block {block} has {self._refs[block]} references"
-            assert (block in empty) == (free and not named), f"block {block} should be empty, or is and should not"
-            assert (block in self._idle) == (free and named), f"block {block} should be idle, or is and should not"
+            assert (block in empty) == (free and not named), f"block {block}: wrong 'empty' state"
+            assert (block in self._idle) == (free and named), f"block {block}: wrong 'idle' state"
         named_blocks = {name: block for block, name in enumerate(self._names) if name is not None}
         assert named_blocks == self._index, "names and index disagree"

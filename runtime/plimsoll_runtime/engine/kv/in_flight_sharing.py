@@ -1,4 +1,4 @@
-"""Running sequences share blocks that others have just filled."""
+"""In-flight sharing: running sequences use full blocks that other running sequences have just computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_runtime.engine.sequence import SequenceKv, SequenceState
 
 
 class Merge(NamedTuple):
-    """A block of a sequence whose contents another block has too; a reference to that one is held for the merge."""
+    """A block of a sequence that duplicates `block`. The merge holds a reference to `block` until it is applied."""
 
     kv: SequenceKv
     group: int
@@ -32,7 +32,7 @@ class InFlightSharing:
         self._to_merge: list[list[Merge]] = []
 
     def publish(self, sequence: SequenceState) -> None:
-        """Make the full blocks of tokens that are known, and computed by the steps handed out, findable."""
+        """Publish the full blocks of a sequence whose tokens are known and computed by the steps planned so far."""
         tokens = min(sequence.computed, sequence.known)
         if self._cache is None or tokens // self._block_size == sequence.kv.published:
             return
@@ -44,15 +44,16 @@ class InFlightSharing:
             self._merges.append(Merge(sequence.kv, group, number, block))
 
     def publish_last(self, sequence: SequenceState) -> None:
-        """Publish the full blocks of a sequence that ends, except tokens that steps under way compute for it."""
+        """Publish the full blocks of a sequence that ends, except tokens that steps in progress compute for it."""
         if self._cache is not None:
             self._cache.publish(sequence, sequence.computed - sequence.pending)
 
     def catch_up(self, sequence: SequenceState) -> int:
-        """Use what others have computed of a sequence's prompt since it was let in; how many tokens that is.
+        """Use blocks of the prompt that other sequences have computed since this one was admitted; return the tokens
+        gained.
 
-        Where two run through the same prefix at once (one was let in ahead of the other, amid its prompt), each block
-        is computed by whoever comes to it first. One that is amid a block gives that up for the whole one.
+        If two sequences with the same prefix run at the same time, each block is computed by the sequence that reaches
+        it first. A partly computed block is replaced by the full one.
         """
         cache, kv, before = self._cache, sequence.kv, sequence.computed
         while cache is not None and (found := cache.next_blocks(sequence)) is not None:
@@ -71,14 +72,14 @@ class InFlightSharing:
         return sequence.computed - before
 
     def end_step(self) -> list[Merge]:
-        """The merges to apply once the step that was planned is over."""
+        """Return the merges to apply after the step that was just planned."""
         merges, self._merges = self._merges, []
         if merges:
             self._to_merge.append(merges)
         return merges
 
     def merge(self, merges: list[Merge]) -> None:
-        """Let each sequence use the block that was there before its own, and give its own back."""
+        """Replace each duplicate by the block that was published first, and release the duplicate."""
         if not merges:
             return
         self._to_merge = [waiting for waiting in self._to_merge if waiting is not merges]
@@ -90,6 +91,6 @@ class InFlightSharing:
                 self._pool.release([block])
 
     def renumber(self, moved: Mapping[int, int]) -> None:
-        """Blocks have other numbers from now on, in merges that are still to come too."""
+        """Apply new block numbers to merges that are still to be applied."""
         for merges in self._to_merge:
             merges[:] = [merge._replace(block=moved.get(merge.block, merge.block)) for merge in merges]

@@ -1,7 +1,8 @@
-"""Gives sequences their KV blocks: from the prefix cache where it can, else from the pool.
+"""Allocates the KV blocks of sequences, from the prefix cache if possible, else from the pool.
 
-Layers of one rule form groups, which have tables of their own over one pool of blocks. Groups whose layers see the
-whole context get all blocks of what is known at once. The others get theirs chunk by chunk (see `sliding_window`).
+Layers with the same cache rule form a cache group. All groups have their own block tables over one pool. Groups whose
+layers attend to the whole context get blocks for all known tokens at admission. The others get theirs chunk by chunk
+(see `sliding_window`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.engine.sequence import BlockTable, SequenceKv, SequenceState
 
 PROBE_LOOKUPS = 64
-"""Blocks that are looked up at a time for a sequence that waits."""
+"""Most blocks that one probe of a waiting sequence looks up."""
 
 
 class BlockChanges:
@@ -37,17 +38,17 @@ class BlockChanges:
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Start the lists of a new step. Those of the step before belong to its plan."""
+        """Start the lists of a new step. The lists of the previous step belong to its plan."""
         self.spills: list[tuple[int, int]] = []
         self.restores: list[tuple[int, int]] = []
         self.copies: list[tuple[int, int]] = []
 
 
 class KvCacheManager:
-    """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again.
+    """The block tables of all running sequences. Blocks that are evicted from the pool spill to `tiers`.
 
-    `snapshots`: rows for the states of recurrent layers, without which their prefixes cannot be cached; each is to be
-    `worth` so many tokens.
+    `snapshots` is the number of state snapshots of recurrent layers; without them, prefixes of a model with such layers
+    cannot be cached. Each snapshot must save at least `worth` tokens.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class KvCacheManager:
         self.tiers = None if tiers is None else TieredPrefixes(tiers, self.pool, self._cache, self.rules, block_size)
 
     def new_kv(self, salt: str) -> SequenceKv:
-        """What a sequence of this salt has before it is admitted."""
+        """Return the KV record of a new sequence with this cache salt."""
         return SequenceKv([] if self._cache is None else [self._cache.root(salt)])
 
     def begin_step(self) -> None:
-        """What is admitted and written from now on belongs to a new step."""
+        """Start a new step: admissions and writes from here on belong to it."""
         self.changes.begin_step()
         if self.tiers is not None:
             self.tiers.index.poll()
@@ -90,7 +91,7 @@ class KvCacheManager:
             self.snapshots.rows.begin_step()
 
     def end_step(self) -> int:
-        """What was admitted and written becomes a plan: its `idle_steps`."""
+        """End the step being planned, and return the `idle_steps` of its plan."""
         pool, changes, step = self.pool, self.changes, self.pool.step
         pool.step += 1
         if not changes.spills and not changes.restores:
@@ -99,10 +100,10 @@ class KvCacheManager:
         return max(0, step - 1 - max(map(pool.left, moved)))
 
     def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
-        """Have so many blocks from this step on; (source, target) of those that it moves, which come after the spills.
+        """Change the number of blocks in this step. Return the moves (source, target) that follow the step's spills.
 
-        All who hold blocks learn the new numbers: `running` sequences, and merges of steps that are under way. The step
-        does nothing else: it becomes a plan with this.
+        Block numbers are updated in the tables of `running` sequences and in the merges of steps in progress. The plan
+        of this step contains nothing else.
         """
         self.pool.step += 1
         if num_blocks > self.pool.total:
@@ -119,9 +120,10 @@ class KvCacheManager:
         return moves
 
     def admit(self, sequence: SequenceState, spare: int) -> bool:
-        """Give a sequence the blocks that it begins with, if `spare` are left for each group then; else change nothing.
+        """Allocate the first blocks of a sequence, if `spare` blocks for each group remain; else change nothing.
 
-        Sets `computed` to what the prefix cache and the tiers have already.
+        Sets `computed` to the number of tokens found in the prefix cache and the tiers. Return whether the sequence was
+        admitted.
         """
         hit = self._match(sequence)
         if self._lacking(sequence, hit, spare) > 0:
@@ -144,9 +146,10 @@ class KvCacheManager:
         return True
 
     def grow(self, sequence: SequenceState, tokens: int) -> bool:
-        """Have room for the first `tokens` tokens; False when too few blocks are available, and then none is taken.
+        """Allocate blocks for the first `tokens` tokens. Return False, without allocating any, if too few are
+        available.
 
-        What nobody reads again is given back first. What is reserved for others is not available.
+        Blocks that are not read again are released first. Blocks reserved for other sequences are not available.
         """
         if self._sliding:
             self._windows.trim(sequence)
@@ -159,7 +162,7 @@ class KvCacheManager:
         for table in kv.tables:
             for _ in range(needed - table.first - len(table.blocks)):
                 table.blocks.append(pool.take())
-        # Behind a chunk the tables are looked at before the next one, so that the chunk's blocks are given back.
+        # After a chunk the tables are trimmed before the next one, so that the chunk's blocks are released.
         chunk = self._sliding and tokens > sequence.computed + 1
         kv.allocated = tokens if chunk else needed * size
         kv.tables_sent = False
@@ -168,9 +171,9 @@ class KvCacheManager:
         return True
 
     def chunk(self, sequence: SequenceState, most: int, spare: int) -> int:
-        """How many tokens, up to `most`, the next chunk of a prompt may have with what is left beside `spare` blocks.
+        """Return the most tokens, up to `most`, of the next chunk of a prompt, if `spare` blocks for each group remain.
 
-        There are blocks for more if `allocated` says so.
+        `allocated` says whether blocks for more are already there.
         """
         if not self._sliding:
             return most
@@ -182,24 +185,26 @@ class KvCacheManager:
         return max(1, min(most, end * self.block_size - sequence.computed))
 
     def lacking(self, sequence: SequenceState, spare: int) -> int:
-        """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
+        """Return the number of blocks that must become available before `admit` succeeds; 0 if it would succeed."""
         return max(0, self._lacking(sequence, self._match(sequence), spare))
 
     def growth(self, sequence: SequenceState) -> int:
-        """Blocks a group that are kept for a running sequence: a spare one, and one that it takes in the next step."""
+        """Return the blocks in each group to keep free for a running sequence: a spare, and one if the next step takes
+        it."""
         return 1 + (sequence.computed >= sequence.kv.allocated)
 
     def given_up(self, sequence: SequenceState) -> int:
-        """Blocks that a running sequence has, or that are kept for it."""
+        """Return the number of blocks that preempting a running sequence makes available."""
         held = sum(len(table.blocks) for table in sequence.kv.tables)
         return held + sequence.kv.reserved + self.growth(sequence) * len(self.rules)
 
     def probe(self, sequence: SequenceState, tokens: int) -> int:
-        """How many of a waiting sequence's leading tokens are cached; bounded work, as it continues from `tokens`."""
+        """Return how many leading tokens of a waiting sequence are cached. Continues from `tokens`, with bounded work.
+        """
         return 0 if self._cache is None else self._cache.probe(sequence, tokens, PROBE_LOOKUPS)
 
     def release(self, sequence: SequenceState) -> None:
-        """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
+        """Release all blocks of a sequence. Its published blocks can be found until they are reused."""
         if self.snapshots is not None:
             self.snapshots.release(sequence)
         kv = sequence.kv
@@ -209,7 +214,8 @@ class KvCacheManager:
         sequence.kv, sequence.computed = SequenceKv(kv.hashes), 0
 
     def disown(self, sequence: SequenceState) -> None:
-        """Make what a broken sequence computed unfindable, so that nobody else reads it."""
+        """Remove the blocks that a broken sequence computed from the prefix cache, so that no other sequence reads
+        them."""
         for table in sequence.kv.tables:
             for block in table.blocks:
                 self.pool.forget(block)
@@ -217,7 +223,7 @@ class KvCacheManager:
             return
         for name in self._cache.all_names(sequence):
             found = self.pool.find(name) if self._sliding else None
-            if found is not None:  # it is given back, and idle
+            if found is not None:  # released, and idle
                 self.pool.forget(found)
             if self.tiers is not None:
                 self.tiers.index.forget(name)
@@ -225,7 +231,8 @@ class KvCacheManager:
             self.snapshots.disown(sequence)
 
     def not_computed(self, plan: StepPlan, sequences: Sequence[SequenceState]) -> None:
-        """A step of these sequences came to nothing: what it was to fill and save, by whoever, cannot be found."""
+        """Remove everything that a failed step of these sequences was to compute or save from the prefix cache and
+        tiers."""
         size = self.block_size
         for entry, sequence in zip(plan.sequences, sequences, strict=True):
             end = (entry.start + len(entry.token_ids)) // size
@@ -238,7 +245,7 @@ class KvCacheManager:
             self.snapshots.not_saved([row for _, row in plan.snapshots], sequences)
 
     def forget_all(self) -> None:
-        """Make everything unfindable that any sequence has computed."""
+        """Remove all cached blocks and snapshots from the prefix cache and the tiers."""
         self.pool.forget_all()
         if self.tiers is not None:
             self.tiers.index.forget_all()
@@ -247,7 +254,7 @@ class KvCacheManager:
 
     @property
     def held(self) -> int:
-        """Blocks that somebody holds, or that are reserved."""
+        """Number of blocks in use or reserved."""
         return self.pool.used + self._windows.reserved
 
     def _match(self, sequence: SequenceState) -> Hit:
@@ -256,16 +263,16 @@ class KvCacheManager:
         return self._cache.match(sequence)
 
     def _spill(self, block: int, name: bytes) -> None:
-        """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""
+        """Spill a cached block that the pool is about to reuse to the tiers, if they have room."""
         assert self.tiers is not None
         if (frame := self.tiers.index.spill(name)) is not None:
             self.changes.spills.append((block, frame))
 
     def _take_over(self, kv: SequenceKv, start: Hit, frames: list[int]) -> None:
-        """Give a sequence the blocks that it begins with: those that are found, and copies of others."""
+        """Give a sequence its first blocks: those found in the cache, and copies of partly matching ones."""
         pool = self.pool
         idle = [start.partial is not None and pool.is_idle(block) for block in start.partial or ()]
-        # Held first: the blocks that are taken may be spilled, and frames are wanted for that.
+        # Hold found blocks first: taking blocks may spill others, which needs frames.
         for run in start.runs:
             for block in run.blocks:
                 if block != PADDING_BLOCK:
@@ -288,10 +295,10 @@ class KvCacheManager:
         return target
 
     def _restore(self, kv: SequenceKv, frames: Sequence[int]) -> None:
-        """Have blocks filled from these frames where the padding block stands for them.
+        """Replace padding blocks in the tables by new blocks that the step fills from these frames.
 
-        Of both the lower numbers go together, so that those that follow each other are copied at once. The blocks are
-        taken last: those that were given back just now, which are handed out first, are for what is computed.
+        Frames and blocks are paired in ascending order, so that neighbours are copied in one call. These blocks are
+        taken last: `take` returns recently released ones first, and those serve the tokens to compute.
         """
         taken = sorted(self.pool.take() for _ in frames)
         targets, left = dict(zip(sorted(frames), taken, strict=True)), iter(frames)
@@ -303,9 +310,9 @@ class KvCacheManager:
                     self.changes.restores.append((frame, targets[frame]))
 
     def _lacking(self, sequence: SequenceState, hit: Hit, spare: int) -> int:
-        """Blocks that `admit` needs beyond what is available: fresh ones, and found ones that nobody holds."""
+        """Return the blocks that `admit` needs beyond the available ones: new blocks, and found ones that are idle."""
         peaks = (peak_blocks(rule, hit.tokens, sequence.known, self.block_size) for rule in self.rules)
-        # Who shares a block that slides out of a window for somebody leaves nothing for that one to go on with.
+        # Blocks shared in a sliding-window group are counted too: their release frees nothing for this sequence.
         shared = sum(
             not self.pool.is_idle(block)
             for run, rule in zip(hit.runs, self.rules, strict=True)
@@ -317,9 +324,9 @@ class KvCacheManager:
     def check_integrity(
         self, running: Sequence[SequenceState], merges: Sequence[Merge], frames: Sequence[int] = ()
     ) -> None:
-        """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing.
+        """Raise AssertionError if a block is leaked, shared while a sequence writes to it, or missing.
 
-        `merges` and `frames` of the tiers are held for steps that are under way.
+        `merges` and `frames` are held for steps in progress.
         """
         self.pool.check_integrity()
         if self.tiers is not None:
@@ -347,14 +354,14 @@ class KvCacheManager:
         blocks, size, who = table.blocks, self.block_size, sequence.request_id
         assert len(set(blocks)) == len(blocks), f"{who} has a block twice"
         assert table.end * size >= max(sequence.computed, sequence.kv.allocated), f"{who} lacks a block at the end"
-        assert table.first <= first_block(rule, sequence.computed, size), f"{who} has given back what it reads"
+        assert table.first <= first_block(rule, sequence.computed, size), f"{who} has released a block that it reads"
         for block in blocks[max(0, sequence.computed // size - table.first) :]:
             assert holders[block] == 1, f"block {block} is shared and {who} will write to it"
             assert not self.pool.is_named(block), f"block {block} can be found before it is full"
 
 
 def _in_order(tables: Sequence[BlockTable]) -> Sequence[int]:
-    """The blocks of all tables, by their numbers in the sequence."""
+    """Return the blocks of all tables, sorted by their number in the sequence."""
     if len(tables) == 1:
         return tables[0].blocks
     numbered = [(number, block) for table in tables for number, block in enumerate(table.blocks, table.first)]

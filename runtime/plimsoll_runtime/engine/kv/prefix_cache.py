@@ -1,13 +1,13 @@
-"""The prefix cache: names for full blocks, by which a later request finds what an earlier one computed.
+"""The prefix cache: finds full KV blocks that earlier requests computed, by the hash of their tokens.
 
-A full block's name is the SHA-256 of the name before it and its own token ids. The first link is the tenant's
-root, made from the salt; so a name stands for the whole prefix and the tenant, and two tenants meet only where a
-256-bit hash collides. Names are made one by one, when they are first needed: a request that finds nothing has paid
-for one hash, and each block it fills costs one more.
+A full block's name is the SHA-256 of its parent's name and its own token ids. The chain begins with the tenant's root,
+made from the salt. So a name identifies the whole prefix and the tenant, and two tenants share a block only if a
+256-bit hash collides. Names are computed when first needed: a request without a hit costs one hash, and one more for
+each block that it fills.
 
-Where groups of layers have tables of their own, a prefix is found as far as all of them have what its next token
-reads: all blocks of groups that see the whole context, and of a window the last ones. Where layers are recurrent, also
-only as far as a snapshot goes: whole blocks then, for nobody can go on from amid one.
+With several cache groups, a prefix hit ends where one group lacks a block that the next token reads: any block in
+groups of full attention, one of the last blocks in sliding-window groups. With recurrent layers the hit must also end
+at a state snapshot, and contains whole blocks only.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 
 class Run(NamedTuple):
-    """Blocks that follow each other in a group's table, the first of which has the number `first`."""
+    """Consecutive blocks of a group's block table; `first` is the number of the first one."""
 
     first: int
     blocks: list[int]
 
 
 class Hit(NamedTuple):
-    """What was found for a sequence in all groups: whole blocks to share, and perhaps one more, of part of its tokens.
+    """A prefix hit in all groups: whole blocks to share, and possibly one more block of which only a part is used.
 
-    The part, of one block a group, is used by taking the block over (when nobody else holds it) or by copying it.
+    The partial block (one for each group) is taken over if no other sequence holds it, else copied.
     """
 
     tokens: int
@@ -42,19 +42,19 @@ class Hit(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number of the block behind the whole ones."""
+        """The number of the block after the whole ones."""
         return self.runs[0].first + len(self.runs[0].blocks)
 
 
 Has = Callable[[bytes], object]
-"""What is known of a name; None: nothing."""
+"""Looks up a name; returns None if it is unknown."""
 
 
 class PrefixCache:
     """Finds and publishes the blocks of sequences in a pool, by name and group.
 
-    In the first group a block's name is that of its prefix, and in the others it has the group's number behind it.
-    `snapshots` are what recurrent layers need besides, None where there are none.
+    In group 0 a block's name is that of its prefix; in other groups the group's number is appended. `snapshots` are the
+    state snapshots of recurrent layers; None: the model has none.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class PrefixCache:
 
     @staticmethod
     def root(salt: str) -> bytes:
-        """Where a tenant's chain of names begins."""
+        """Return the root of a tenant's chain of names."""
         return sha256(b"plimsoll/" + salt.encode()).digest()
 
     def begin_step(self) -> None:
-        """Blocks published from now on are written in a new step."""
+        """Start a new step: blocks published from here on are written by it."""
         self._fresh.clear()
 
     def match(self, sequence: SequenceState) -> Hit:
-        """The longest prefix of the sequence's tokens, of those it may reuse, that all groups have in the pool.
+        """Return the longest prefix of the sequence's reusable tokens that all groups have in the pool.
 
-        A block that is written in this very step may be shared, for a step writes all keys and values of a layer
-        before it attends to any. It cannot be copied: copies come first.
+        A block that is written in the step being planned can be shared, because a step writes all keys and values of a
+        layer before it attends to any. It cannot be copied, because copies come first.
         """
         size, limit, find = self._block_size, sequence.reusable_tokens, self._pool.find
         end = self.agreed(sequence, self._last(sequence), find)
@@ -98,7 +98,7 @@ class PrefixCache:
         return Hit(end * size, self._runs(sequence, end * size, end), None)
 
     def agreed(self, sequence: SequenceState, last: int, has: Has) -> int:
-        """Most blocks, up to `last`, that a sequence can begin with as all groups have what its next token reads."""
+        """Return the most blocks, up to `last`, after which every group has what the next token reads."""
         last = self._full_end(sequence, last, has)
         while last:
             lower = self._missing(sequence, last, has)
@@ -110,21 +110,22 @@ class PrefixCache:
         return last
 
     def _remembered(self, sequence: SequenceState, last: int) -> int:
-        """Most blocks, up to `last`, behind which recurrent layers can go on."""
+        """Return the most blocks, up to `last`, after which a state snapshot exists."""
         if self._snapshots is not None:
             while last and not self._snapshots.has(self.name(sequence, 0, last - 1)):
                 last -= 1
         return last
 
     def seen(self, sequence: SequenceState, found: int) -> int:
-        """How many of its blocks, more than the `found` ones, another sequence has had, by what the first group has."""
+        """Return how many of a sequence's blocks group 0 has, at least `found`: the part shared with an earlier
+        sequence."""
         last = self._last(sequence)
         while last > found and self._pool.find(self.name(sequence, 0, last - 1)) is None:
             last -= 1
         return max(last, found)
 
     def _full_end(self, sequence: SequenceState, last: int, has: Has) -> int:
-        """As far as the groups go that need all blocks."""
+        """Return how many blocks, up to `last`, all groups of full attention have."""
         for group in self._full:
             for index in range(last):
                 if has(self.name(sequence, group, index)) is None:
@@ -133,7 +134,8 @@ class PrefixCache:
         return last
 
     def _missing(self, sequence: SequenceState, end: int, has: Has) -> int | None:
-        """The last block that some group lacks of those that are read behind so many."""
+        """Return the last block that a sliding group lacks of those read after `end` blocks; None if none is missing.
+        """
         tokens, missing = min(end * self._block_size, sequence.reusable_tokens), -1
         for group in self._others:
             first = max(missing + 1, first_block(self._rules[group], tokens, self._block_size))
@@ -144,7 +146,7 @@ class PrefixCache:
         return None if missing < 0 else missing
 
     def _runs(self, sequence: SequenceState, tokens: int, end: int) -> list[Run]:
-        """The whole blocks before number `end` that are read behind so many tokens."""
+        """Return each group's whole blocks before number `end` that are read after `tokens` tokens."""
         runs = []
         for group, rule in enumerate(self._rules):
             first = min(first_block(rule, tokens, self._block_size), end)
@@ -157,17 +159,18 @@ class PrefixCache:
         return block
 
     def _last(self, sequence: SequenceState) -> int:
-        """How many of its blocks the sequence may reuse, of the last perhaps only a part."""
+        """Return how many blocks the sequence may reuse; the last may be usable only in part."""
         if self._snapshots is not None:
             return sequence.reusable_tokens // self._block_size
         return min(-(-sequence.reusable_tokens // self._block_size), sequence.known // self._block_size)
 
     def reach(self, sequence: SequenceState, has: Has) -> int:
-        """Like `agreed`, of all blocks that the sequence may reuse."""
+        """Return `agreed` for all blocks that the sequence may reuse."""
         return self.agreed(sequence, self._last(sequence), has)
 
     def names_to(self, sequence: SequenceState, start: int, end: int) -> Iterator[bytes]:
-        """The names of what all groups need of the blocks before number `end`: in full ones from number `start` on."""
+        """Yield the names of blocks before `end` that each group needs: in groups of full attention, from `start` on.
+        """
         tokens = min(end * self._block_size, sequence.reusable_tokens)
         firsts = [first_block(rule, tokens, self._block_size) for rule in self._rules]
         firsts = [start if group in self._full else first for group, first in enumerate(firsts)]
@@ -177,17 +180,19 @@ class PrefixCache:
                     yield self.name(sequence, group, index)
 
     def full_reach(self, sequence: SequenceState, has: Has) -> int:
-        """How far the groups go that need all blocks; without such groups, as far as the sequence may reuse any."""
+        """Return how many blocks groups of full attention have; without such groups, how many the sequence may reuse.
+        """
         return self._full_end(sequence, self._last(sequence), has)
 
     def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
-        """Of a single group: names of the blocks, from number `first` on, of which the sequence may reuse a part."""
+        """Yield the names of a single group's reusable blocks from number `first` on, a partly usable last one
+        included."""
         return (self.name(sequence, 0, index) for index in range(first, self._last(sequence)))
 
     def next_blocks(self, sequence: SequenceState) -> list[int] | None:
-        """The blocks, one a group, that the sequence would fill next, full, if it may reuse all of them.
+        """Return the next block of each group that the sequence would fill, if all are published and fully reusable.
 
-        With recurrent layers none: its states are where it is, and nowhere else.
+        With recurrent layers return None: the sequence's states cannot skip ahead.
         """
         if self._snapshots is not None:
             return None
@@ -203,9 +208,9 @@ class PrefixCache:
         return found
 
     def probe(self, sequence: SequenceState, tokens: int, lookups: int) -> int:
-        """How many leading tokens the first group has, in whole blocks, looking from `tokens` on, as far as last time.
+        """Return how many leading tokens group 0 has in whole blocks, searching from the last result, `tokens`.
 
-        After so many lookups it says how far it has come: the next call goes on from there.
+        Stops after `lookups` lookups; the next call continues from the result.
         """
         size, find = self._block_size, self._pool.find
         count, last = tokens // size, sequence.reusable_tokens // size
@@ -216,9 +221,9 @@ class PrefixCache:
         return count * size
 
     def publish(self, sequence: SequenceState, tokens: int) -> list[tuple[int, int, int]]:
-        """Name the full blocks among the first `tokens`, all known and computed, that have no name yet.
+        """Publish the full blocks among the first `tokens` tokens, which must be known and computed.
 
-        Returns (group, number, block with the same contents) for those whose contents had a block before.
+        Return (group, number, other block) for each block whose contents had been published as another block.
         """
         duplicates, kv = [], sequence.kv
         for index in range(kv.published, tokens // self._block_size):
@@ -235,22 +240,22 @@ class PrefixCache:
         return duplicates
 
     def all_names(self, sequence: SequenceState) -> Iterator[bytes]:
-        """Of all blocks of a sequence that have been named, in all groups."""
+        """Yield the names of all blocks of a sequence that have been named, in all groups."""
         return (name + suffix for name in sequence.kv.hashes[1:] for suffix in self._suffixes)
 
     def names_between(self, sequence: SequenceState, first: int, end: int) -> Iterator[bytes]:
-        """The same of those with numbers from `first` to before `end`."""
+        """Yield the names of blocks `first` .. `end` - 1, in all groups, as far as they have been named."""
         return (name + suffix for name in sequence.kv.hashes[1 + first : 1 + end] for suffix in self._suffixes)
 
     def name(self, sequence: SequenceState, group: int, index: int) -> bytes:
-        """The name of a group's block with this number in the sequence; `hashes` starts with the root."""
+        """Return the name of a group's block with this number in the sequence; `hashes` starts with the root."""
         hashes = sequence.kv.hashes
         if len(hashes) < index + 2:
             self._name_blocks(sequence, index + 1)
         return hashes[index + 1] + self._suffixes[group]
 
     def _name_blocks(self, sequence: SequenceState, count: int) -> None:
-        """Name the first `count` blocks. Those of a prompt are named once for all answers that are made of it."""
+        """Name the first `count` blocks. Names of prompt blocks are computed once for all sequences of the prompt."""
         names, size = sequence.kv.hashes, self._block_size
         shared = sequence.prompt.names(names[0], size)
         names += shared[len(names) - 1 : count]

@@ -1,9 +1,9 @@
-"""The groups that give blocks back, and what is kept for the sequences that still need some of them.
+"""Cache groups that release blocks while a sequence runs, and the blocks reserved for its remaining prompt.
 
-Their layers see a part of the context, so their tables lose blocks in front while they grow behind. A sequence gets
-such blocks chunk by chunk, and gives back what fell out when the next chunk is planned: no earlier, for in a step
-somebody else might write there before it is read. What it will still need for its prompt is reserved for it, so that
-nobody else is let in on its blocks.
+Layers of these groups attend to a part of the context, so their block tables shrink at the front while they grow at the
+end. A sequence gets these blocks chunk by chunk, and releases unneeded ones when the next chunk is planned; not
+earlier, because another sequence could overwrite them in the same step. The blocks that it still needs for its prompt
+are reserved, so that no other sequence is admitted on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 
 class Windows:
-    """`groups`: the numbers of those that give blocks back. `reserved`: the blocks kept for all sequences together."""
+    """`groups`: the numbers of cache groups that release blocks. `reserved`: blocks reserved for all sequences
+    together."""
 
     def __init__(self, rules: Sequence[Rule], block_size: int, pool: BlockPool) -> None:
         self.groups = [group for group, rule in enumerate(rules) if not isinstance(rule, Full)]
@@ -26,7 +27,7 @@ class Windows:
         self._pool = pool
 
     def trim(self, sequence: SequenceState) -> None:
-        """Give back the blocks of which no step that is still to be planned reads anything."""
+        """Release the blocks that no future step reads."""
         for group in self.groups:
             table = sequence.kv.tables[group]
             given = first_block(self._rules[group], sequence.computed, self._block_size) - table.first
@@ -35,9 +36,9 @@ class Windows:
                 sequence.kv.tables_sent = False
 
     def reserve(self, sequence: SequenceState, tokens: int) -> None:
-        """Keep what a sequence still needs for what is known of it, once `tokens` tokens are computed.
+        """Reserve the blocks that a sequence needs for its known tokens after `tokens` of them are computed.
 
-        A block that others hold too is not free once it is given back, so another one is kept for it.
+        A shared block does not become free when it is released, so another one is reserved for it.
         """
         reserved, size, kv = 0, self._block_size, sequence.kv
         if tokens < sequence.known:
@@ -50,5 +51,5 @@ class Windows:
         kv.reserved = reserved
 
     def check_integrity(self, running: Sequence[SequenceState]) -> None:
-        """Raises AssertionError where other blocks are counted than are reserved."""
+        """Raise AssertionError if `reserved` differs from the sum over running sequences."""
         assert self.reserved == sum(sequence.kv.reserved for sequence in running), "reserved blocks are miscounted"

@@ -1,11 +1,11 @@
-"""Rows for snapshots: the states of a sequence as they were behind a whole number of its blocks.
+"""Rows for state snapshots: the recurrent states of a sequence at a block boundary.
 
-A row bears the name of the last of these blocks, which stands for all tokens up to there, so it is found as blocks are.
-It is *held* (by a sequence that runs, for itself, or by the step that fills it), *idle* (found by its name until its
-turn comes, the one that was asked for longest ago first) or *empty*, like blocks of the KV cache.
+A row has the name of the last block before the boundary, which identifies all tokens up to there, so it is found as
+blocks are. Like KV blocks, a row is *held* (by a running sequence for itself, or by the step that fills it), *idle*
+(found by its name until it is reused, least recently used first) or *empty*.
 
-A step first copies from rows into slots, then computes, then copies slots to rows. So a row may be given to somebody
-else in the very step in which it is read; what it gets in a step is found from the next one on.
+A step copies rows to slots, computes, then copies slots to rows. So a row may be given to another sequence in the same
+step in which it is read. The new contents can be found from the next step on.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from plimsoll_runtime.engine.kv.block_pool import BlockPool
 
 @dataclass(slots=True)
 class SnapshotCounts:
-    """Counters: snapshots that were taken, and those that a sequence went on from."""
+    """Counters: snapshots that were taken, and snapshots from which a sequence resumed."""
 
     taken: int = 0
     resumed: int = 0
 
 
 class SnapshotRows:
-    """Rows 1 .. `total`, and what the step that is being planned does with them.
+    """Rows 1 .. `total`, and their copies in the step being planned.
 
-    `saves` (slot, row) come once it is over, `resumes` (row, slot) before it computes. `fresh`: the names of what it
-    saves, with the tokens that each stands for.
+    `saves` (slot, row) are copied after it computes, `resumes` (row, slot) before. `fresh`: the names of its saves,
+    with the number of tokens that each covers.
     """
 
     def __init__(self, total: int) -> None:
@@ -40,18 +40,18 @@ class SnapshotRows:
         self._filled: list[int] = []
 
     def begin_step(self) -> None:
-        """What is noted from now on belongs to a new step: what the last one fills can be found."""
+        """Start a new step. Rows that the previous step filled can be found."""
         self.pool.release(self._filled)
         self._filled = []
         self.fresh = {}
         self.saves, self.resumes = [], []
 
     def has(self, name: bytes) -> bool:
-        """Whether there is a snapshot from which this step can go on."""
+        """Whether this step can resume from the snapshot with this name."""
         return name not in self.fresh and self.pool.find(name) is not None
 
     def resume(self, slot: int, name: bytes) -> None:
-        """Have the step begin with copying a snapshot that is there into a slot."""
+        """Copy an existing snapshot into a slot at the start of the step."""
         row = self.pool.find(name)
         assert row is not None
         self.pool.touch(row)
@@ -59,7 +59,8 @@ class SnapshotRows:
         self.counts.resumed += 1
 
     def keep(self, slot: int, name: bytes, tokens: int) -> bool:
-        """Have what the step leaves in a slot kept for whoever comes; whether it is, or was there already."""
+        """Save a slot's states at the end of the step, to be found by name. Return whether they are saved, by this call
+        or earlier."""
         row = self.pool.find(name)
         if row is not None:
             self.pool.touch(row)
@@ -73,35 +74,35 @@ class SnapshotRows:
         return True
 
     def hold(self) -> int | None:
-        """A row that is its holder's until `let_go`, whatever lies there; None when all are held."""
+        """Return an empty or idle row, held by the caller until `let_go`; None if all rows are held."""
         return self.pool.take() if self.pool.available else None
 
     def refill(self, slot: int, row: int) -> None:
-        """Have what the step leaves in a slot kept in a row that is held, in the place of what was there."""
+        """Save a slot's states at the end of the step in a held row, and remove the row's old name."""
         self.pool.forget(row)
         self._save(slot, row)
 
     def name(self, row: int, name: bytes) -> None:
-        """What a row holds since an earlier step is known by now. It stays nameless where another holds the same."""
+        """Name a row that an earlier step filled. It gets no name if another row has it."""
         self.pool.publish(row, name)
 
     def name_fresh(self, row: int, name: bytes, tokens: int) -> None:
-        """The same of what this step saves."""
+        """Name a row that this step fills."""
         self.pool.publish(row, name)
         self.fresh[name] = tokens
 
     def let_go(self, row: int) -> None:
-        """The holder wants it no longer; whoever knows its name may still find it."""
+        """Release a held row. It can be found by its name until it is reused."""
         self.pool.release([row])
 
     def forget(self, name: bytes) -> None:
-        """Make a name unfindable."""
+        """Remove a name."""
         row = self.pool.find(name)
         if row is not None:
             self.pool.forget(row)
 
     def forget_all(self) -> None:
-        """Make every name unfindable."""
+        """Remove all names."""
         self.pool.forget_all()
 
     def _save(self, slot: int, row: int) -> None:
@@ -109,7 +110,7 @@ class SnapshotRows:
         self.counts.taken += 1
 
     def check_integrity(self, held: Collection[int]) -> None:
-        """Raises AssertionError where a row is leaked, held twice or filled twice; `held` are those of sequences."""
+        """Raise AssertionError if a row is leaked, held twice or filled twice; `held` are the rows of sequences."""
         self.pool.check_integrity()
         assert len(set(held)) == len(held), "two sequences hold a row"
         holders = [*held, *self._filled]

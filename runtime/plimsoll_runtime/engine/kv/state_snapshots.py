@@ -1,10 +1,10 @@
-"""Chooses the block boundaries at which state snapshots are taken, and cuts steps there.
+"""Chooses the block boundaries at which state snapshots are taken, and cuts prompts there.
 
-States can be copied only at the end of a step, and a row may be as large as thousands of tokens of KV. To cut a prompt
-costs a step, so it is cut only where another sequence is likely to continue: at the last boundary that it has in common
-with an earlier sequence, and at the last boundary of a long prompt. In addition each running sequence, as long as there
-are rows, keeps one snapshot of its own, at the last boundary that it passed: for when it is preempted, and for the next
-turn of the conversation once it has ended.
+States can be copied only at the end of a step, and a row may be as large as thousands of tokens of KV. Cutting a prompt
+costs a step, so it is done only at boundaries from which another sequence is likely to resume: the last one that it
+shares with an earlier sequence, and the last one of a long prompt. In addition each running sequence, while rows are
+free, keeps one snapshot of its own at the last boundary that it passed. It is used if the sequence is preempted, and in
+the next turn of the conversation.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from plimsoll_runtime.engine.kv.snapshot_pool import SnapshotRows
 from plimsoll_runtime.engine.sequence import SequenceState
 
 END_WORTH = 4
-"""The last boundary of a prompt has to be worth so many times as much: all wait a step for it, and few ask again."""
+"""Factor on `worth` for the last boundary of a prompt: every sequence waits a step for it, and it is rarely reused."""
 OWN_SHARE = 2
-"""One row of so many may be held by running sequences for themselves: the others are for prompts."""
+"""Running sequences hold at most 1/OWN_SHARE of the rows for themselves; the others are for prompts."""
 
 
 @dataclass(slots=True)
@@ -27,9 +27,9 @@ class _Progress:
     """The snapshots of a running sequence. Positions are in tokens, at block boundaries.
 
     - `saved`: the last boundary with a snapshot.
-    - `cuts`: where its prompt is still to be cut, for snapshots that other sequences may resume from, in order.
+    - `cuts`: boundaries at which its prompt is still to be cut, in order, for snapshots that other sequences can use.
     - `row`: the row that it holds for itself (0: none), filled at `boundary`.
-    - `named`: whether the row has its name, for which all tokens up to there must be known.
+    - `named`: whether the row has its name; all tokens up to `boundary` must be known for it.
     """
 
     saved: int
@@ -40,7 +40,7 @@ class _Progress:
 
 
 class SnapshotSchedule:
-    """Takes the snapshots of sequences that run; each is to be `worth` so many tokens over the one before it."""
+    """Takes the snapshots of running sequences. Each must cover at least `worth` tokens more than the one before it."""
 
     def __init__(self, rows: SnapshotRows, cache: PrefixCache, block_size: int, worth: int) -> None:
         self.rows = rows
@@ -52,7 +52,8 @@ class SnapshotSchedule:
         self._progress: dict[SequenceState, _Progress] = {}
 
     def begin(self, sequence: SequenceState) -> None:
-        """A sequence has been let in, and has its slot: it goes on from a snapshot, unless it begins anew."""
+        """Register an admitted sequence in its slot: resume from its snapshot, if any, and choose the cuts of its
+        prompt."""
         start, size = sequence.computed, self._block_size
         if start:
             self.rows.resume(sequence.slot, self._name(sequence, start))
@@ -65,7 +66,7 @@ class SnapshotSchedule:
                 start = cut
 
     def cut(self, sequence: SequenceState, count: int) -> int:
-        """How many of the next `count` tokens of a prompt to compute, so that a snapshot can be taken behind them."""
+        """Return how many of a prompt's next `count` tokens to compute, so that a snapshot can be taken after them."""
         progress, start = self._progress[sequence], sequence.computed
         end = start + count
         if progress.cuts and progress.cuts[0] <= end:
@@ -76,7 +77,7 @@ class SnapshotSchedule:
         return boundary - start if progress.row or self._may_hold() else count
 
     def passed(self, sequence: SequenceState) -> None:
-        """A chunk of a sequence has been planned that ends at a boundary."""
+        """Take the snapshots due after a planned chunk of a sequence that ends at a block boundary."""
         progress, boundary = self._progress[sequence], sequence.computed
         self._name_own(sequence, progress)
         if progress.cuts and progress.cuts[0] == boundary:
@@ -87,7 +88,7 @@ class SnapshotSchedule:
             self._keep_own(sequence, progress)
 
     def release(self, sequence: SequenceState) -> None:
-        """A sequence runs no longer. Its own snapshot is anybody's now."""
+        """Forget a sequence that is released. Its own snapshot can be found by any sequence."""
         progress = self._progress.pop(sequence, None)
         if progress is not None and progress.row:
             self._name_own(sequence, progress)
@@ -95,21 +96,22 @@ class SnapshotSchedule:
             self._held -= 1
 
     def awaited(self, sequence: SequenceState, found: int) -> bool:
-        """Whether this step saves what spares a waiting sequence more tokens than the `found` ones: the next has it."""
+        """Whether this step saves a snapshot worth waiting for: it saves the sequence more tokens than the `found`
+        ones."""
         least, most = found + self._worth, sequence.reusable_tokens
         return any(
             least <= tokens <= most and self._name(sequence, tokens) == name for name, tokens in self.rows.fresh.items()
         )
 
     def disown(self, sequence: SequenceState) -> None:
-        """Make the snapshots of a broken sequence unfindable."""
+        """Remove the snapshots of a broken sequence."""
         for name in sequence.kv.hashes[1:]:
             self.rows.forget(name)
         if (progress := self._progress.get(sequence)) is not None:
             progress.named = True
 
     def not_saved(self, rows: Sequence[int], sequences: Sequence[SequenceState]) -> None:
-        """A step of these sequences came to nothing: what it was to put into rows is not there."""
+        """Remove the snapshots that a failed step of these sequences was to save in `rows`."""
         for row in rows:
             self.rows.pool.forget(row)
         for sequence in sequences:
@@ -136,7 +138,7 @@ class SnapshotSchedule:
             progress.named = True
 
     def _name_own(self, sequence: SequenceState, progress: _Progress) -> None:
-        """Name the sequence's own snapshot, if that waits for tokens which are known by now, and were looked at."""
+        """Name the sequence's own snapshot, once all tokens up to it are known and have been checked."""
         if not progress.named and sequence.known >= progress.boundary <= sequence.computed - sequence.pending:
             self.rows.name(progress.row, self._name(sequence, progress.boundary))
             progress.named = True
@@ -148,7 +150,7 @@ class SnapshotSchedule:
         return self._cache.name(sequence, 0, boundary // self._block_size - 1)
 
     def check_integrity(self, running: Sequence[SequenceState]) -> None:
-        """Raises AssertionError where rows and what running sequences hold of them disagree."""
+        """Raise AssertionError if the rows disagree with those that running sequences hold."""
         held = [progress.row for progress in self._progress.values() if progress.row]
         assert len(held) == self._held <= self._most_held, f"{len(held)} rows are held, {self._held} counted"
         assert self._progress.keys() == set(running), "progress of a running sequence is lost, or kept of another one"

@@ -1,1 +1,1 @@
-"""Records that cross a border: between server and engine, and between scheduler and runner."""
+"""Records passed between server and engine, and between scheduler and runner."""

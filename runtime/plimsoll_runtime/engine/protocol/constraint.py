@@ -1,4 +1,4 @@
-"""What a request's text must look like."""
+"""Constraints: the language that a request demands of its output."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import msgspec
 Kind = Literal["json", "regex", "choice", "grammar", "lark", "tags", "without"]
 
 MOST_BYTES = 256 * 1024
-"""Of a constraint's source: what a schema, a pattern or a grammar may have."""
+"""Most characters of a constraint's source."""
 
 
 class ConstraintError(ValueError):
-    """A constraint is malformed, too large, or asks for what cannot be enforced; the message says which."""
+    """A constraint is malformed, too large, or cannot be enforced; the message says which."""
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """The language that an answer is taken from, to the last token. `source` is what the client gave, as text.
+    """The language of an output, up to its last token. `source` is the client's text.
 
-    - "json": a JSON Schema; the answer is a JSON document that it accepts.
-    - "regex": a regular expression that the whole answer matches.
-    - "choice": a JSON list of strings, one of which the answer is.
-    - "grammar": a grammar in Lark's notation, or in EBNF as llama.cpp writes it (rules with `::=`); begins at `start`
-      or `root`.
-    - "lark": the first of these, whatever is in it.
-    - "tags": a structural tag: free text in which what follows a trigger is constrained.
-    - "without": a JSON list of strings, none of which stands anywhere in the answer.
+    - "json": a JSON Schema; the output is a JSON document that it accepts.
+    - "regex": a regular expression that matches the whole output.
+    - "choice": a JSON list of strings; the output is one of them.
+    - "grammar": a grammar in Lark's notation, or in the EBNF of llama.cpp (rules with `::=`). It begins at `start` or
+      `root`.
+    - "lark": a grammar in Lark's notation, even if it contains `::=`.
+    - "tags": a structural tag: free text in which the text after a trigger is constrained.
+    - "without": a JSON list of strings; the output contains none of them.
 
-    A schema that cannot be enforced as a whole is refused where it is `strict`; else what can be is.
+    If `strict`, a schema that cannot be enforced completely is refused; otherwise its enforceable part is enforced.
     """
 
     kind: Kind
@@ -38,38 +38,39 @@ class Constraint(msgspec.Struct, frozen=True):
     strict: bool = True
 
     def __post_init__(self) -> None:
-        """Raises ConstraintError for a source that is too long, whatever it says."""
+        """Raises ConstraintError if the source is too long."""
         if len(self.source) > MOST_BYTES:
-            raise ConstraintError(f"has {len(self.source)} characters, and {MOST_BYTES} are the most")
+            raise ConstraintError(f"has {len(self.source)} characters; at most {MOST_BYTES} are allowed")
 
     @classmethod
     def json(cls, schema: Mapping[str, Any] | bool | str, *, strict: bool = True) -> Self:
-        """Documents of a schema, given as an object or as its text; True: any document."""
+        """Accept documents of a schema, given as an object or as its text; True: any document."""
         return cls("json", schema if isinstance(schema, str) else _text(schema), strict)
 
     @classmethod
     def regex(cls, pattern: str) -> Self:
-        """Texts that a pattern matches as a whole."""
+        """Accept texts that a pattern matches as a whole."""
         return cls("regex", pattern)
 
     @classmethod
     def choice(cls, options: Sequence[str]) -> Self:
-        """One of some texts."""
+        """Accept one of some texts."""
         return cls("choice", _text(list(options)))
 
     @classmethod
     def grammar(cls, text: str) -> Self:
-        """Texts of a grammar."""
+        """Accept texts of a grammar."""
         return cls("grammar", text)
 
     @classmethod
     def tags(cls, tag: Mapping[str, Any] | str, *, strict: bool = True) -> Self:
-        """Free text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
+        """Accept free text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`.
+        """
         return cls("tags", tag if isinstance(tag, str) else _text(tag), strict)
 
     @classmethod
     def without(cls, words: Sequence[str]) -> Self:
-        """Any text in which none of these stands, were it within a word."""
+        """Accept any text that contains none of these words, not even as a part of a longer word."""
         return cls("without", _text(list(words)))
 
 
@@ -77,4 +78,4 @@ def _text(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"is no JSON: {error}") from error
+        raise ConstraintError(f"is not valid JSON: {error}") from error

@@ -1,6 +1,5 @@
-"""Messages between a server and its engine process (msgpack by msgspec, over ZeroMQ), batched per step, and packed
-prompt log probabilities.
-"""
+"""Messages between a server and its engine process (msgpack by msgspec, over ZeroMQ), batched by step, and packed
+prompt log probabilities."""
 
 from __future__ import annotations
 
@@ -15,14 +14,15 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
 class RequestContext(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Made once, where a request enters. Clients, the engine's process, scheduler and runner refer to this record.
+    """The parts of a request besides its prompt. Created once; clients, the engine process, scheduler and runner share
+    it.
 
-    `seed`: output token i is drawn as a function of (seed, i) alone; see `SamplingParams.output_seed`.
-    `cache_salt` keeps tenants' prefixes apart. `arrived_ns`: when the request came, by the monotonic clock that all
-    processes of a machine share; 0 means now.
-    `second_text`: if the prompt is two texts, the position of the second one; otherwise 0.
-    `final_only`: the engine returns all tokens in one output, with the last of them, unless log probabilities are
-    wanted.
+    - `seed`: output token i is drawn as a function of (seed, i) alone; see `SamplingParams.output_seed`.
+    - `cache_salt`: separates the cached prefixes of tenants.
+    - `arrived_ns`: arrival time on the monotonic clock that all processes of a machine share; 0 means now.
+    - `second_text`: if the prompt is two texts, the position of the second one; otherwise 0.
+    - `final_only`: the engine returns all tokens in one output, with the last token, unless log probabilities are
+      requested.
     """
 
     params: SamplingParams
@@ -34,9 +34,9 @@ class RequestContext(msgspec.Struct, frozen=True, array_like=True, omit_defaults
 
 
 class AddRequest(msgspec.Struct, frozen=True):
-    """A tokenised prompt, to be answered once. Ids are unique per engine.
+    """A tokenised prompt for one output. Ids are unique for an engine.
 
-    `shares_prompt`: whether others come with the same `Prompt` object, which then crosses to the engine's process once.
+    `shares_prompt`: other requests have the same `Prompt` object, which is then sent to the engine process once.
     """
 
     request_id: str
@@ -46,20 +46,20 @@ class AddRequest(msgspec.Struct, frozen=True):
 
 
 class SharePrompt(msgspec.Struct, frozen=True, tag="share-prompt"):
-    """A prompt, as `Prompt.to_bytes` makes it, that requests name by its key until it is dropped."""
+    """Sends a prompt (`Prompt.to_bytes`) that requests refer to by `key` until `DropPrompt`."""
 
     key: int
     token_ids: bytes
 
 
 class DropPrompt(msgspec.Struct, frozen=True, tag="drop-prompt"):
-    """No more requests name this prompt."""
+    """Drops a shared prompt to which no further requests refer."""
 
     key: int
 
 
 class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
-    """An `AddRequest` on its way; `prompt` is a shared one's key, or what `Prompt.to_bytes` makes."""
+    """The message of an `AddRequest`. `prompt` is the key of a shared prompt, or the bytes of `Prompt.to_bytes`."""
 
     request_id: str
     prompt: bytes | int
@@ -67,20 +67,20 @@ class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
-    """Forget these requests; unknown or finished ids are ignored, no output follows."""
+    """Cancels requests without an output; unknown or finished ids are ignored."""
 
     request_ids: list[str]
 
 
 class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset-prefix-cache"):
-    """Forget every cached prefix; requests that run are not affected."""
+    """Removes every cached prefix; running requests are not affected."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary"):
-    """How tokens spell text, for constraints: told once, before the first request that has one.
+    """The bytes of all tokens, for constraints. Sent once, before the first request with a constraint.
 
-    `spelled` are all tokens' bytes one after the other, `lengths` uint32s in the machine's order; a token of no bytes
-    is never written by a grammar, nor is one of `special_ids`. `end_ids` end a text.
+    `spelled` are the bytes of all tokens in a row, `lengths` their lengths as uint32 in native byte order. A grammar
+    never writes a token without bytes or one of `special_ids`. `end_ids` end a text.
     """
 
     spelled: bytes
@@ -90,21 +90,21 @@ class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary"):
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """Have whole blocks of at most so many bytes in the KV cache; `Resized` with the same key says when it is done."""
+    """Resizes the KV cache to whole blocks of at most `kv_bytes`. `Resized` with the same key reports the end."""
 
     key: int
     kv_bytes: int
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
-    """End the engine process now; whoever wants to drain has waited before."""
+    """Ends the engine process immediately. To drain it, wait for its requests first."""
 
 
 Command = AddAnswer | SharePrompt | DropPrompt | AbortRequests | ResetPrefixCache | Vocabulary | Resize | Shutdown
 
 
 class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One position's log probability, rank and most likely alternatives (token id, log probability)."""
+    """A position's log probability, token rank and most likely alternatives (token id, log probability)."""
 
     token_id: int
     logprob: float
@@ -113,15 +113,14 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one step added to one request, or all steps if it is `final_only`.
+    """The output of one request in one step, or in all steps if it is `final_only`.
 
-    `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (the first
-    token was not there in time); `error` says in words why it is one of the last two. What is aborted has no output.
-    `stop_token_id` names the stop token that ended it (it is the last of `token_ids`).
-    `prompt_logprobs` comes once, with the first token, packed by `pack`: entry i belongs to prompt token
-    i + 1.
-    `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
-    `vector`: what came of a prompt in place of tokens, float32 in the machine's order.
+    - `finish_reason`: None while the request runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (no
+      first token in time). For the last two `error` has the reason in words. Aborted requests have no output.
+    - `stop_token_id`: the stop token that ended it, which is the last of `token_ids`.
+    - `prompt_logprobs`: sent once, with the first token, packed by `pack`. Entry i belongs to prompt token i + 1.
+    - `cached_tokens`: sent with the first token: prompt tokens whose KV came from the prefix cache.
+    - `vector`: the result of a pooling model, which generates no tokens: float32 in native byte order.
     """
 
     request_id: str
@@ -136,11 +135,11 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TierStats(msgspec.Struct, frozen=True):
-    """The tiers below the KV cache, in blocks unless it says tokens; counters from `hit_tokens` on.
+    """The tiers below the KV cache, in blocks unless the name says tokens. Fields from `hit_tokens` on are counters.
 
-    `under_way` are being read or written. `hit_tokens` came back; blocks were `spilled` from the KV cache, `dropped`
-    because nothing was free, `loaded` from the disk, `failed` to be written or read, `passed` over there because
-    computing them again was predicted to be faster.
+    `under_way` blocks are being read or written. `hit_tokens` were restored. Blocks were `spilled` from the KV cache,
+    `dropped` for lack of a free frame, `loaded` from the disk, `failed` to be read or written, or `passed` over on disk
+    because computing them again was predicted to be faster.
     """
 
     host_blocks: int = 0
@@ -155,9 +154,9 @@ class TierStats(msgspec.Struct, frozen=True):
 
 
 class SnapshotStats(msgspec.Struct, frozen=True):
-    """Snapshots of recurrent states: `rows` for them, `kept` ones that can be found, and counters.
+    """State snapshots of recurrent layers: `rows` in total, `kept` ones that can be found, and counters.
 
-    `taken` were written, and `resumed` ones went on from by sequences.
+    `taken` snapshots were written; sequences resumed from `resumed` of them.
     """
 
     rows: int = 0
@@ -167,12 +166,12 @@ class SnapshotStats(msgspec.Struct, frozen=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True):
-    """Gauges and counters of an engine, taken after a step. Counters only grow.
+    """Gauges and counters of an engine after a step. Counters only grow.
 
-    `phase_seconds`: seconds spent in each `step_timing.StepPhase`; empty where nobody times the steps.
-    `kernels_compiled`: variants of Triton's kernels that were compiled since the warm-up, while requests waited.
-    `cache_hit_tokens` counts what requests found when they were first admitted, in the cache or in the `tiers` (None
-    where there are none). `snapshots` is None where there are none.
+    - `phase_seconds`: seconds spent in each `step_timing.StepPhase`; empty if steps are not timed.
+    - `kernels_compiled`: Triton kernel variants compiled since the warm-up, while requests waited.
+    - `cache_hit_tokens`: tokens that requests found at their first admission, in the prefix cache or the tiers.
+    - `tiers`, `snapshots`: None if the engine has none.
     """
 
     running: int = 0
@@ -198,25 +197,27 @@ class EngineStats(msgspec.Struct, frozen=True):
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """A stage of the start ("weights", "warm-up") and how far it is, from 0 to 1."""
+    """Progress of one stage of the start ("weights", "warm-up"), from 0 to 1."""
 
     stage: str
     fraction: float
 
 
 class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
-    """The engine is ready. Sizes in tokens or blocks; bytes where the name says so.
+    """The engine is ready. Sizes are in tokens or blocks, or in bytes if the name says so.
 
-    `num_blocks` and `kv_bytes` are what the KV cache has at the start; it may be given `least_blocks` to `most_blocks`
-    (0: as many as at the start), the padding block always included. `weight_bytes` are all weights, `image_bytes` those
-    of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes, and
-    on a GPU what graphs of steps may.
-    `overhead_bytes`: private memory that the process had before any of these.
-    `groups`: what each group of layers keeps in the cache: a block is of one of them at a time.
-    `max_sequences`: how many a batch may have, 0 where that is not known. Where no layer attends the blocks have no
-    bytes. `recurrent`: sequences have states besides, of which there are `snapshots` rows at block boundaries,
-    `snapshot_bytes` in all (they are part of the workspace); without any, no prefix is found. `pooling`: what it gives
-    in place of tokens; None: it generates. `findings`: what a person should hear of the device, a text for each.
+    - `num_blocks`, `kv_bytes`: size of the KV cache at the start. It can be resized to `least_blocks` .. `most_blocks`
+      (0: not below or above the start size). All include the padding block. Blocks of a model without attention have no
+      bytes.
+    - `weight_bytes`: all weights. `image_bytes`: those of them in an image, which other processes may share.
+    - `workspace_bytes`: memory of the largest step, on a GPU also that of CUDA graphs.
+    - `overhead_bytes`: private memory that the process had before any of these.
+    - `groups`: the rules of the cache groups. A block belongs to one group at a time.
+    - `max_sequences`: most sequences of a batch; 0: unknown.
+    - `recurrent`: sequences have recurrent states, with `snapshots` rows for state snapshots (`snapshot_bytes` in all,
+      part of the workspace). Without rows, prefixes are not cached.
+    - `pooling`: the results of a pooling model; None: the model generates tokens.
+    - `findings`: messages about the device for the user.
     """
 
     model: str
@@ -247,9 +248,9 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The engine cannot start or go on. `kind` is one of plimsoll_runtime.errors.ErrorKind.
+    """The engine cannot start or continue. `kind` is a plimsoll_runtime.errors.ErrorKind.
 
-    `device_lost`: nor can any other process with the same device.
+    `device_lost`: no other process can use the device either.
     """
 
     kind: str
@@ -258,7 +259,7 @@ class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Resized(msgspec.Struct, frozen=True, tag="resized"):
-    """The KV cache has so many bytes, and what it had more is given back; `error` says why a `Resize` was refused."""
+    """The KV cache has `kv_bytes`, and surplus memory is returned; `error`: why a `Resize` was refused."""
 
     key: int
     kv_bytes: int
@@ -275,19 +276,19 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
 Event = LoadProgress | EngineInfo | EngineFailed | Resized | StepOutputs
 
 PART = 1024
-"""Entries of a part, at most. With 20 alternatives each it takes some milliseconds to unpack."""
+"""Most entries of a part. With 20 alternatives each, a part takes some milliseconds to unpack."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[LogprobEntry]).decode
 
 
 def pack(entries: Sequence[LogprobEntry]) -> list[bytes]:
-    """Parts that hold the entries in order; none for no entries."""
+    """Pack entries into parts, in order; no entries give no parts."""
     following = iter(entries)
     return [_encode(part) for part in iter(lambda: list(islice(following, PART)), [])]
 
 
 def unpack(parts: Sequence[bytes]) -> Iterator[LogprobEntry]:
-    """The entries of packed parts, one part unfolded at a time."""
+    """Yield the entries of packed parts; one part is decoded at a time."""
     for part in parts:
         yield from _decode(part)

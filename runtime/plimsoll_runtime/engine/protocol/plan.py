@@ -1,7 +1,7 @@
-"""The border between scheduler and runner: what to compute in one step, and what came of it.
+"""The interface of scheduler and runner: the plan of one step, and its result.
 
-The scheduler fills a `StepPlan` with integers; the runner answers with a `StepResult` whose `outputs` stand in
-the same order as `StepPlan.sequences`. Neither side keeps a reference to the other's objects.
+The scheduler fills a `StepPlan` with integers. The runner returns a `StepResult`, whose `outputs` have the order of
+`StepPlan.sequences`. Neither side keeps a reference to the other's objects.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 from plimsoll_runtime.engine.protocol.messages import RequestContext
 
 LAST_CHOSEN = -1
-"""Stands in a plan for the token that the step before chose for the slot, where nobody has seen it yet."""
+"""Placeholder for the token that the previous step samples for the slot and that the scheduler does not know yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotInit:
-    """A sequence takes a slot of the runner's persistent batch state.
+    """Assigns a slot of the runner's batch state to a sequence.
 
-    `prompt_ids` and `output_ids` (non-empty when it resumes after a preemption) feed the penalties.
+    Penalties use `prompt_ids` and `output_ids`, which are non-empty when the sequence resumes after a preemption.
     """
 
     slot: int
@@ -32,11 +32,11 @@ class SlotInit:
 
 
 class TableChange(msgspec.Struct, frozen=True):
-    """What is new in a sequence's block table of a group of the cache since the last plan that the sequence was in.
+    """The changes of a sequence's block table in a cache group since its last plan.
 
-    Of the sequence's blocks, the group now has those from number `first` on: what came before, none of its layers sees
-    any longer. From number `start` on they are `blocks`, to the table's end; those before are as they were. For a
-    sequence that has just taken its slot, and for all after `moves`, `start` is `first`.
+    The table has the sequence's blocks from number `first` on; the layers do not read earlier ones. From number `start`
+    to the end they are `blocks`; those before `start` are unchanged. For a sequence that has just got its slot, and for
+    all sequences after `moves`, `start` equals `first`.
     """
 
     group: int
@@ -46,13 +46,12 @@ class TableChange(msgspec.Struct, frozen=True):
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True):
-    """The tokens of one sequence to compute in this step (a Struct: made for every sequence in every step).
+    """The tokens of one sequence to compute in this step. (A Struct, because each step creates one for every sequence.)
 
-    `token_ids` stand at positions start .. start + len(token_ids) - 1, or it is LAST_CHOSEN alone. The runner keeps the
-    sequence's block tables from step to step: `changes` are what is new in them, at most one a group. They are long
-    enough for all tokens then. With `sample`, the last position's logits choose the next token.
-    `prompt_targets`: when prompt log probabilities are wanted, the token that follows each of the first
-    len(prompt_targets) positions of this chunk; else empty.
+    `token_ids` are at positions start .. start + len(token_ids) - 1, or [LAST_CHOSEN]. The runner keeps block tables
+    between steps; `changes` update them, at most one for each cache group, and then they cover all tokens. With
+    `sample`, the logits of the last position sample the next token. `prompt_targets`: if prompt log probabilities are
+    requested, the token after each of the first len(prompt_targets) positions of this chunk; else empty.
     """
 
     slot: int
@@ -70,19 +69,19 @@ class StepPlan:
     Blocks are moved in this order: `spills` (block, host frame) are read before anything overwrites them, `restores`
     (host frame, block) are filled, `block_copies` (source, target) are copied.
 
-    Where `num_blocks` is given, the cache has so many from this step on: before that, and after the spills, `moves`
-    (source, target) are copied from what is given up: the tables of all sequences come anew behind them. Such a step
+    If `num_blocks` is given, the cache has this size from this step on. Before the change, and after the spills,
+    `moves` (source, target) are copied out of the removed part; the next plan sends all block tables again. Such a step
     computes and restores nothing.
 
-    No step of the last `idle_steps` before this one uses the blocks of `spills` and `restores`: a device that copies
-    beside what it computes may begin while it computes those.
+    The last `idle_steps` steps before this one do not use the blocks of `spills` and `restores`, so a device that
+    copies while it computes can start those copies during them.
 
-    Of recurrent layers' states, `resumes` (row, slot) are copied before the step computes, for sequences that go on
-    from a snapshot, and `snapshots` (slot, row) once it has computed. No row or slot is a target twice.
+    Of recurrent states, `resumes` (row, slot) are copied before the step computes, for sequences that resume from a
+    snapshot, and `snapshots` (slot, row) after. No row or slot is a target twice.
 
-    Steps run in the order in which they were planned. No block is both a source and a target of `block_copies`. A
-    sequence may read blocks that another one fills in the same step, for all keys and values of a layer are written
-    before any row attends.
+    Steps run in the order of planning. No block is both a source and a target of `block_copies`. A sequence may read
+    blocks that another one fills in the same step, because all keys and values of a layer are written before any row
+    attends.
     """
 
     sequences: Sequence[ScheduledSequence]
@@ -99,7 +98,7 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed in this step."""
+        """Number of tokens computed in this step."""
         return sum(len(s.token_ids) for s in self.sequences)
 
 
@@ -114,14 +113,14 @@ class TokenLogprob:
 
 
 MOST_FORCED = 32
-"""How many tokens a sequence may get in a step behind the one that was chosen."""
+"""Most forced tokens of a sequence in a step, after the sampled one."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True):
-    """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say).
+    """The result of one scheduled sequence. `error`: why it cannot continue, such as NaN in its logits.
 
-    `forced`: the tokens behind the chosen one for which its grammar leaves no choice: no step has to choose them.
-    `vector`: of a prompt from which nothing is generated, float32 in the machine's order.
+    `forced`: tokens after the sampled one that the grammar leaves no alternative to; no step samples them. `vector`:
+    the result of a pooling model, float32 in native byte order.
     """
 
     token_id: int | None = None
@@ -136,7 +135,7 @@ class SequenceOutput(msgspec.Struct, frozen=True):
 class StepResult:
     """One output for each of the plan's sequences, in the plan's order.
 
-    `attention_fallbacks`: how many attention backends have failed and were replaced since the start.
+    `attention_fallbacks`: attention backends that have failed and were replaced since the start.
     """
 
     outputs: Sequence[SequenceOutput]
@@ -144,20 +143,18 @@ class StepResult:
 
     @property
     def ready(self) -> bool:
-        """See Launched."""
         return True
 
     def result(self) -> StepResult:
-        """See Launched."""
         return self
 
 
 class Launched(Protocol):
-    """A step that a runner has begun: its device may still compute it. A StepResult is one that is over."""
+    """A step that a runner has started and its device may still compute. A StepResult is one that has ended."""
 
     @property
     def ready(self) -> bool:
-        """Whether the result is there."""
+        """Whether the result is available."""
 
     def result(self) -> StepResult:
-        """Wait for it. Of two steps that are not ready, the one that was begun first is asked first."""
+        """Wait for the result. Call it in the order in which the steps were started."""

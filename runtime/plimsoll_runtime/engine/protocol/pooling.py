@@ -1,4 +1,4 @@
-"""What an engine gives that generates nothing: vectors, scores or labels, as its server must know it."""
+"""Results of pooling models, which return vectors, scores or labels instead of tokens."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ import msgspec
 
 TASKS = ("auto", "generate", "embed", "classify", "score")
 Task = Literal["generate", "embed", "classify", "score"]
-"""generate: tokens. embed: vectors. classify: labels. score: how well two texts go together, by one number."""
+"""generate: tokens. embed: vectors. classify: labels. score: one number for how well two texts match."""
 
 Scale = Literal["none", "sigmoid", "softmax"]
-"""What is made of raw scores unless a request wants them as they are."""
+"""The function applied to raw scores, unless a request asks for raw ones."""
 
 
 class PoolingInfo(msgspec.Struct, frozen=True):
-    """`size`: numbers of a prompt's vector, or labels. Vectors may be cut to `dimensions` where there are some.
+    """Properties of a pooling model.
 
-    `any_dimensions`: to any number of them. `labels` in the order of their scores. `prompts` by name are put before
-    texts, the one called `default_prompt` where a request names none. `scale`: see Scale. `whole`: a prompt is computed
-    in one step. `every_token`: all of a prompt's hidden states are read, so that no prefix of it can be spared.
-    `lower_case`: texts are to be written small. `by_tokens`: what comes of a pair is the logits of a token
-    that speaks against it and of one that speaks for it, or of the latter alone.
+    - `size`: numbers of a vector, or number of labels.
+    - `labels`: in the order of their scores.
+    - `dimensions`: sizes to which vectors may be cut. `any_dimensions`: they may be cut to any size.
+    - `prompts`: texts by name that are put before an input; `default_prompt` names the one used without a choice.
+    - `scale`: see Scale.
+    - `whole`: each prompt is computed in one step.
+    - `every_token`: the result uses the hidden states of all tokens, so cached prefixes cannot be reused.
+    - `lower_case`: inputs are converted to lower case.
+    - `by_tokens`: the result of a pair of texts is the logits of a "no" and a "yes" token, or of the latter alone.
     """
 
     task: Task

@@ -1,4 +1,4 @@
-"""A prompt's token ids, held once however many answers are made of them."""
+"""A prompt's token ids, stored once for all outputs of the prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOKEN_BYTES = 4
 
 
 class Prompt(Sequence[int]):
-    """Token ids in four bytes each, which never change, so that any number of sequences may hold the same object.
+    """Immutable token ids of four bytes each. Any number of sequences may share the object.
 
     Raises OverflowError for an id that is negative or too large for four bytes.
     """
@@ -22,27 +22,28 @@ class Prompt(Sequence[int]):
 
     @classmethod
     def of(cls, ids: Sequence[int]) -> Prompt:
-        """The same object, if it is a prompt already."""
+        """Return a Prompt of these ids: the same object, if it is a Prompt already."""
         return ids if isinstance(ids, Prompt) else cls(ids)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Prompt:
-        """What `to_bytes` has made."""
+        """Parse the bytes of `to_bytes`."""
         prompt = cls(())
         prompt._ids.frombytes(data)
         return prompt
 
     def to_bytes(self) -> bytes:
-        """Four bytes a token, in the machine's order."""
+        """Return four bytes for each token, in native byte order."""
         return self._ids.tobytes()
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """The lowest and the highest id, looked for once. Raises ValueError when it is empty."""
+        """The lowest and the highest id, computed once. Raises ValueError for an empty prompt."""
         return min(self._ids), max(self._ids)
 
     def names(self, root: bytes, block_size: int) -> list[bytes]:
-        """The names of its full blocks behind a tenant's root, as far as anybody has made them: who needs more adds."""
+        """Return the shared list of its blocks' names after a tenant's root. Callers that compute further names append
+        them."""
         return self._names.setdefault((root, block_size), [])
 
     def __len__(self) -> int:

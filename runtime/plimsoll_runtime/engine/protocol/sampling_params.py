@@ -1,4 +1,4 @@
-"""How the tokens of a request are sampled, its reasoning budget included."""
+"""Parameters of a request's sampling, its reasoning budget included."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from plimsoll_runtime.engine.protocol.constraint import Constraint
 
 
 class ReasoningMarkers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What begins and ends a thought, as a vocabulary's tokens spell it.
+    """The markers that begin and end reasoning, as bytes and as tokens of a vocabulary.
 
-    A thought stands at the beginning of an answer, after white space at most, or where `anywhere` wherever it begins.
-    With `open` the prompt ends within one.
+    Reasoning is at the start of an output, after white space at most, or anywhere with `anywhere`. With `open` the
+    prompt ends inside of reasoning.
 
-    - `budget`: how many tokens an answer's thoughts may have, markers not counted; None: as many as come. When they are
-      used up the next tokens are `closing`: each is one of several.
-    - `implied`: what ends a thought as well, being part of what follows. Within a thought that a constraint follows the
-      tokens `barred` are forbidden, so that its own end comes first.
-    - `answer`: what stands before the part that the answer's constraint holds for, one after the other. Empty: it holds
-      for all of the answer. None: for what no thought is.
-    - `steer`: before a constrained answer, these tokens alone may follow some bytes, so that nothing is said there.
-    - `opening`: the token that alone spells `begin`, which may come before a constrained answer; None where several do,
-      so that a constrained answer begins with no thought of its own.
-    - `gap`: the tokens between a thought and a constrained answer.
+    - `budget`: most reasoning tokens of an output, without markers; None: unlimited. When it is used up, the next
+      tokens are `closing`: each is one of several.
+    - `implied`: texts that end reasoning and belong to the part after it. If a constraint follows the reasoning, the
+      tokens `barred` are forbidden inside, so that its own end comes first.
+    - `answer`: texts before the part to which the constraint applies, in order. Empty: it applies to the whole output.
+      None: it applies to everything outside of reasoning.
+    - `steer`: before a constrained output, only these tokens may follow some bytes, so that no text is written there.
+    - `opening`: the single token that spells `begin`, which may come before a constrained output. None: several tokens
+      spell it, and a constrained output starts no reasoning.
+    - `gap`: the tokens between reasoning and a constrained output.
     """
 
     begin: bytes
@@ -43,25 +43,25 @@ class ReasoningMarkers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     gap: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError for markers of no bytes, and for a budget that could not be kept to."""
+        """Raises ValueError for empty markers, and for a budget that cannot be enforced."""
         if not self.begin or not self.end or not all((*self.implied, *(self.answer or ()))):
-            raise ValueError("the markers of a thought have one byte at least")
+            raise ValueError("reasoning markers must not be empty")
         if self.budget is not None and (self.budget < 0 or not all(self.closing) or not self.closing):
-            raise ValueError("a budget is not negative, and needs tokens that end a thought")
+            raise ValueError("a reasoning budget must be at least 0 and needs closing tokens")
 
 
 SEED_LIMIT = 2**63
 MAX_LOGPROBS = 20
 
 SMALLEST = 2.0**-126
-"""The smallest normal float32, in which logits are computed: what lies nearer to 0 would vanish there."""
+"""The smallest normal float32, the type of logits: smaller values would become 0."""
 PRIORITY_LIMIT = 100
 DEADLINE_LIMIT = 3600.0
-"""Seconds. Both limits bound how long a request may be put off for others."""
+"""Seconds. Both limits bound how long other requests can delay a request."""
 
 
 class Range(NamedTuple):
-    """What a number may be, both ends included unless it must be `above` the lower one."""
+    """The range of a number. Both ends are included, except the lower one with `above`."""
 
     low: float
     high: float
@@ -74,7 +74,7 @@ RANGES = {
     "min_p": Range(0.0, 1.0),
     "presence_penalty": Range(-2.0, 2.0),
     "frequency_penalty": Range(-2.0, 2.0),
-    # Logits are divided and multiplied by it: within these no finite logit of a model becomes infinite.
+    # Logits are divided and multiplied by it: within this range no finite logit of a model becomes infinite.
     "repetition_penalty": Range(0.01, 100.0),
     "logit_bias": Range(-100.0, 100.0),
     "deadline": Range(0.0, DEADLINE_LIMIT, above=True),
@@ -92,26 +92,28 @@ class ParamsError(ValueError):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to choose tokens, when to stop, and what to report of them.
+    """How to sample tokens, when to stop, and what to report about them.
 
     Raises `ParamsError` (a ValueError) when built with a value outside its range.
 
     - `max_tokens`: None means up to the model's context.
-    - `temperature` 0 is greedy, and so is `top_p` 0. `top_k` 0 or -1 and `top_p` 1 and `min_p` 0 filter nothing. The
+    - `temperature` 0 is greedy, and so is `top_p` 0. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 filter nothing. The
       filters apply to the distribution after penalties, bias and temperature, in the order top-k, top-p, min-p.
-    - `seed` makes a request's random draws repeatable whatever else is in its batch; None draws fresh ones. Tokens
-      repeat as far as logits do: with the attention backend "cpu" to the last bit, elsewhere (torch, Triton, cuBLAS)
-      a product's last bits change with the size of the batch, so that one token in many may come out differently.
-    - `logprobs` None reports none, 0 the chosen token's, k also the k most likely; likewise `prompt_logprobs`.
-      Log probabilities are those of the model's own distribution (before penalties, bias, temperature, filters).
+    - `seed` makes a request's random draws repeatable, whatever else is in its batch; None draws new ones. Tokens
+      repeat as far as logits do: with the attention backend "cpu" to the last bit. With others (torch, Triton, cuBLAS)
+      the last bits of a product depend on the batch size, so that one token in many may differ.
+    - `logprobs`: None reports none, 0 those of the sampled tokens, k also the k most likely tokens; likewise
+      `prompt_logprobs`. Log probabilities are those of the model's own distribution (before penalties, bias,
+      temperature, filters).
     - A temperature, filter, penalty or bias other than 0 that is too small for a float32 is refused.
-    - `priority`: lower is served earlier, under the policy "priority" only (elsewhere any but 0 is refused).
-    - `deadline`: seconds from the request's arrival within which its first token is wanted. A request that has none by
-      then fails; one that has goes on to its end. None: whenever. The policy "deadline" also orders by it.
-    - `constraint`: the language that the answer is taken from; it ends with one of the model's ends as soon as nothing
-      may follow. Not together with `min_tokens` and `ignore_eos`, which want it to go on.
-    - `thought`: where the answer thinks, and for how long it may. A constraint holds for what it says afterwards.
-    - `stop` strings end the text before themselves unless `include_stop_str_in_output`. They may hold special tokens.
+    - `priority`: lower is admitted first, with the policy "priority" only (with others any value except 0 is refused).
+    - `deadline`: seconds from the request's arrival to its first token. A request without a token by then fails; with
+      one it continues. None: no deadline. The policy "deadline" also orders by it.
+    - `constraint`: the language of the output. The output ends with an EOS token as soon as nothing may follow. Not
+      together with `min_tokens` and `ignore_eos`, which continue an output.
+    - `thought`: how the output marks reasoning, and its budget. A constraint applies to the output after it.
+    - `stop` strings end the text before themselves unless `include_stop_str_in_output`. They may contain special
+      tokens.
     """
 
     max_tokens: int | None = 16
@@ -146,11 +148,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken, with no draw."""
+        """Whether the most likely token is taken, without a random draw."""
         return 0.0 in (self.temperature, self.top_p)
 
     def output_seed(self, number: int = 0) -> int:
-        """The seed of output `number` of a request: the successor of `seed` by so many, or a random one without it."""
+        """Return the seed of output `number`: `seed` + `number`, or a random one if `seed` is None."""
         if self.seed is None:
             return _random.randrange(SEED_LIMIT)
         seed = self.seed + number
@@ -162,7 +164,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if self.min_tokens < 0:
             raise ParamsError("min_tokens", f"must be at least 0, not {self.min_tokens}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ParamsError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
+            raise ParamsError("min_tokens", f"{self.min_tokens} exceeds max_tokens {self.max_tokens}")
         if any(not text for text in self.stop):
             raise ParamsError("stop", "a stop string must not be empty")
         if any(token < 0 for token in self.stop_token_ids):
@@ -192,7 +194,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             return
         for field, wanted in (("min_tokens", self.min_tokens > 0), ("ignore_eos", self.ignore_eos)):
             if wanted:
-                raise ParamsError(field, "cannot be kept where the answer ends by its grammar: leave it out")
+                raise ParamsError(field, "cannot be combined with a constraint, which ends the output; leave it out")
 
     def _check_urgency(self) -> None:
         if not -PRIORITY_LIMIT <= self.priority <= PRIORITY_LIMIT:

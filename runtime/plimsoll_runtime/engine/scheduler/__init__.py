@@ -1,1 +1,1 @@
-"""The scheduler: which sequences compute which tokens."""
+"""The scheduler: admits sequences and plans the tokens of each step."""

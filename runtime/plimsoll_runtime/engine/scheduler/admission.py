@@ -1,6 +1,4 @@
-"""From a request to a running sequence: makes sequences, prefetches their prefixes from disk, admits them by order key,
-and preempts.
-"""
+"""Creates sequences from requests, prefetches their prefixes from disk, admits them by order key, and preempts."""
 
 from __future__ import annotations
 
@@ -18,23 +16,24 @@ from plimsoll_runtime.engine.scheduler.waiting_queue import WaitingQueue
 from plimsoll_runtime.engine.sequence import Phase, QueueEntry, Report, SequenceState
 
 PREFETCH_NS = 2 * SECOND_NS
-"""How long a sequence waits for its prefix to be read from the disk. Then it computes what has not arrived."""
+"""How long a sequence waits while its prefix is read from disk. Then it computes the part that has not arrived."""
 AHEAD_SHARE = 8
-"""Prefixes are prefetched for sequences near the front: those that could begin at once, and one more for every
+"""Prefixes are prefetched for sequences near the front: those that could start immediately, and one more for every
 `AHEAD_SHARE` sequences that may run.
 
-Where all slots are taken, about that share of them ends in the time that a few hundred blocks take to be read.
+If all slots are taken, about that share of them becomes free in the time that reading a few hundred blocks takes.
 """
 
 
 class Prefetches:
-    """Prefetches the prefixes of waiting sequences from the disk. A sequence leaves the queue while it is read for.
+    """Prefetches the prefixes of waiting sequences from disk. A sequence is out of the queue while its prefix is read.
 
     Without `tiers` nothing is prefetched. `clock` gives nanoseconds.
 
     Blocks that are read for a sequence stay in frames of host memory until it runs, and frames are few. So only
-    sequences near the front have blocks read: as many as could start at once, and some more for the time that reading
-    takes. One that falls behind again releases its frames; the blocks stay in them until the frames are needed.
+    sequences near the front have blocks read: as many as could start immediately, and some more for the time that
+    reading takes. A sequence that falls behind again releases its frames; the blocks stay in them until the frames are
+    reused.
     """
 
     def __init__(self, tiers: TieredPrefixes | None, max_sequences: int, clock: Callable[[], int]) -> None:
@@ -45,12 +44,12 @@ class Prefetches:
         self._aside: dict[SequenceState, int] = {}
 
     def __len__(self) -> int:
-        """The sequences that are out of the queue."""
+        """Return the number of sequences that are out of the queue."""
         return len(self._aside)
 
     @property
     def active(self) -> bool:
-        """Whether there is something to read, or something read that is held."""
+        """Whether the disk has blocks, or frames are held for sequences in the queue."""
         tiers = self._tiers
         return tiers is not None and bool(tiers.index.disk_used or self._num_ready)
 
@@ -60,15 +59,16 @@ class Prefetches:
         return 0 if self._tiers is None else len(self._tiers.prefetches) - len(self._aside)
 
     def places(self, free: int) -> int:
-        """How many in line are near the front, with so many that could begin at once; those who stand aside count."""
+        """Return how many sequences of the queue are near its front, if `free` could start; those out of the queue
+        count."""
         return max(0, free + self.ahead - len(self._aside))
 
     def full(self, free: int) -> bool:
-        """Whether as many have something read for them, or hold it, as are near the front."""
+        """Return whether as many queued sequences have a finished prefetch as are near the front."""
         return self._num_ready >= self.places(free)
 
     def begin(self, sequence: SequenceState) -> bool:
-        """Start to read what the disk has of a waiting sequence's prefix; whether it stands aside for that."""
+        """Start to read a waiting sequence's prefix from disk; return whether it leaves the queue for that."""
         if self._tiers is None or not self._tiers.prefetch(sequence):
             return False
         sequence.phase = Phase.PREFETCHING
@@ -76,19 +76,20 @@ class Prefetches:
         return True
 
     def holds_up(self, sequence: SequenceState, free: int) -> bool:
-        """Whether the first in line has to wait until one of those that stand aside is in line again.
+        """Return whether the first sequence of the queue must wait until one that is out of the queue returns.
 
-        They end within PREFETCH_NS, whatever the disk does.
+        That takes PREFETCH_NS at most, whatever the disk does.
         """
         return self._tiers is not None and not self.places(free) and self._tiers.would_prefetch(sequence)
 
     def wait(self, seconds: float) -> None:
-        """Where somebody stands aside: return once something was read, or after so many seconds."""
+        """If sequences are out of the queue, return when a block has been read, or after `seconds`."""
         if self._aside and self._tiers is not None:
             self._tiers.index.wait(seconds)
 
     def take_ended(self) -> list[SequenceState]:
-        """Those whose prefix has been read, or is not in time: they are to be put into the queue again."""
+        """Remove and return the sequences whose prefix has been read or whose time is up; the caller queues them again.
+        """
         if self._tiers is None or not self._aside:
             return []
         now, prefetches = self._clock(), self._tiers.prefetches
@@ -99,36 +100,36 @@ class Prefetches:
         return over
 
     def keep_only(self, front: Collection[SequenceState]) -> None:
-        """Drop what was read for sequences that are back in line but not near the `front` of it."""
+        """Drop the prefetches of queued sequences that are not near the `front`."""
         if self._tiers is not None:
             for sequence in (self._tiers.prefetches.keys() - self._aside.keys()).difference(front):
                 self.end(sequence)
 
     def end(self, sequence: SequenceState) -> None:
-        """A sequence runs, is over, or has fallen behind: nothing is read or held for it any longer."""
+        """Drop the prefetch of a sequence that runs, has ended, or has fallen behind."""
         self._aside.pop(sequence, None)
         if self._tiers is not None:
             self._tiers.end_prefetch(sequence)
 
     def check_integrity(self, sequences: Iterable[SequenceState]) -> None:
-        """Raises AssertionError where somebody holds frames of the tiers whom nobody knows, or too many stand aside."""
+        """Raise AssertionError if an unknown sequence holds frames, or too many sequences are out of the queue."""
         if self._tiers is not None:
             prefetched = self._tiers.prefetches.keys()
             assert self._aside.keys() <= prefetched, "a prefetch is lost"
             ready = prefetched - self._aside.keys()
-            assert all(s.phase is Phase.WAITING for s in ready), "what was read is held for somebody out of line"
+            assert all(s.phase is Phase.WAITING for s in ready), "a finished prefetch is held for a sequence out of the queue"
             assert self._tiers.asked.issubset(sequences), "a sequence that has ended is kept"
-        assert all(s.phase is Phase.PREFETCHING for s in self._aside), "who is in line or runs stands aside"
+        assert all(s.phase is Phase.PREFETCHING for s in self._aside), "a waiting or running sequence is also out of the queue"
         assert len(self._aside) <= self._most, f"{len(self._aside)} wait for the disk at once"
 
 
 class Admission:
-    """Sequences that wait, in line or aside while their prefix is read from the disk.
+    """Waiting sequences, in the queue or out of it while their prefix is read from disk; admission and preemption.
 
     `update_key` computes the order key of a waiting sequence again; `clock` gives nanoseconds.
 
     No sequence is admitted before the first in the queue, unless that one waits for the disk. A sequence is admitted
-    when there are a slot and blocks for all its known tokens, and a spare block for each running one.
+    when there are a slot and blocks for all its known tokens, and a spare block for each running sequence.
     """
 
     def __init__(
@@ -150,11 +151,11 @@ class Admission:
         self.prefetches = Prefetches(kv.tiers, limits.max_sequences, clock)
 
     def __len__(self) -> int:
-        """Those that do not run."""
+        """Return the number of sequences that do not run."""
         return len(self.waiting) + len(self.prefetches)
 
     def add(self, sequence: SequenceState) -> None:
-        """A sequence that has just arrived stands in line, or has its prefix read if it is near the front of it."""
+        """Queue a new sequence, or start its prefetch if it would be near the front."""
         if self._kv.tiers is not None:
             self._kv.tiers.index.poll()
         near = len(self.waiting) < self.prefetches.places(self._running.slots.available)
@@ -162,7 +163,8 @@ class Admission:
             self.waiting.push(sequence)
 
     def begin_step(self) -> None:
-        """See to it that the first in line is that still, and if the policy preempts, that there is room for it."""
+        """Requeue ended prefetches, refresh order keys, and preempt for the first waiting sequence if the policy does
+        so."""
         for sequence in self.prefetches.take_ended():
             self.waiting.push(sequence)
         if not self.waiting:
@@ -174,14 +176,14 @@ class Admission:
             self._make_way(first)
 
     def newcomers(self) -> int:
-        """How many could begin with a prompt, as far as slots go."""
+        """Return how many waiting sequences could be admitted, by the number of free slots."""
         return min(len(self.waiting), self._running.slots.available)
 
     def next(self, before: tuple[int, ...] | None, budget: int) -> SequenceState | None:
-        """Let the first in line in, which runs from now on; None where nobody is let in.
+        """Admit the first sequence in the queue and return it; None if it cannot be admitted.
 
-        Only if its order key is below `before`, that of a running one, if that is given; and where prompts are computed
-        as wholes, only if the step has room for `budget` tokens and it has no more.
+        With `before`, the order key of a running sequence, only a lower key is admitted. If prompts are computed whole,
+        only a sequence of at most `budget` tokens is admitted.
         """
         while self._running.slots.available:
             sequence = self.waiting.peek()
@@ -204,7 +206,7 @@ class Admission:
         return None
 
     def preempt(self) -> SequenceState:
-        """The last of the running sequences gives way: it stands in line again, to be computed anew."""
+        """Preempt the running sequence with the highest order key and return it."""
         victim = self._running.pop()
         victim.phase = Phase.WAITING
         self.waiting.push(victim)
@@ -212,7 +214,7 @@ class Admission:
         return victim
 
     def look_ahead(self) -> None:
-        """Have the disk read for those who wait and whose turn is near, ahead of it."""
+        """Start prefetches for sequences near the front of the queue."""
         tiers = self._kv.tiers
         if tiers is None or not self.prefetches.active:
             return
@@ -226,16 +228,16 @@ class Admission:
                 self.waiting.leave(sequence)
 
     def forget(self, sequence: SequenceState, was: Phase) -> None:
-        """A sequence has ended, in whichever phase it was."""
+        """Remove a sequence that has ended in phase `was`."""
         self.prefetches.end(sequence)
         if was is Phase.WAITING:
             self.waiting.leave(sequence)
 
     def _make_way(self, first: SequenceState) -> None:
-        """Preempt running sequences with higher order keys than the first in the queue, if that admits it.
+        """Preempt running sequences with higher order keys than the first in the queue, if that lets it in.
 
-        What several of them share is counted several times: then it gets in only with a later step, when more have
-        given way.
+        Blocks that several of them share are counted several times. Then the sequence is admitted only in a later step,
+        after further preemptions.
         """
         kv, running = self._kv, self._running.sequences
         behind = self._running.behind(first.queue.order_key)
@@ -258,7 +260,7 @@ class Admission:
             counters.cache_hit_tokens += sequence.computed
 
     def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
-        """Raises AssertionError where one of all `sequences` that waits is lost."""
+        """Raise AssertionError if one of all `sequences` that waits is lost."""
         phases = [s.phase for s in sequences]
         assert phases.count(Phase.WAITING) == len(self.waiting), "a waiting sequence is lost"
         aside = phases.count(Phase.PREFETCHING)
@@ -268,7 +270,7 @@ class Admission:
 
 
 class Arrivals:
-    """Makes sequences of requests. `clock` gives nanoseconds and is the one by which requests say when they came."""
+    """Creates sequences from requests. `clock` gives nanoseconds and is the clock of requests' arrival times."""
 
     def __init__(
         self, limits: Limits, policy: Policy, kv: KvCacheManager, counters: Counters, clock: Callable[[], int]
@@ -280,7 +282,8 @@ class Arrivals:
         self._clock = clock
 
     def sequence(self, request: AddRequest) -> SequenceState:
-        """A sequence with its order key; `limits.check_request` has refused what can never be served."""
+        """Return a sequence with its order key. `limits.check_request` has refused requests that can never be served.
+        """
         limits, counters, context, params = self._limits, self._counters, request.context, request.context.params
         prompt = Prompt.of(request.prompt_token_ids)
         prompt_len = len(prompt)
@@ -305,7 +308,7 @@ class Arrivals:
         return sequence
 
     def update_key(self, sequence: SequenceState) -> None:
-        """Compute its order key, with what is cached of its prompt now if the policy refreshes keys."""
+        """Compute the sequence's order key, after a new lookup of its cached tokens if the policy refreshes keys."""
         if self._policy.refreshes:
             sequence.queue.cached_tokens = self._kv.probe(sequence, sequence.queue.cached_tokens)
         sequence.queue.order_key = self._policy.order_key(sequence)

@@ -32,12 +32,12 @@ class Step:
 
     @property
     def mostly_prompts(self) -> bool:
-        """Whether it computes two tokens or more for a sequence on average: a decode has one."""
+        """Whether the step has two or more tokens for each sequence on average; a decode has one."""
         return 2 * len(self.sequences) <= self.tokens
 
 
 class StepBuilder:
-    """A plan while it grows; `budget` tokens may still be added."""
+    """A plan under construction; `budget` more tokens may be added."""
 
     __slots__ = ("budget", "entries", "new_slots", "sequences", "tokens")
 
@@ -49,7 +49,7 @@ class StepBuilder:
         self.new_slots: list[SlotInit] = []
 
     def add(self, sequence: SequenceState, entry: ScheduledSequence) -> None:
-        """Plan a chunk of a sequence."""
+        """Add a chunk of a sequence."""
         self.entries.append(entry)
         self.sequences.append(sequence)
         self.budget -= len(entry.token_ids)
@@ -60,11 +60,11 @@ _UNSEEN = (LAST_CHOSEN,)
 
 
 class BatchBuilder:
-    """Fills steps with the tokens of running sequences, and with those of such as are let in.
+    """Fills steps with tokens of running sequences and of sequences that it admits.
 
-    A step is planned in the order of order keys: decodes, then prompts under way and new arrivals, each with what is
-    left of the token budget. A sequence gets all blocks for its known tokens when it is admitted, so only decodes ask
-    for more. If none is left, the last of the running sequences is preempted.
+    A step is planned by order key: first decodes, then running prompts and new sequences, each with the rest of the
+    token budget. A sequence gets all blocks for its known tokens when it is admitted, so only decodes need more. If
+    none is left, the running sequence with the highest order key is preempted.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BatchBuilder:
         self._block_size = limits.block_size
 
     def plan(self) -> StepBuilder:
-        """The next step, without any sequence when nothing can be computed before another step is committed."""
+        """Plan the next step. It is empty if nothing can be computed before another step is committed."""
         decodes, prompts, decoded = [], [], 0
         for sequence in self._running.sequences:
             left = sequence.length - sequence.computed
@@ -105,19 +105,19 @@ class BatchBuilder:
         return build
 
     def shorten(self, tokens: int) -> None:
-        """Plan steps of so many tokens from now on, and larger ones later: the device had no memory for more."""
+        """Plan steps of `tokens` tokens after a lack of device memory; later steps grow again."""
         if isinstance(self._pacer, SmallSteps):
             self._pacer.shrink(tokens)
         else:
             self._pacer = SmallSteps(tokens, self._most, self._first_whole)
 
     def _first_whole(self) -> int:
-        """How many tokens the first in line must have at once; 0 where prompts may be cut."""
+        """Return how many tokens the first waiting sequence needs in one step; 0 if prompts may be cut."""
         first = self._admission.waiting.peek() if self._whole_prompts else None
         return 0 if first is None else first.length
 
     def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
-        """Plan the sequences of which one token is to be computed, and what it forced; some may give way to others."""
+        """Plan the sequences that compute a sampled token and the tokens that it forced; some may be preempted."""
         alone = not build.entries
         for sequence in decodes:
             if build.budget == 0:
@@ -132,10 +132,10 @@ class BatchBuilder:
                 self._plan_chunk(sequence, count, build)
 
     def _make_room(self, sequence: SequenceState, tokens: int, *, by_preemption: bool) -> bool:
-        """Give a decode the blocks for so many tokens, if need be by preempting the newest; False when that is itself.
+        """Allocate blocks for a decode, if necessary by preempting; return False if the decode itself was preempted.
 
-        Only the end of the running ones is touched, where nothing has been planned yet in this step: without prompts
-        before.
+        `by_preemption` requires that the step has no chunks yet: preemption starts at the highest order key, and must
+        not hit a sequence that is planned already.
         """
         while not self._kv.grow(sequence, tokens):
             if not by_preemption or self._admission.preempt() is sequence:
@@ -143,7 +143,7 @@ class BatchBuilder:
         return True
 
     def _plan_prompts(self, prompts: list[SequenceState], build: StepBuilder) -> None:
-        """Plan the sequences that have more than a token to compute, and admit others, by order key."""
+        """Plan the sequences that have more than one token to compute, and admit others, by order key."""
         for sequence in [s for s in prompts if s.phase is Phase.RUNNING]:
             self._let_in(build, before=sequence.queue.order_key)
             if build.budget > 0 and sequence.phase is Phase.RUNNING:
@@ -152,7 +152,7 @@ class BatchBuilder:
         self._let_in(build)
 
     def _let_in(self, build: StepBuilder, before: tuple[int, ...] | None = None) -> None:
-        """Let sequences in while there is budget; only those with an order key below `before`, if it is given."""
+        """Admit sequences while there is budget, only those with an order key below `before` if it is given."""
         while build.budget > 0 and (sequence := self._admission.next(before, build.budget)) is not None:
             outputs = sequence.output_ids.copy()
             build.new_slots.append(SlotInit(sequence.slot, sequence.context, sequence.prompt, outputs))
@@ -161,14 +161,14 @@ class BatchBuilder:
             self._plan_prompt(sequence, build)
 
     def _catch_up(self, sequence: SequenceState) -> None:
-        """Skip what somebody who went ahead has computed of the same prompt meanwhile."""
+        """Skip the part of the prompt that another sequence has computed since this one was admitted."""
         found = self._kv.sharing.catch_up(sequence)
         if not sequence.report.answered:
             sequence.report.cached_tokens += found
             self._counters.cache_hit_tokens += found
 
     def _plan_prompt(self, sequence: SequenceState, build: StepBuilder) -> None:
-        """Compute the next tokens, as many as there are budget and blocks for."""
+        """Plan the next chunk of a prompt, as large as budget and blocks allow."""
         count = min(sequence.length - sequence.computed, build.budget)
         count = self._kv.chunk(sequence, count, spare=len(self._running.sequences))
         if self._snapshots is not None:
@@ -177,9 +177,10 @@ class BatchBuilder:
             self._plan_chunk(sequence, count, build)
 
     def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
-        """Whether there are blocks for so many tokens of a prompt, which were reserved when it was admitted.
+        """Return whether there are blocks for the prompt's first `tokens` tokens, which were reserved when it was
+        admitted.
 
-        If others took them meanwhile, preempt the sequence with the highest order key. If that one is planned already,
+        If other sequences took them since, preempt the one with the highest order key. If that one is planned already,
         the prompt waits.
         """
         while tokens > sequence.kv.allocated and not self._kv.grow(sequence, tokens):
@@ -190,7 +191,7 @@ class BatchBuilder:
         return True
 
     def _plan_chunk(self, sequence: SequenceState, count: int, build: StepBuilder) -> None:
-        """Compute the next `count` tokens; with the last of them, choose the one after."""
+        """Plan the next `count` tokens. If they include the last one, the step samples the next token."""
         start = sequence.computed
         end = start + count
         sample = end == sequence.length
@@ -213,5 +214,5 @@ class BatchBuilder:
 
 
 def _is_forced(sequence: SequenceState, left: int) -> bool:
-    """Whether what is left to compute are a token that was chosen and those that it forced."""
+    """Whether the tokens left to compute are a sampled one and those that it forced."""
     return sequence.computed >= sequence.prompt_len and left <= 1 + MOST_FORCED

@@ -8,10 +8,10 @@ from typing import Protocol
 from plimsoll_runtime.engine.sequence import SequenceState
 
 ENOUGH = 8
-"""Answers of a kind that must have ended before their mean is believed."""
+"""Outputs of a kind that must have ended before their mean is used."""
 
 MEMORY = 32
-"""Answers over which the mean is taken, the older ones fading: so it follows when the traffic changes."""
+"""Window of the mean in outputs; older ones fade, so that it follows changes of the traffic."""
 
 SCALE = 1024
 
@@ -29,16 +29,16 @@ class _Mean:
 
 
 class LengthEstimator:
-    """Means by kind of request: the magnitudes of prompt and limit, then the limit's alone, then all together.
+    """Mean output lengths by kind of request: by magnitude of prompt and limit, by that of the limit, and of all.
 
-    There are no more kinds than pairs of magnitudes, so it stays small.
+    The number of kinds is bounded by the number of pairs of magnitudes.
     """
 
     def __init__(self) -> None:
         self._means: dict[tuple[int, ...], _Mean] = {}
 
     def expect(self, sequence: SequenceState) -> int:
-        """Tokens that the answer will have, in all likelihood; never more than it may have."""
+        """Return the expected length of the output in tokens, at most its limit."""
         limit = sequence.max_len - sequence.prompt_len
         if sequence.context.params.ignore_eos and not sequence.stop_ids:
             return limit
@@ -49,7 +49,7 @@ class LengthEstimator:
         return limit
 
     def learn(self, sequence: SequenceState) -> None:
-        """Learn from an answer that has ended by itself. One that may not end early (`ignore_eos`) tells nothing."""
+        """Learn from an output that has ended. One that cannot end early (`ignore_eos`) is skipped."""
         if sequence.context.params.ignore_eos and not sequence.stop_ids:
             return
         for kind in _kinds(sequence):
@@ -64,23 +64,24 @@ def _kinds(sequence: SequenceState) -> tuple[tuple[int, ...], ...]:
 SECOND_NS = 1_000_000_000
 
 PRIORITY_SECONDS = 10
-"""How many seconds of waiting one level of priority is worth."""
+"""Seconds of waiting that one level of priority is worth."""
 
 DEFAULT_DEADLINE_SECONDS = 30
-"""The deadline by which a request without one is ordered. It never fails for being late."""
+"""The deadline by which a request without one is ordered. The request never fails because of it."""
 
 TOKENS_PER_EXPECTED_TOKEN = 64
 """How far a longer job is put behind, in tokens computed by the engine for each token that it is expected to take.
 
 In a batch of this many sequences a job runs for about as long as it is put behind. In simulated bursts
-(benchmarks/scheduling) a mean wait of 1.9 s becomes 1.8 s from 8 to 64, and stays that up to 4096 while the 99th
-percentile grows from 10 over 13 to 14 s.
+(benchmarks/scheduling) the mean wait is 1.9 s at 8 and 1.8 s from 64 to 4096, while the 99th percentile grows from 10
+to 13 and 14 s.
 """
 
 TOKENS_PER_CACHED_TOKEN = 64
 """How far a cached prefix brings a request ahead, in tokens computed by the engine for each cached token.
 
-In the simulated traffic of many tenants (benchmarks/scheduling) 4 makes 62 % hits, 16 77 %, 64 89 %, 256 90 %.
+In the simulated traffic of many tenants (benchmarks/scheduling) the hit rate is 62 % at 4, 77 % at 16, 89 % at 64, 90 %
+at 256.
 """
 
 REFRESHES = 16
@@ -91,46 +92,46 @@ class Policy(Protocol):
     """Computes the order key of sequences: the lowest is admitted first, the highest is preempted first.
 
     Two sequences never share an order key, and later arrivals must in the long run have higher ones, or a sequence
-    starves. A key is computed when a request arrives; with `refreshes` above 0 it is computed again for that many
-    waiting sequences in each step, and never while a sequence runs. With `preempts`, a running sequence is preempted
+    starves. A key is computed when a request arrives. With `refreshes` above 0 it is computed again for that many
+    waiting sequences in each step, but never while a sequence runs. With `preempts`, a running sequence is preempted
     for a waiting one with a lower key.
 
-    Order keys are positions on a line that moves on for all sequences at the same speed (arrivals, time, or tokens
-    computed), and a policy moves what it favours ahead by a bounded distance. So no key has to be computed again
-    because time has passed, a key costs O(1), and no sequence starves: one that arrives later than that distance is
-    behind. `docs/scheduling.md` says which policy is for whom.
+    Order keys are positions on an axis along which all sequences move at the same speed (arrivals, time, or tokens
+    computed). A policy moves favoured sequences ahead by a bounded distance. So keys do not change with time, a key
+    costs O(1), and no sequence starves: a sequence that arrives later than that distance is behind.
+    `docs/scheduling.md` says when to use which policy.
     """
 
     preempts: bool
     refreshes: int
 
     def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
-        """The sequence's order key."""
+        """Return the sequence's order key."""
 
     def learn(self, sequence: SequenceState) -> None:
-        """Take note of a sequence that has come to its end."""
+        """Record a sequence that has ended."""
 
 
 class _Static:
-    """Most policies: order keys that do not change, no preemption for a newcomer, nothing to learn."""
+    """Base of most policies: order keys do not change, no preemption for a new sequence, nothing to learn."""
 
     preempts = False
     refreshes = 0
 
     def learn(self, sequence: SequenceState) -> None:
-        """Nothing: the order does not depend on it."""
+        """Do nothing: the order does not depend on ended sequences."""
 
 
 class FirstComeFirstServed(_Static):
-    """By arrival."""
+    """Orders by arrival."""
 
     def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
-        """The number of requests that came before."""
+        """Return the number of requests that arrived before."""
         return (sequence.queue.arrival,)
 
 
 class ByPriority(_Static):
-    """The lowest `priority` first; a level is worth `PRIORITY_SECONDS` of waiting, so the others get their turn."""
+    """Lowest `priority` first. One level is worth `PRIORITY_SECONDS` of waiting, so no request starves."""
 
     preempts = True
 
@@ -138,13 +139,13 @@ class ByPriority(_Static):
         self._level_ns = level_ns
 
     def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
-        """The arrival in nanoseconds, later by so much for each level."""
+        """Return the arrival in nanoseconds plus a fixed time for each level."""
         queue = sequence.queue
         return queue.arrived_ns + sequence.context.params.priority * self._level_ns, queue.arrival
 
 
 class EarliestDeadline(_Static):
-    """The earliest `deadline` first."""
+    """Earliest `deadline` first."""
 
     preempts = True
 
@@ -152,30 +153,30 @@ class EarliestDeadline(_Static):
         self._default_ns = default_ns
 
     def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
-        """The time, in nanoseconds, by which the first token is wanted."""
+        """Return the time in nanoseconds at which the first token is due."""
         queue = sequence.queue
         return (queue.arrived_ns + self._default_ns if queue.due_ns is None else queue.due_ns), queue.arrival
 
 
 class ShortestJob(_Static):
-    """The fewest tokens first: the prompt's and, of the answer's, as many as `max_tokens` and experience say."""
+    """Fewest tokens first: those of the prompt plus the expected output (by `max_tokens` and past outputs)."""
 
     def __init__(self, stretch: int = TOKENS_PER_EXPECTED_TOKEN) -> None:
         self._lengths = LengthEstimator()
         self._stretch = stretch
 
     def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
-        """The engine's tokens at the arrival, later by a multiple of what the request is expected to take."""
+        """Return the engine's computed tokens at arrival plus a multiple of the request's expected tokens."""
         expected = sequence.prompt_len + self._lengths.expect(sequence)
         return sequence.queue.arrived_tokens + self._stretch * expected, sequence.queue.arrival
 
     def learn(self, sequence: SequenceState) -> None:
-        """Remember how long the answer was."""
+        """Record the length of the output."""
         self._lengths.learn(sequence)
 
 
 class LongestPrefix(_Static):
-    """The longest cached prefix first, before the cache needs its blocks for something else."""
+    """Longest cached prefix first, before its blocks are evicted."""
 
     refreshes = REFRESHES
 
@@ -183,7 +184,7 @@ class LongestPrefix(_Static):
         self._worth = worth
 
     def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
-        """The engine's tokens at the arrival, earlier by a multiple of what is cached."""
+        """Return the engine's computed tokens at arrival minus a multiple of the cached tokens."""
         queue = sequence.queue
         return queue.arrived_tokens - self._worth * queue.cached_tokens, queue.arrival
 
@@ -198,5 +199,5 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def new_policy(name: str) -> Policy:
-    """The policy of a name that `EngineConfig.policy` allows."""
+    """Return a new policy by its name in `EngineConfig.policy`."""
     return POLICIES[name]()

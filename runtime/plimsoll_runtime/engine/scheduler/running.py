@@ -1,4 +1,4 @@
-"""The running sequences in order, each with its blocks and a slot of the runner."""
+"""The running sequences in order, each with its blocks and a slot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_runtime.engine.sequence import Phase, SequenceState
 
 
 class SlotPool:
-    """Slots 0 .. count - 1; the smallest free one is taken first, so that a small batch stays compact."""
+    """Slots 0 .. count - 1. The smallest free one is taken first, so that a small batch stays compact."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -21,30 +21,30 @@ class SlotPool:
 
     @property
     def available(self) -> int:
-        """Slots that can be taken now."""
+        """Number of free slots."""
         return len(self._free)
 
     def take(self) -> int:
-        """The smallest free slot. Raises IndexError when there is none."""
+        """Return the smallest free slot. Raises IndexError if there is none."""
         return heappop(self._free)
 
     def release(self, slot: int) -> None:
-        """Give a slot back; the runner hears of it with the next step."""
+        """Free a slot; the next step's plan reports it to the runner."""
         heappush(self._free, slot)
         self._freed.append(slot)
 
     def collect_freed(self) -> list[int]:
-        """The slots given back since the last call."""
+        """Return the slots freed since the last call."""
         freed, self._freed = self._freed, []
         return freed
 
     def check_integrity(self, taken: list[int]) -> None:
-        """Raises AssertionError unless every slot is either free or in `taken`, once."""
+        """Raise AssertionError unless every slot is either free or in `taken`, once."""
         assert sorted(self._free + taken) == list(range(self._count)), "a slot is lost or taken twice"
 
 
 class RunningSequences:
-    """`sequences`, the last of which gives way first, and the `slots` that are theirs or free."""
+    """The running `sequences` in order of their keys, of which the last is preempted first, and the `slots`."""
 
     def __init__(self, kv: KvCacheManager, slots: int) -> None:
         self.sequences: list[SequenceState] = []
@@ -52,33 +52,33 @@ class RunningSequences:
         self._kv = kv
 
     def enter(self, sequence: SequenceState) -> None:
-        """A sequence that has its blocks takes a slot."""
+        """Assign a slot to a sequence that has its blocks."""
         sequence.phase = Phase.RUNNING
         sequence.slot = self.slots.take()
         insort(self.sequences, sequence, key=_order_key)
 
     def behind(self, order_key: tuple[int, ...]) -> int:
-        """How many have a higher order key."""
+        """Return the number of running sequences with a higher order key."""
         return len(self.sequences) - bisect_right(self.sequences, order_key, key=_order_key)
 
     def pop(self) -> SequenceState:
-        """The last, which has given its blocks and its slot back."""
+        """Remove the last sequence, release its blocks and slot, and return it."""
         sequence = self.sequences.pop()
         self.leave(sequence)
         return sequence
 
     def leave(self, sequence: SequenceState) -> None:
-        """Blocks and slot of a sequence are given back. Whoever calls this drops it from `sequences` afterwards."""
+        """Release the blocks and slot of a sequence. The caller removes it from `sequences` afterwards."""
         self._kv.release(sequence)
         self.slots.release(sequence.slot)
         sequence.slot = -1
 
     def drop_finished(self) -> None:
-        """Those that have ended run no longer."""
+        """Remove sequences that have ended."""
         self.sequences = [s for s in self.sequences if s.phase is Phase.RUNNING]
 
     def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
-        """Raises AssertionError where slots, order keys and phases of all `sequences` disagree."""
+        """Raise AssertionError if slots, order keys and phases of all `sequences` disagree."""
         self.slots.check_integrity([s.slot for s in self.sequences])
         keys = [_order_key(s) for s in self.sequences]
         assert keys == sorted(keys), "running sequences are out of order"

@@ -1,4 +1,4 @@
-"""The scheduler: plans each step and applies its result, with the messages for the clients of sequences."""
+"""The scheduler: plans each step, applies its result, and builds the messages to clients."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from plimsoll_runtime.errors import UsageError
 def token_message(
     sequence: SequenceState, tokens: list[int], logprob: TokenLogprob | None, reason: str | None
 ) -> RequestOutput | None:
-    """New tokens, and why the last of them is the last one if it is. The first of a request also carries what is told
-    once. None of one that is told whole, before its end.
+    """Return the message with a sequence's new tokens, and `reason` if the last one ends it.
+
+    A request's first message also has its prompt log probabilities and cached tokens. With `final_only`, return None
+    before the end, and all tokens in one message then.
     """
     report = sequence.report
     answered, report.answered = report.answered, True
@@ -43,21 +45,21 @@ def token_message(
 
 
 def vector_message(sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
-    """What came of a prompt of which no tokens were wanted."""
+    """Return the message with the result of a pooling model."""
     return RequestOutput(
         sequence.request_id, finish_reason="stop", cached_tokens=sequence.report.cached_tokens, vector=output.vector
     )
 
 
 def deadline_message(sequence: SequenceState) -> RequestOutput:
-    """The deadline has passed."""
-    place = "in the prompt" if sequence.report.admitted else "in the queue"
-    error = f"its deadline of {sequence.context.params.deadline:g} s passed before the first token, when it was {place}"
+    """Return the message that the deadline of a sequence has passed."""
+    place = "while its prompt was computed" if sequence.report.admitted else "while it waited in the queue"
+    error = f"the deadline of {sequence.context.params.deadline:g} s passed before the first token, {place}"
     return RequestOutput(sequence.request_id, finish_reason="deadline", error=error)
 
 
 def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, output: SequenceOutput) -> None:
-    """Keep what is new: after a preemption positions may be computed again that were reported before."""
+    """Keep the prompt log probabilities of positions that were not scored before (a preemption may repeat some)."""
     report = sequence.report
     assert report.prompt_logprobs is not None
     new = output.prompt_logprobs[max(0, report.scored - entry.start) :]
@@ -69,23 +71,25 @@ def _entry(logprob: TokenLogprob) -> LogprobEntry:
     return LogprobEntry(logprob.token_id, logprob.logprob, logprob.rank, list(logprob.top))
 
 
-NO_MEMORY = "the device has too little memory left to compute it, even alone"
+NO_MEMORY = "the device has too little free memory to compute this request, even alone in a batch"
 ALONE_TRIES = 3
-"""What the client of a sequence hears that no step can be made small enough for, after so many tries."""
+"""A sequence that finds too little memory alone, this many times at the same position, ends with NO_MEMORY."""
 
 
 class Scheduler:
-    """Sequences that wait, sequences that run, and the blocks and slots they hold.
+    """Waiting and running sequences, with the blocks and slots that they hold.
 
-    With `tiers` a sequence whose prefix lies on the disk stands aside while it is read, and others go ahead of it.
-    `clock` gives nanoseconds and is the one by which requests say when they arrived.
+    With `tiers`, a sequence leaves the queue while its prefix is read from disk, and others may pass it. `clock` gives
+    nanoseconds and is the clock of requests' arrival times.
 
-    The first of all sequences, once it runs, is never delayed (in a burst for three steps of prompts, if the limits say
-    so). Until then the sequences that run before it finish one by one, or are preempted if the policy does that. As no
-    policy favours a sequence for ever, every request ends. `schedule` and `commit` are separate: a step may be planned
-    while earlier ones run, if they run and are committed in the order of their plans. A sequence whose token is still
-    to come continues with `LAST_CHOSEN`: the runner knows the token by then. If that was its last one (a stop token, an
-    error), what was planned for it is discarded: its row is computed, and its blocks are not used again before that.
+    The first of all sequences is never delayed once it runs (in a burst, by at most three steps of prompts, if the
+    limits say so). Until then the sequences before it finish one by one, or are preempted if the policy does that. As
+    no policy favours a sequence for ever, every request ends.
+
+    `schedule` and `commit` are separate: a step may be planned while earlier ones run, if steps run and are committed
+    in the order of planning. A sequence whose token is not known yet continues with `LAST_CHOSEN`; the runner knows the
+    token by then. If that token ends the sequence (a stop token, an error), its part of later steps is discarded: the
+    row is computed, and its blocks are not reused before that.
     """
 
     def __init__(
@@ -123,16 +127,16 @@ class Scheduler:
         return len(self._sequences)
 
     def add(self, request: AddRequest) -> None:
-        """Queue a request. Raises UsageError for an id that is in use; `limits.check_request` has done the rest."""
+        """Queue a request. Raises UsageError for an id that is in use; `limits.check_request` has checked the rest."""
         if request.request_id in self._sequences:
-            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+            raise UsageError(f"request id {request.request_id!r} is in use; give every request a unique id")
         sequence = self._arrivals.sequence(request)
         self._sequences[sequence.request_id] = sequence
         self._deadlines.add(sequence)
         self._admission.add(sequence)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests; unknown ids are ignored. A step that is under way for them comes to nothing."""
+        """Drop requests; unknown ids are ignored. Their part of steps in progress is discarded."""
         for request_id in request_ids:
             sequence = self._sequences.get(request_id)
             if sequence is not None:
@@ -140,7 +144,8 @@ class Scheduler:
         self._running.drop_finished()
 
     def expire(self) -> list[RequestOutput]:
-        """End the requests whose deadline has passed before their first token; what their clients hear."""
+        """End the requests whose deadline has passed before their first token, and return the messages to their
+        clients."""
         if not self._deadlines:
             return []
         missed = self._deadlines.pop_missed(self._clock())
@@ -152,27 +157,27 @@ class Scheduler:
         return [deadline_message(sequence) for sequence in missed]
 
     def forget_prefixes(self) -> None:
-        """Make everything in the prefix cache unfindable."""
+        """Remove every block from the prefix cache."""
         self._kv.forget_all()
 
     def resize(self, num_blocks: int) -> None:
-        """Have so many blocks, the padding block included, as soon as no more are held; the latest word counts.
+        """Change the number of blocks, the padding block included; the last call counts.
 
-        What is free is given up at once, and the rest as sequences end or give way.
+        Free blocks are removed in the next step, the others when sequences end or are preempted.
         """
         self._wanted_blocks = num_blocks
 
     @property
     def resizing(self) -> bool:
-        """Whether there are not yet as many blocks as are wanted, as far as steps have been planned."""
+        """Whether the requested number of blocks has not been planned completely yet."""
         return self._wanted_blocks is not None
 
     def await_prefetches(self, seconds: float) -> None:
-        """When all that there is to do waits for the disk: return once something was read, or after so many seconds."""
+        """If all work waits for the disk, return when a block has been read, or after `seconds`."""
         self._admission.prefetches.wait(seconds)
 
     def schedule(self) -> Step | None:
-        """Plan the next step; None when nothing can be computed before another step is committed."""
+        """Plan the next step. Return None if nothing can be computed before another step is committed."""
         self._kv.begin_step()
         if self._wanted_blocks is not None and (resize := self._resize(self._wanted_blocks)) is not None:
             return resize
@@ -198,9 +203,10 @@ class Scheduler:
         return Step(plan, build.sequences, merges, build.tokens, self._clock())
 
     def _resize(self, wanted: int) -> Step | None:
-        """A step of its own that changes the number of blocks as far as can be now; None where it cannot or need not.
+        """Return a step that changes the number of blocks as far as possible; None if it is not possible or not
+        necessary.
 
-        No sequence is planned in it: whoever gave way in a step that moves blocks would lose what is on its way.
+        The step computes no sequence, because preempting one in a step that moves blocks would lose blocks in progress.
         """
         pool = self._kv.pool
         count = max(wanted, min(self._kv.held, pool.total) + 1)
@@ -213,9 +219,9 @@ class Scheduler:
         return Step(plan, [], [], 0, self._clock())
 
     def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
-        """Take over what a step computed. Steps are committed in the order in which they were planned."""
+        """Apply the result of a step. Steps are committed in the order in which they were planned."""
         if len(result.outputs) != len(step.sequences):
-            raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
+            raise ValueError(f"the runner returned {len(result.outputs)} outputs for {len(step.sequences)} sequences")
         self._counters.steps += 1
         if (tiers := self._kv.tiers) is not None:
             if step.tokens and self._admission.prefetches.active:
@@ -243,11 +249,11 @@ class Scheduler:
         return outputs
 
     def undo(self, steps: Sequence[Step]) -> list[RequestOutput]:
-        """All steps that are under way came to nothing: the device had no memory for the first of them.
+        """Discard all steps in progress, after the device had too little memory for the first of them.
 
-        What they move is done. All sequences give way and are computed again, from where the prefix cache has them, in
-        smaller steps. One that finds no memory at the same place again and again, alone with one token or with a prompt
-        that cannot be cut, is broken off: what its client hears.
+        Their block moves have been done. All sequences are preempted and computed again in smaller steps, from where
+        the prefix cache has them. A sequence that repeatedly finds too little memory at the same position, alone with
+        one token or with a prompt that cannot be cut, ends with an error; its message is returned.
         """
         for step in steps:
             for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
@@ -269,19 +275,19 @@ class Scheduler:
         return []
 
     def _learn(self, step: Step, costs: Costs) -> None:
-        """What a step of prompts took: from when it was planned or, if that came later, the one before it was over."""
+        """Record the duration of a prefill step, from the later of its planning and the end of the previous step."""
         began, self._committed_ns = max(step.planned_ns, self._committed_ns), self._clock()
         if step.mostly_prompts:
             costs.learn_computed(step.plan.num_tokens, self._committed_ns - began)
 
     def stats(self) -> EngineStats:
-        """Gauges and counters as of now."""
+        """Return the current gauges and counters."""
         return engine_stats(self._counters, self._kv, len(self._running.sequences), len(self._admission))
 
     def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput | None:
-        """Add the token that was chosen, and those that it forces; what its client hears of them."""
+        """Append the sampled token and those that it forces; return the message for the client, if any."""
         if output.token_id is None:
-            raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")
+            raise ValueError(f"the runner returned neither a token nor an error for sequence {sequence.request_id!r}")
         sequence.pending -= 1
         sequence.append(output.token_id)
         tokens, reason = [output.token_id], sequence.end_reason(output.token_id)
@@ -301,20 +307,21 @@ class Scheduler:
         return message
 
     def _pooled(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
-        """End a sequence of which nothing but a vector was wanted; what its client hears."""
+        """End a sequence of a pooling model, and return its message."""
         sequence.pending -= 1
         self._finish(sequence)
         return vector_message(sequence, output)
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
-        """End a sequence that cannot go on. Its KV may be as broken as its logits: nobody is to find it."""
+        """End a sequence with an error, and return its message. Its KV may be broken too, so it is removed from the
+        cache."""
         self._kv.disown(sequence)
         self._finish(sequence)
         self._counters.broken_off += 1
         return RequestOutput(sequence.request_id, finish_reason="error", error=error)
 
     def _finish(self, sequence: SequenceState) -> None:
-        """End a sequence. Whoever calls this drops it from the running ones afterwards."""
+        """End a sequence. The caller removes it from the running ones afterwards."""
         was, sequence.phase = sequence.phase, Phase.FINISHED
         del self._sequences[sequence.request_id]
         self._admission.forget(sequence, was)
@@ -322,7 +329,7 @@ class Scheduler:
             self._running.leave(sequence)
 
     def check_integrity(self, under_way: Collection[Step] = ()) -> None:
-        """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
+        """Raise AssertionError if blocks, slots and sequences disagree; `under_way` are steps not committed yet."""
         sequences = list(self._sequences.values())
         frames = [frame for step in under_way for frame, _ in step.plan.restores]
         merges = [merge for step in under_way for merge in step.merges]

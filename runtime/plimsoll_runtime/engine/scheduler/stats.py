@@ -1,4 +1,4 @@
-"""What the scheduler counts, and the numbers that it tells."""
+"""The scheduler's counters, and the statistics made from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counters:
 
 
 def engine_stats(counters: Counters, kv: KvCacheManager, running: int, waiting: int) -> EngineStats:
-    """Gauges and counters as of now."""
+    """Return the current gauges and counters."""
     pool = kv.pool
     return EngineStats(
         running=running,

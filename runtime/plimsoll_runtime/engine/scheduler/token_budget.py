@@ -1,4 +1,4 @@
-"""What lowers the token budget of a step: decodes that must not wait on a CPU, and a step that ran out of memory."""
+"""Lowers the token budget of a step: so that decodes on a CPU do not wait, and after a step ran out of memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS_ALONE = 3
 round of these steps computes its last prompts."""
 PROMPT_TOKENS_PER_DECODE = 1.5
 LEAST_PROMPT_TOKENS = 64
-"""Where prompts are cut into small chunks: prompt tokens of a step for each decode, and at least."""
+"""If prompts are cut into small chunks: prompt tokens of a step for each decode, and their minimum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Pace:
 class Pacer:
     """Decides the size of each step.
 
-    Where many sequences decode, a few new prompts must not make a step many times as long: they are cut into small
-    chunks. In a burst, where many prompts wait beside few decodes, small steps cost no more per token than large ones,
-    and first tokens come sooner. Most steps of a burst leave decodes out, since each decoded token would delay
-    the first token of every prompt that waits. The last prompts of a burst are few beside the decodes, and still get
-    steps of their own: the decodes wait for them a little longer.
+    While many sequences decode, a few new prompts must not make a step many times as long, so they are cut into small
+    chunks. In a burst, when many prompts wait next to few decodes, small steps cost no more per token than large ones,
+    and first tokens come sooner. Most steps of a burst leave decodes out, since each decoded token would delay the
+    first token of every waiting prompt. The last prompts of a burst are few next to the decodes, and still get steps of
+    their own: the decodes wait for them a little longer.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -46,7 +46,8 @@ class Pacer:
         self._left = 0
 
     def next(self, decodes: int, newcomers: int) -> Pace:
-        """The size of a step for `decodes` tokens of sequences that decode, and `newcomers` with prompts to compute."""
+        """Return the budget of a step, given `decodes` tokens of decoding sequences and `newcomers` prompts to compute.
+        """
         if not newcomers or not self._paced:
             self._left = 0
             return Pace(self._most)
@@ -62,35 +63,37 @@ class Pacer:
         return Pace(min(self._most, decodes + self._burst))
 
     def had_it_alone(self, *, filled: bool) -> None:
-        """Note whether prompts filled a step that was theirs alone."""
+        """Record whether prompts filled a step that contained prompts only."""
         self._held = self._held + 1 if filled else 0
 
 
 GOOD_STEPS = 32
 MOST_GOOD_STEPS = 2**14
-"""After so many steps of a size, twice as many tokens are tried; after twice as many steps each time that these find no
-memory, up to the most: where no prefix is cached, a sequence begins anew each time, and has to come to its end."""
+"""After GOOD_STEPS steps of a size, twice as many tokens are tried. Each time that these find no memory, the number of
+steps doubles, up to MOST_GOOD_STEPS: if no prefix is cached, a preempted sequence starts from its first token, and must
+be able to finish."""
 
 
 class StepMemoryError(Exception):
-    """A runner has too little memory for what a plan computes; it can go on.
+    """A runner has too little memory for the computation of a plan, and can continue with smaller ones.
 
-    What the plan moves is done, and slots are taken and freed as it says. Of what it computes nothing counts.
+    The plan's block moves are done, and its slots are taken and freed. Everything that it computes is discarded.
     """
 
 
 def moved_only(plan: StepPlan) -> StepPlan:
-    """What is still done of a plan when the one before it was not computed: blocks that move, and slots."""
+    """Return the part of a plan that is done even if the step before it failed: block moves and slots."""
     return replace(plan, sequences=(), resumes=(), snapshots=())
 
 
 class SmallSteps:
-    """In the place of a Pacer: steps of so many `tokens`, and of twice as many after some good ones, up to `most`.
+    """Replaces a Pacer after a shortage: steps of `tokens`, doubled after some good steps, up to `most`.
 
-    `longest` says how many tokens the first in line must have at once, where prompts are computed whole; else 0.
+    `longest` returns how many tokens the first waiting sequence needs in one step, if prompts are computed whole; else
+    0.
 
-    The memory of the KV cache is taken at the start, so preempting a sequence frees none of the device's. What a step
-    takes besides grows with its tokens. So steps are small for a while after a shortage, and then grow again.
+    The KV cache's memory is allocated at the start, so preempting a sequence frees no device memory. The rest of a
+    step's memory grows with its tokens. So steps are small for a while after a shortage, and then grow again.
     """
 
     def __init__(self, tokens: int, most: int, longest: Callable[[], int]) -> None:
@@ -102,17 +105,17 @@ class SmallSteps:
         self._grown = False
 
     def shrink(self, tokens: int) -> None:
-        """There was no memory for these steps either: plan such ones."""
+        """Shrink steps to `tokens` after another shortage."""
         if self._grown:
             self._patience = min(2 * self._patience, MOST_GOOD_STEPS)
         self._tokens, self._planned, self._grown = tokens, 0, False
 
     def next(self, decodes: int, newcomers: int) -> Pace:
-        """See Pacer."""
+        """Same contract as `Pacer.next`."""
         self._planned += 1
         if self._planned > self._patience:
             self._tokens, self._planned, self._grown = min(2 * self._tokens, self._most), 1, True
         return Pace(max(self._tokens, self._longest()))
 
     def had_it_alone(self, *, filled: bool) -> None:
-        """See Pacer. No step holds prompts alone."""
+        """Do nothing: no step holds prompts only."""

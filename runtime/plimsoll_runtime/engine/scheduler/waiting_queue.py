@@ -12,9 +12,8 @@ SLACK = 64
 
 
 class DeadlineQueue:
-    """A heap by due time. Entries of requests that have answered or ended are stale: they are skipped when they come
-    up, and all dropped when the heap has doubled.
-    """
+    """A heap by due time. Entries of requests that have a token or have ended are stale: they are skipped when they
+    reach the top, and all are dropped when the heap has doubled."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, SequenceState]] = []
@@ -34,7 +33,7 @@ class DeadlineQueue:
             self._limit = 2 * len(self._heap) + SLACK
 
     def pop_missed(self, now_ns: int) -> list[SequenceState]:
-        """Take those whose deadline has passed before their first token."""
+        """Remove and return the sequences whose deadline has passed before their first token."""
         missed = []
         while self._heap and self._heap[0][0] <= now_ns:
             sequence = heappop(self._heap)[2]
@@ -43,11 +42,11 @@ class DeadlineQueue:
         return missed
 
     def check_integrity(self, live: list[SequenceState]) -> None:
-        """Raises AssertionError when a deadline is not watched, or stale entries are too many."""
+        """Raise AssertionError if a deadline is not watched, or if there are too many stale entries."""
         watched = {sequence.request_id for _, _, sequence in self._heap if _waits(sequence)}
         wanted = {s.request_id for s in live if s.queue.due_ns is not None and not s.report.answered}
         assert watched == wanted, "a deadline is lost, or watched for no request"
-        assert len(self._heap) <= self._limit, "stale entries pile up"
+        assert len(self._heap) <= self._limit, "too many stale entries"
 
 
 def _waits(sequence: SequenceState) -> bool:
@@ -55,10 +54,10 @@ def _waits(sequence: SequenceState) -> bool:
 
 
 class WaitingQueue:
-    """A heap by order key. Entries of those that have been aborted or moved are skipped: removal costs nothing.
+    """A heap by order key. Entries of aborted or moved sequences are stale, so that removal costs nothing.
 
-    They are dropped when they come up, or before they are the most. `update_key` computes the order key of a sequence
-    again; with it, `refresh` moves some of the sequences.
+    Stale entries are dropped when they reach the top, or before they are the majority. `update_key` computes the order
+    key of a sequence again; with it, `refresh` moves some of the sequences.
     """
 
     def __init__(self, update_key: Callable[[SequenceState], None] | None = None) -> None:
@@ -79,7 +78,7 @@ class WaitingQueue:
             self._turns[sequence.queue.arrival] = sequence
 
     def peek(self) -> SequenceState | None:
-        """The first in line, which stays there."""
+        """Return the first sequence without removing it; None if the queue is empty."""
         while self._heap:
             key, _, sequence = self._heap[0]
             if _is_true(key, sequence):
@@ -88,21 +87,22 @@ class WaitingQueue:
         return None
 
     def pop(self) -> SequenceState:
-        """Take the first in line. Raises IndexError when the queue is empty."""
+        """Remove and return the first sequence. Raises IndexError if the queue is empty."""
         sequence = self.peek()
         if sequence is None:
-            raise IndexError("nobody waits")
+            raise IndexError("the waiting queue is empty")
         heappop(self._heap)
         self._gone(sequence)
         return sequence
 
     def leave(self, sequence: SequenceState) -> None:
-        """Note that a sequence has left the queue, from any place in it. Its phase has changed already."""
+        """Remove a sequence from anywhere in the queue. Its phase has changed already."""
         assert sequence.phase is not Phase.WAITING
         self._gone(sequence)
 
     def front(self, count: int) -> list[SequenceState]:
-        """The first `count` in line, the first of all first. Fewer where many have just left: the work is bounded."""
+        """Return the first `count` sequences in order. They are fewer after many removals, because the work is bounded.
+        """
         found: dict[SequenceState, None] = {}
         nodes = [(self._heap[0][:2], 0)] if self._heap else []
         visits = 2 * count + SLACK
@@ -118,7 +118,7 @@ class WaitingQueue:
         return list(found)
 
     def refresh(self, count: int) -> None:
-        """Compute the order keys of the first in the queue and of the next `count` in turn again, and move these."""
+        """Compute the order keys of the first sequence and of the next `count` in rotation again, and move these."""
         first = self.peek()
         if first is None:
             return
@@ -148,12 +148,12 @@ class WaitingQueue:
             self._limit = 2 * len(self._heap) + SLACK
 
     def check_integrity(self) -> None:
-        """Raises AssertionError when a waiting sequence is missing, or one is kept that does not wait."""
+        """Raise AssertionError if a waiting sequence is missing, or a kept one does not wait."""
         found = {arrival for key, arrival, sequence in self._heap if _is_true(key, sequence)}
-        assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
-        assert len(self._heap) <= self._limit, "dead entries pile up"
+        assert len(found) == self._length, f"{self._length} sequences wait, but the heap has {len(found)}"
+        assert len(self._heap) <= self._limit, "too many stale entries"
         if self._update_key is not None:
-            assert set(self._turns) == found, f"{len(self._turns)} have turns, {len(found)} wait"
+            assert set(self._turns) == found, f"{len(self._turns)} sequences are in the rotation, but {len(found)} wait"
 
 
 def _is_true(key: tuple[int, ...], sequence: SequenceState) -> bool:

@@ -1,1 +1,1 @@
-"""Tiers below the device's KV cache, in names and numbers."""
+"""Tiers below the device's KV cache, as names and numbers."""

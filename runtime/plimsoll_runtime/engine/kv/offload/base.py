@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 
 class Done(NamedTuple):
-    """A frame's read or write is over; if not `ok`, the frame (of a read) or the disk (of a write) holds nothing.
+    """The result of reading or writing a frame. If not `ok`, the target (frame or disk) has no valid contents.
 
-    `ns`: nanoseconds that it took. Of those in which several were read at once each counts for one of them alone, so
-    that the sum is the time in which something was read.
+    `ns`: duration in nanoseconds. The time of overlapping reads is counted only once, so the sum is the time in which
+    the disk was reading.
     """
 
     frame: int
@@ -19,41 +19,41 @@ class Done(NamedTuple):
 
 
 class TierStore(Protocol):
-    """Moves blocks between frames of host memory and a disk, behind the engine's back.
+    """Moves blocks between frames of host memory and a disk, in background threads.
 
-    Every method but `wait` returns at once and none raises: what goes wrong comes out of `poll`. Each frame has one
-    read or write under way at most. Writes and deletes are done in the order in which they were asked for.
+    Every method except `wait` returns immediately, and none raises: `poll` reports failures. Each frame has at most one
+    read or write in progress. Writes and deletes run in the order of the calls.
     """
 
     @property
     def broken(self) -> bool:
-        """Whether it has given up: everything that is asked of it fails."""
+        """Whether the store has stopped working: every further read and write fails."""
 
     def names(self) -> Sequence[bytes]:
-        """What an earlier run has left, least recently used first."""
+        """Return the names of blocks left by an earlier run, least recently used first."""
 
     def write(self, frame: int, name: bytes) -> None:
-        """Keep a frame's contents under a name."""
+        """Write a frame's contents to the disk under a name."""
 
     def read(self, frame: int, name: bytes) -> None:
-        """Fill a frame with what is kept under a name."""
+        """Fill a frame with the contents stored under a name."""
 
     def delete(self, name: bytes) -> None:
-        """Keep nothing under this name any longer. Tried also when it has given up: nobody is to find it again."""
+        """Delete a name from the disk. Also tried if the store is broken, so that a later run does not find it."""
 
     def clear(self) -> None:
-        """Keep nothing at all any longer, not even what nobody asked for. Tried also when it has given up."""
+        """Delete everything from the disk, unknown files included. Also tried if the store is broken."""
 
     def poll(self) -> Sequence[Done]:
-        """The reads and writes that are over, each told once."""
+        """Return the reads and writes that have ended since the last call."""
 
     def wait(self, seconds: float) -> None:
-        """Return once `poll` has something to tell, or after so many seconds."""
+        """Return when `poll` has results, or after `seconds`."""
 
 
 class FrameCopies(Protocol):
-    """Those of a device that may still copy when a step is over. It copies in the order of the steps."""
+    """Progress of copies on a device that may still copy after a step's result is known. It copies in step order."""
 
     @property
     def steps_over(self) -> int:
-        """Of how many steps with spills or restores all copies are over, since the start. Never waits."""
+        """Number of steps with spills or restores whose copies have ended, since the start. Never waits."""

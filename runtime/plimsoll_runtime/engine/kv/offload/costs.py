@@ -1,11 +1,11 @@
-"""Whether a prefix on the disk is read or computed again: the way that took less time of late.
+"""Decides whether a prefix on disk is read or computed again, by recent measurements of both.
 
-Until both have been measured, the disk is read. When reading is the slower way, nothing would be read any more, and it
-would go unnoticed that the disk is fast again. So after `RETRY_AFTER` sequences that computed what the disk has, a few
-blocks are read all the same: a count decides, neither time nor chance. The cost of computing is learnt from every step
-of prompts, by the size of the step: a token of a small step costs more, and steps are small where prefixes are read.
+Until both have been measured, the disk is read. If reading is slower, the engine stops reading and cannot notice that
+the disk has become fast again. So after `RETRY_AFTER` sequences that computed blocks available on disk, a few blocks
+are read anyway; a count decides this, not time or chance. The cost of computing is learnt from every prefill step, by
+step size: a token costs more in a small step, and steps that restore prefixes are small.
 
-The model is simple: a token costs the same at any position of a context, and a block in host memory costs nothing.
+The model is simple: a token costs the same at any position, and a block in host memory costs nothing.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DECAY = 7 / 8
-"""What remains of the weight of older measurements with each new one."""
+"""Factor applied to the weight of older measurements with each new one."""
 RETRY_AFTER = 16
-"""After this many sequences in a row that computed what lies on the disk, some of it is read for the next one."""
+"""After this many sequences in a row that computed blocks available on disk, some blocks are read for the next one."""
 RETRY_BLOCKS = 8
-"""Blocks that are read then: about a third of the weight of older measurements is left after them."""
+"""Number of blocks in such a trial. They leave older measurements about a third of their weight."""
 
 
 class Prospect(NamedTuple):
-    """What reading could do for a sequence that waits, in blocks of its prefix.
+    """What reading from disk would save a waiting sequence, in blocks of its prefix.
 
-    The first `ready` lie in host memory; `gained` behind them would not have to be computed once `awaited` have been
-    read, those included that are read for others before.
+    The first `ready` blocks are in host memory. The next `gained` need not be computed after `awaited` reads, which
+    include reads already queued for other sequences.
     """
 
     ready: int
@@ -35,7 +35,7 @@ class Prospect(NamedTuple):
 
 @dataclass(slots=True)
 class _Average:
-    """Nanoseconds for each unit of an amount; older measurements count less and less."""
+    """Moving average of nanoseconds per unit, weighted by amount."""
 
     amount: float = 0.0
     ns: float = 0.0
@@ -45,12 +45,12 @@ class _Average:
         self.ns = self.ns * DECAY + ns
 
     def of(self, amount: int) -> float:
-        """Predicted nanoseconds."""
+        """Return the predicted nanoseconds for an amount."""
         return self.ns / self.amount * amount
 
 
 class Costs:
-    """What reading and computing have taken, and which of them is predicted to take less."""
+    """Measured costs of reading and computing, and the choice between them."""
 
     def __init__(self) -> None:
         self._reading = _Average()
@@ -58,17 +58,18 @@ class Costs:
         self._without = 0
 
     def learn_read(self, ns: int, *, ok: bool) -> None:
-        """Reading a block took `ns` nanoseconds. A failed read counts as time without a block."""
+        """Record that reading a block took `ns` nanoseconds. A failed read adds time without a block."""
         self._reading.learn(int(ok), ns)
 
     def learn_computed(self, tokens: int, ns: int) -> None:
-        """A step of prompts computed `tokens` in `ns` nanoseconds. Steps are averaged by size, in powers of two."""
+        """Record that a prefill step computed `tokens` in `ns` nanoseconds. Averages are kept by step size, in powers
+        of two."""
         self._computing.setdefault(tokens.bit_length(), _Average()).learn(tokens, ns)
 
     def choose(self, prospect: Prospect, block_size: int, *, again: bool = False) -> int:
-        """How many blocks of a prefix are to be held in host memory: all, those that are `ready`, or a few more.
+        """Return how many blocks of a prefix to hold in host memory: all, those that are `ready`, or a few more.
 
-        `again`: it was asked before for this sequence, whose refusal has been counted: it is no reason to try the disk.
+        `again`: the sequence was decided before and is already counted, so it does not trigger a trial of the disk.
         """
         ready, gained, awaited = prospect
         if not gained or self._pays(awaited, gained * block_size):
@@ -76,15 +77,15 @@ class Costs:
         return ready if again or self._without < RETRY_AFTER else ready + min(gained, RETRY_BLOCKS)
 
     def went_with(self) -> None:
-        """A prefix is read for a sequence."""
+        """Record that a prefix is read for a sequence."""
         self._without = 0
 
     def went_without(self) -> None:
-        """A sequence computes what could have been read for it."""
+        """Record that a sequence computes blocks that could have been read."""
         self._without += 1
 
     def _pays(self, blocks: int, tokens: int) -> bool:
-        """Whether reading `blocks` takes less than computing `tokens`, by the steps whose size is nearest to that."""
+        """Return whether reading `blocks` is faster than computing `tokens` in steps of the nearest measured size."""
         if not self._reading.amount or not self._computing:
             return True
         size = min(self._computing, key=lambda known: abs(known - tokens.bit_length()))

@@ -1,15 +1,14 @@
-"""Which blocks lie in host memory and on the disk, and what is on its way: names and numbers only.
+"""The index of the tiers: which blocks are in host memory and on disk, and which are being copied.
 
-A block that the device's pool hands out again goes to a frame (host memory for one block), and from there to the disk,
-if there is one. It comes back the same way: read into a frame ahead of its step, copied from there by the step that
-needs it. A name in the tiers is in one state at a time: *spilling* (it is copied from the device, or a thread writes
-it to the disk), *loading* (a thread reads it from the disk) or *stored* (it lies in a frame, on the disk, or in
-both).
+A block that is evicted from the device's pool goes to a frame (host memory for one block), and from there to the disk,
+if there is one. It comes back the same way: read into a frame ahead of its step, and copied from there by the step that
+needs it. A name is in one state at a time: *spilling* (being copied from the device, or being written to the disk),
+*loading* (being read from the disk) or *stored* (in a frame, on the disk, or in both).
 
-Frames and places on the disk are pools like the device's own: what is in use stays, what is idle is found by its name
-until its turn comes. Nothing here ever waits: where no frame is free, a block is dropped. So a disk that fails, is full
-or slow costs cache and nothing else. A device that computes behind the host's back may still copy when a step is over:
-until it has, the step's frames are held.
+Frames and disk places are block pools like the device's own: those in use stay, idle ones can be found until they are
+reused. Nothing here waits: if no frame is free, a block is dropped. So a failing, full or slow disk only costs cache
+hits. An asynchronous device may still copy after a step's result is known; the step's frames are held until its copies
+have ended.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from plimsoll_runtime.engine.kv.offload.costs import Costs, Prospect
 
 
 class TierState(Enum):
-    """What a name in the tiers is going through."""
+    """The state of a name in the tiers."""
 
     SPILLING = "spilling"
     LOADING = "loading"
@@ -35,7 +34,7 @@ class TierState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """The frames that are held for somebody who waits, and how many of them are still being read."""
+    """The frames held for a waiting sequence, and the number of them that are still being read."""
 
     frames: list[int]
     loading: int = 0
@@ -43,7 +42,7 @@ class Prefetch:
 
 @dataclass(slots=True)
 class TierCounts:
-    """Counters, in blocks: they only grow."""
+    """Counters, in blocks."""
 
     spilled: int = 0
     dropped: int = 0
@@ -53,7 +52,7 @@ class TierCounts:
 
 
 class _Job(NamedTuple):
-    """A read or write that is under way for a frame; `place` is where the name lies on the disk."""
+    """A read or write in progress for a frame; `place` is the name's place on the disk."""
 
     name: bytes
     place: int
@@ -61,19 +60,19 @@ class _Job(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """Frames that a step that is over has had filled, and such as it has had read."""
+    """Frames that a finished step has filled, and frames that it has read."""
 
     filled: Sequence[int]
     read: Sequence[int]
 
 
 class TierIndex:
-    """Frames 1 .. frames of host memory, places for `disk_blocks` on a disk behind them.
+    """Frames 1 .. `frames` of host memory, with `disk_blocks` places on a disk below them.
 
-    With `keeps` host memory is a tier of its own. Without, its frames only stand between device and disk: what is on
-    the disk already takes none when the device gives it up.
+    With `keeps`, host memory is a tier itself. Without it, frames are only buffers between device and disk, and a block
+    that is already on disk takes no frame when it is evicted.
 
-    `copies` says when those of a step are over; None: when the step is.
+    `copies` reports when a step's copies have ended; None: they end with the step.
     """
 
     def __init__(
@@ -86,9 +85,9 @@ class TierIndex:
         copies: FrameCopies | None = None,
     ) -> None:
         if (store is None) != (disk_blocks == 0):
-            raise ValueError("a disk has a store and at least one block, or there is no disk")
+            raise ValueError("store and disk_blocks go together: pass both or neither")
         if store is None and not keeps:
-            raise ValueError("frames that keep nothing need a disk behind them")
+            raise ValueError("keeps=False needs a disk; pass store and disk_blocks")
         self._host = BlockPool(frames + 1)
         self._disk = BlockPool(max(disk_blocks, 1) + 1, self._leave_disk)
         self._store = store
@@ -107,31 +106,31 @@ class TierIndex:
 
     @property
     def frames_total(self) -> int:
-        """Frames of host memory."""
+        """Number of frames of host memory."""
         return self._host.total
 
     @property
     def disk_total(self) -> int:
-        """Blocks that the disk may hold; 0 without one."""
+        """Most blocks on the disk; 0 without a disk."""
         return 0 if self._store is None else self._disk.total
 
     @property
     def in_flight(self) -> int:
-        """Blocks that are being read from the disk or written to it."""
+        """Number of blocks being read from or written to the disk."""
         return len(self._jobs)
 
     @property
     def frames_used(self) -> int:
-        """Frames of host memory that hold a block that can be found."""
+        """Number of frames whose block can be found."""
         return self._host.named
 
     @property
     def disk_used(self) -> int:
-        """Blocks on the disk that can be found, those included that are being written."""
+        """Number of blocks on the disk that can be found, including those being written."""
         return self._disk.named
 
     def state(self, name: bytes) -> TierState | None:
-        """What is known of a name; None when the tiers do not have it."""
+        """Return the state of a name; None if the tiers do not have it."""
         frame = self._host.find(name)
         if frame is None:
             return None if self._disk.find(name) is None else TierState.STORED
@@ -143,9 +142,10 @@ class TierIndex:
         return TierState.LOADING if job.reads else TierState.SPILLING
 
     def spill(self, name: bytes) -> int | None:
-        """A frame into which the next step is to copy a block before it is overwritten; None to let it go.
+        """Return the frame to which the next step copies a block before it is overwritten; None if the block is not
+        kept.
 
-        The frame is held until `moved` has said that the step is over, and its copies are.
+        The frame is held until `moved` reports the step and its copies have ended.
         """
         if (frame := self._host.find(name)) is not None:
             self._host.touch(frame)
@@ -165,32 +165,32 @@ class TierIndex:
         return frame
 
     def moved(self, filled: Sequence[int], read: Sequence[int]) -> None:
-        """A step is over that was to fill some frames, and to read others, which were held for it.
+        """Record that a step has ended which filled some frames and read others that were held for it.
 
-        They are let go of once its copies are over too: what is not on the disk yet is written there then. Steps are
-        told in their order, those without such frames left out.
+        The frames are released when the step's copies have ended; filled ones are then written to the disk, unless it
+        has them. Call it in step order, for steps with such frames only.
         """
         self._moved.append(_Moved(filled, read))
         self._let_go()
 
     def find(self, name: bytes) -> int | None:
-        """The frame from which the next step can copy a block, or None."""
+        """Return the frame from which the next step can copy a block, or None."""
         frame = self._host.find(name)
         return None if frame is None or self._loads(frame) else frame
 
     def hold(self, frames: list[int]) -> None:
-        """Keep frames as they are until `release`."""
+        """Hold frames unchanged until `release`."""
         for frame in frames:
             self._host.share(frame)
 
     def release(self, frames: list[int]) -> None:
-        """What was held is no longer needed."""
+        """Release frames that were held."""
         self._host.release(frames)
 
     def prefetch(self, names: Iterable[bytes]) -> Prefetch | None:
-        """Start reading those of a chain of names that are on the disk, up to the first that is not to be had.
+        """Start reading the names of a chain that are on disk, up to the first name that is not available.
 
-        None when nothing has to be waited for. Otherwise the frames are held until `end_prefetch`.
+        Return None if there is nothing to wait for. Otherwise the frames are held until `end_prefetch`.
         """
         prefetch = Prefetch([])
         for name in names:
@@ -210,7 +210,8 @@ class TierIndex:
         return None
 
     def prospect(self, names: Iterable[bytes]) -> Prospect:
-        """What `prefetch` would do with a chain of names: it has something to wait for where anything is gained."""
+        """Return what `prefetch` would do with a chain of names. If `gained` is 0, there would be nothing to wait for.
+        """
         ready = gained = reads = 0
         room = self._host.available
         for name in names:
@@ -228,12 +229,12 @@ class TierIndex:
         return Prospect(ready, gained, self._reads + reads)
 
     def pass_over(self, prospect: Prospect) -> None:
-        """What could have been read for somebody is computed."""
+        """Count blocks that a sequence computes although they could have been read."""
         self.counts.passed += prospect.gained
         self.costs.went_without()
 
     def end_prefetch(self, prefetch: Prefetch) -> None:
-        """Whoever waited goes on, or does not want it any longer."""
+        """Release a prefetch whose sequence is admitted or removed."""
         if prefetch.loading:
             for frame in prefetch.frames:
                 if prefetch in self._waiters.get(frame, ()):
@@ -241,7 +242,7 @@ class TierIndex:
         self.release(prefetch.frames)
 
     def poll(self) -> None:
-        """Take over what has been copied, read and written. A prefetch whose `loading` is 0 then is over."""
+        """Process copies, reads and writes that have ended. A prefetch is complete when its `loading` is 0."""
         if self._moved:
             self._let_go()
         if self._store is None:
@@ -253,14 +254,14 @@ class TierIndex:
                 self._disk.forget(self._place(name))
 
     def wait(self, seconds: float) -> None:
-        """Return once something has been read or written, or after so many seconds."""
+        """Return when a read or write has ended, or after `seconds`."""
         if self._jobs and self._store is not None:
             self._store.wait(seconds)
 
     def forget(self, name: bytes) -> None:
-        """Make a name unfindable in all tiers, by the next engine too.
+        """Remove a name from all tiers, also for later engines.
 
-        Of a disk that was given up nothing is known any longer, but its files are still there.
+        A broken disk has no entries in the index, but its files still exist, so they are deleted too.
         """
         frame, place = self._host.find(name), self._disk.find(name)
         if frame is not None:
@@ -271,21 +272,21 @@ class TierIndex:
             self._delete(name)
 
     def forget_all(self) -> None:
-        """Make every name unfindable, by the next engine too."""
+        """Remove every name from all tiers, also for later engines."""
         self._host.forget_all()
         self._disk.forget_all()
         if self._store is not None:
             self._store.clear()
 
     def _take_over(self, names: Iterable[bytes]) -> None:
-        """Count what an earlier run left; what is too much for this one's size is deleted, oldest first."""
+        """Index the blocks that an earlier run left. The oldest ones beyond this run's size are deleted."""
         for name in names:
             place = self._disk.take()
             self._disk.publish(place, name)
             self._disk.release([place])
 
     def _let_go(self) -> None:
-        """Of the frames of steps that are over, as far as their copies are."""
+        """Release the frames of finished steps whose copies have ended."""
         over = len(self._moved) if self._copies is None else self._copies.steps_over - self._steps_over
         for _ in range(min(over, len(self._moved))):
             filled, read = self._moved.popleft()
@@ -298,7 +299,7 @@ class TierIndex:
             self._host.release(read)
 
     def _write(self, frame: int, name: bytes) -> bool:
-        """Hand a frame to the disk's thread, unless the name is there or nothing can be given up for it."""
+        """Queue a frame for writing, unless the disk has the name already or has no place for it."""
         store, disk = self._store, self._disk
         if store is None or store.broken or disk.find(name) is not None or not disk.available:
             return False
@@ -309,7 +310,7 @@ class TierIndex:
         return True
 
     def _read(self, name: bytes) -> int | None:
-        """Begin to read a name into a frame, which is held by the job and for the caller."""
+        """Start to read a name into a frame. The job and the caller each hold a reference to the frame."""
         place = self._disk.find(name)
         if self._store is None or place is None or not self._host.available:
             return None
@@ -362,9 +363,10 @@ class TierIndex:
         return place
 
     def check_integrity(self, held: Iterable[int] = ()) -> None:
-        """Raises AssertionError where a frame or place is leaked, or in two states; `held` as often as it is held.
+        """Raise AssertionError if a frame or place is leaked, or in two states.
 
-        Those that are held for copies of steps that are over are known here.
+        `held` lists frames held by callers, once for each reference. Frames held for copies of finished steps are known
+        here.
         """
         self._host.check_integrity()
         self._disk.check_integrity()
@@ -378,11 +380,11 @@ class TierIndex:
         for frame in range(1, self._host.total + 1):
             references = self._host.references(frame)
             assert references == holders.count(frame), (
-                f"frame {frame}: {references} holders, {holders.count(frame)} known"
+                f"frame {frame}: {references} references, {holders.count(frame)} holders"
             )
         places = [job.place for job in self._jobs.values()]
         assert sorted(places) == sorted(set(places)), "a place on the disk is read and written at once"
         for place in range(1, self._disk.total + 1):
             assert self._disk.references(place) == places.count(place), f"place {place} is leaked"
         for frame, prefetches in self._waiters.items():
-            assert not prefetches or self._loads(frame), f"somebody waits for frame {frame}, which is not being read"
+            assert not prefetches or self._loads(frame), f"a prefetch waits for frame {frame}, which is not being read"

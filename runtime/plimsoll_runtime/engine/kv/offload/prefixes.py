@@ -1,4 +1,4 @@
-"""What the tiers have of sequences' prefixes behind the pool: prefetched ahead of a step, restored by it."""
+"""Prefixes in the tiers: prefetched for waiting sequences, and restored by the step that admits them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 
 class _Outlook(NamedTuple):
-    """What the tiers could do for a sequence behind what the pool has, and how many blocks they are to hold for it."""
+    """What reading could do for a sequence beyond the pool's prefix hit; `wanted`: blocks to hold in host memory for
+    it."""
 
     names: Iterable[bytes]
     prospect: Prospect
@@ -23,10 +24,10 @@ class _Outlook(NamedTuple):
 
 
 class TieredPrefixes:
-    """The tiers behind a pool and its prefix cache; without a `cache` nothing is found in them.
+    """The tiers below a pool and its prefix cache. Without a `cache` nothing is found in them.
 
-    `prefetches`: of waiting sequences, of which those in `asked` have tried to get one. `restored_tokens`: all that
-    admitted sequences had from the tiers so far.
+    `prefetches` are those of waiting sequences. `asked` has the waiting sequences for which `prefetch` has been called.
+    `restored_tokens` counts the tokens that admitted sequences got from the tiers.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class TieredPrefixes:
         self._one_full = len(rules) == 1 and isinstance(rules[0], Full)
 
     def prefetch(self, sequence: SequenceState) -> bool:
-        """Start to bring what is on the disk of a waiting sequence's prefix to host memory; whether it has to wait.
+        """Start to read the blocks of a waiting sequence's prefix from disk; return whether it must wait for them.
 
-        Once for each time that it waits: what is not there by then, or gone again, is computed. So is what is
-        predicted to be computed sooner than read.
+        This happens once each time the sequence waits. Blocks that are missing at admission are computed, and so are
+        blocks that are predicted to be computed faster than read.
         """
         outlook, again = self._outlook(sequence), sequence in self.asked
         self.asked.add(sequence)
@@ -60,20 +61,20 @@ class TieredPrefixes:
         return prefetch is not None
 
     def would_prefetch(self, sequence: SequenceState) -> bool:
-        """Whether `prefetch` would have it wait, as long as the tiers are not polled in between."""
+        """Return whether `prefetch` would make the sequence wait, if the tiers are not polled in between."""
         outlook = self._outlook(sequence)
         return outlook is not None and outlook.wanted > outlook.prospect.ready
 
     def end_prefetch(self, sequence: SequenceState) -> None:
-        """The sequence has its blocks, or wants none any longer."""
+        """Release the prefetch of a sequence that is admitted or removed."""
         self.asked.discard(sequence)
         if (prefetch := self.prefetches.pop(sequence, None)) is not None:
             self.index.end_prefetch(prefetch)
 
     def extend(self, sequence: SequenceState, hit: Hit) -> tuple[Hit, list[int]]:
-        """The hit with what lies in host memory behind it, and the frames to restore that from.
+        """Extend a hit by the blocks in host memory; return it with the frames to restore them from.
 
-        The padding block stands for each block that a frame fills.
+        The padding block marks each block that a frame will fill.
         """
         index, cache, size = self.index, self._cache, self._block_size
         if cache is None or hit.partial is not None or not index.frames_used:
@@ -85,7 +86,7 @@ class TieredPrefixes:
 
         end = cache.reach(sequence, has)
         if end * size > limit and any(find(cache.name(sequence, g, end - 1)) for g in range(len(self._rules))):
-            # Of the last one a part is used, and whoever writes behind that part must not share it.
+            # Only a part of the last block is used, and a sequence that writes the rest must not share the block.
             end = cache.agreed(sequence, end - 1, has)
         if end <= hit.end:
             return hit, []
@@ -103,12 +104,12 @@ class TieredPrefixes:
         return Hit(tokens, runs, None), frames
 
     def over(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
-        """A step that moved these blocks is over."""
+        """Report a finished step that moved these blocks."""
         if spills or restores:
             self.index.moved([frame for _, frame in spills], [frame for frame, _ in restores])
 
     def _outlook(self, sequence: SequenceState) -> _Outlook | None:
-        """None where nothing of a waiting sequence's prefix can be on a disk, or is prefetched for it already."""
+        """Return None if no block of a waiting sequence's prefix can be on disk, or if it has a prefetch already."""
         index = self.index
         if self._cache is None or sequence in self.prefetches or not index.disk_used:
             return None
@@ -117,9 +118,10 @@ class TieredPrefixes:
         return _Outlook(names, prospect, index.costs.choose(prospect, tokens, again=sequence in self.asked))
 
     def _names_behind(self, cache: PrefixCache, sequence: SequenceState) -> tuple[Sequence[bytes], int]:
-        """Names of the blocks that a sequence could use behind what the pool has, and how many tokens each stands for.
+        """Return the names of blocks beyond the prefix hit that a sequence could use, and the tokens that each saves.
 
-        In the order of its tokens; of windows only those that are read behind the last of them.
+        They are in the order of its tokens. In sliding-window groups, only blocks that are read after the last one
+        count.
         """
         index, find, size, hit = self.index, self._pool.find, self._block_size, cache.match(sequence)
         if hit.partial is not None:
