@@ -1,1 +1,1 @@
-"""Joins the engine to a process: composition, child process, clients."""
+"""Runs an engine in a process: builds it, starts child processes, and provides clients."""

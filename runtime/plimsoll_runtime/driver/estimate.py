@@ -1,4 +1,5 @@
-"""The memory that a model needs, by the headers of its files: weights, workspace, CUDA graphs and KV cache."""
+"""Estimates the memory that a model needs from the headers of its files: weights, workspace, CUDA graphs and KV
+cache."""
 
 from __future__ import annotations
 
@@ -32,37 +33,40 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def has_graphs(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
-    """Whether an engine captures CUDA graphs: on a GPU, of a program of ours that generates.
+    """Whether an engine captures CUDA graphs: on a GPU, for a program that generates.
 
-    Transformers code has none: it may look at numbers in the middle of a step, and its hidden states may have another
-    dtype than the model.
+    Transformers code is not captured: it may read numbers in the middle of a step, and its hidden states may have
+    another dtype than the model.
     """
     captured = device.type == "cuda" and outline.facts.pooling is None and isinstance(outline, Program)
     return captured and config.graph_seconds > 0
 
 
 def graph_bytes(config: EngineConfig, outline: Outline, device: torch.device, free: int | None = None) -> int:
-    """Bytes, 0 where no step is captured: on a CPU above all.
+    """Return the bytes for CUDA graphs; 0 if no step is captured, as on a CPU.
 
-    `free`: of how many bytes a share is taken; None: memory is granted, or nothing is known of it but the model's
-    headers, and a share raises UsageError.
+    `free`: the bytes of which --graph-memory may be a share. None: memory is granted or unknown, and a share raises
+    UsageError.
     """
     if not has_graphs(config, outline, device):
         return 0
     if free is None and is_share(config.graph_memory):
         raise UsageError(
-            f"--graph-memory {config.graph_memory} is a share of what is free, and memory is granted: give bytes"
+            f"--graph-memory {config.graph_memory} is a share of free memory, but this engine gets granted memory; "
+            "give bytes"
         )
     return parse_size(config.graph_memory, free or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a model needs, in bytes.
+    """The memory that a model needs, in bytes.
 
-    `stored` in its files, by what tensors are stored as. `weights` as an engine keeps them, `packed` for our CPU
-    kernels or plain. `step`: the largest, of so many `tokens`, with all that recurrent layers keep of sequences and so
-    many `snapshots` of that. `graphs`: what graphs of steps may take, 0 on a CPU.
+    - `stored`: size of the tensors in its files, by storage type.
+    - `weights`: as an engine keeps them, `packed` for the CPU kernels or plain.
+    - `step`: workspace of the largest step, of `tokens` tokens, with the recurrent states of all sequences and of
+      `snapshots` state snapshots.
+    - `graphs`: CUDA graphs; 0 on a CPU.
     """
 
     facts: Facts
@@ -77,15 +81,15 @@ class Fit:
 
     @property
     def beside_cache(self) -> int:
-        """What an engine takes beside its KV cache."""
+        """Memory of an engine besides its KV cache."""
         return self.weights + self.step + self.graphs
 
 
 def fit(files: ModelFiles, config: EngineConfig) -> Fit:
-    """Of a model as the engine would compute it here, in the dtype that the config names.
+    """Return the memory of a model as an engine would compute it here, in the dtype that the config names.
 
-    Raises ModelError where the files are not what they say, or not what the model needs; DeviceLostError where the
-    config wants a GPU and there is none.
+    Raises ModelError if the files are damaged or incomplete; DeviceLostError if the config requires a GPU and there is
+    none.
     """
     device = choose(config.device)
     dtype = NAMES[config.dtype]
@@ -107,7 +111,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
 
 
 def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
-    """Bytes that the tensors of the files take, by what they are stored as, the most first."""
+    """Return the bytes of the files' tensors by storage type, largest first."""
     sizes: Counter[str] = Counter()
     if files.format == "gguf":
         for path in files.weights:
@@ -122,7 +126,7 @@ def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
 
 
 def measure(config: EngineConfig, kv: int | None = None) -> Needs:
-    """With `kv` bytes of KV cache for good; None: `--kv-memory`, or the least that an engine can do with.
+    """Return the memory needs of a model, with a fixed KV cache of `kv` bytes (None: `--kv-memory`, or the minimum).
 
     Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError, as building the engine would.
     """
@@ -159,7 +163,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
 
 
 def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
-    """Where no layer attends: what recurrent layers keep is in the workspace, and any length has room."""
+    """Return the needs of a model without attention. Recurrent states are in the workspace, and any length fits."""
     longest = no_kv_cache(config, model.outline.facts).max_model_len
     return Needs(
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
@@ -174,18 +178,19 @@ def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
 
 
 def _asked(config: EngineConfig) -> int | None:
-    """The least that the options ask for."""
+    """Return the bytes of `--kv-memory`; None if it is not set. Raises UsageError for a share."""
     if config.kv_memory is None:
         return None
     if is_share(config.kv_memory):
         raise UsageError(
-            f"--kv-memory {config.kv_memory} is a share of what is free, and memory is granted: give bytes"
+            f"--kv-memory {config.kv_memory} is a share of free memory, but this engine gets granted memory; give bytes"
         )
     return parse_size(config.kv_memory, 0)
 
 
 def _workspace(config: EngineConfig, model: Model, longest: int) -> int:
-    """Bytes of the largest step and of graphs. Raises UsageError for what no grant can hold."""
+    """Return the bytes of the largest step and of CUDA graphs. Raises UsageError for options that no grant can
+    satisfy."""
     step = largest_step(config, model.outline.facts, longest)
     if not model.fused:
         return by_outline(model.outline, model.dtype, step) + graph_bytes(config, model.outline, model.device)

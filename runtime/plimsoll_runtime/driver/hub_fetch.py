@@ -1,7 +1,7 @@
-"""Fetches a snapshot of a hub in a process of its own, for whoever may call it off.
+"""Fetches a snapshot of a hub in a separate process, which can be cancelled.
 
-The hub's library cannot be told to stop: its threads, some of them not Python's, read on to the end of a file. A
-process ends at once, and takes with it the memory that fetching took.
+The hub's library cannot be stopped: its threads, some of them outside of Python, read to the end of a file. A process
+ends immediately, and its memory is freed with it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.sources.hub import Access
 
 END_SECONDS = 5.0
-"""How long a process that was called off may take to tidy up and end."""
+"""Time for a cancelled process to clean up and end."""
 AGAIN_SECONDS = 0.2
-"""Between two looks whether there is room."""
+"""Interval between attempts to start while the fetch limit is reached."""
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
-    """What the process is told on its standard input: the arguments of `weights.sources.hub.fetch_snapshot`."""
+    """The line that the process reads from standard input: the arguments of `weights.sources.hub.fetch_snapshot`."""
 
     model_id: str
     revision: str | None
@@ -37,18 +37,18 @@ class FetchRequest(msgspec.Struct, frozen=True):
 
     @property
     def access(self) -> Access | None:
-        """What it is fetched with."""
+        """The credentials for the fetch; None without a namespace."""
         return None if self.namespace is None else Access(self.namespace, self.token)
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
-    """The snapshot's folder, or the file of it that is wanted."""
+    """The result of a fetch: the snapshot's folder, or the requested file of it."""
 
     path: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """What a SourceError says; `kind` is the value of its ErrorKind."""
+    """The text of a SourceError; `kind` is the value of its ErrorKind."""
 
     kind: str
     message: str
@@ -58,17 +58,18 @@ Answer = Fetched | Failed
 
 
 class FetchLimit(Protocol):
-    """Bounds how many fetches are under way."""
+    """Limits the number of concurrent fetches."""
 
     def enter(self, fetch: HubFetch) -> bool:
-        """Whether it may begin now."""
+        """Return whether the fetch may start."""
 
     def leave(self, fetch: HubFetch) -> None:
-        """It was let in and has ended."""
+        """Record the end of a fetch that had started."""
 
 
 class HubFetch:
-    """One fetch. It is called in a thread, and called off from any. With a `room` it waits until it is let in."""
+    """One fetch. It is called in a thread, and can be cancelled from any thread. With a `room` it waits for a free
+    place."""
 
     def __init__(self, room: FetchLimit | None = None) -> None:
         self._room = room
@@ -77,7 +78,7 @@ class HubFetch:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, model_id: str, revision: str | None, access: Access | None, file: str | None = None) -> Path:
-        """As `weights.sources.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
+        """Same contract as `weights.sources.hub.fetch_snapshot`. Raises SourceError, also if it is cancelled."""
         namespace, token = (None, "") if access is None else (access.namespace, access.token)
         wanted = FetchRequest(model_id, revision, namespace, token, file)
         if self._room is None:
@@ -91,7 +92,8 @@ class HubFetch:
             self._room.leave(self)
 
     def call_off(self) -> None:
-        """End it within `END_SECONDS`. Files that are whole are kept for the next fetch. May be called at any time."""
+        """Cancel the fetch within `END_SECONDS`. Complete files are kept for the next fetch. May be called at any
+        time."""
         with self._lock:
             self._called_off.set()
             if self._process is None:
@@ -104,7 +106,7 @@ class HubFetch:
 
     @property
     def anonymous(self) -> int:
-        """Bytes of memory that the process has of its own now; 0 without one."""
+        """Bytes of private memory of the process; 0 without one."""
         with self._lock:
             process = self._process
         if process is not None:
@@ -120,7 +122,7 @@ class HubFetch:
             raise _called_off(wanted)
         if answer is None:
             how = exit_text(code)
-            raise FetchError(f"hf://{wanted.model_id} cannot be fetched: the process that fetches it {how}")
+            raise FetchError(f"cannot fetch hf://{wanted.model_id}: the fetching process {how}")
         if isinstance(answer, Failed):
             raise error_of(answer.kind, answer.message)
         return Path(answer.path)
@@ -135,17 +137,15 @@ class HubFetch:
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0
                 )
             except OSError as error:
-                raise SourceError(
-                    f"hf://{wanted.model_id} cannot be fetched: no process can be started: {error}"
-                ) from error
+                raise SourceError(f"cannot fetch hf://{wanted.model_id}: cannot start a process: {error}") from error
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it has ended: it will not answer either
+            with contextlib.suppress(BrokenPipeError):  # it has ended and will not answer
                 process.stdin.write(msgspec.json.encode(wanted) + b"\n")
             self._process = process
         return process
 
     def _ended(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of one that has said all that it says; how it ended."""
+        """Wait for the end of a process that has answered, and return its exit code."""
         try:
             code = process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -159,11 +159,11 @@ class HubFetch:
 
 
 def _called_off(wanted: FetchRequest) -> SourceError:
-    return SourceError(f"the fetch of hf://{wanted.model_id} was called off")
+    return SourceError(f"the fetch of hf://{wanted.model_id} was cancelled")
 
 
 def _answer(process: subprocess.Popen[bytes]) -> Answer | None:
-    """What it says; None where it ends without a word."""
+    """Read the process's answer; None if it ended without one."""
     assert process.stdout is not None
     with process.stdout:
         told = process.stdout.read()

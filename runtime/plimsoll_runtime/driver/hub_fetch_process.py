@@ -1,7 +1,7 @@
 """The process that fetches one snapshot of a hub for `hub_fetch`.
 
-Started as `python -m plimsoll_runtime.driver.hub_fetch_process`. It ends as soon as its standard input
-does: it was called off, or whoever started it is gone.
+Started as `python -m plimsoll_runtime.driver.hub_fetch_process`. It ends when its standard input does: the fetch was
+cancelled, or its parent has ended.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from plimsoll_runtime.weights.sources.hub import fetch_snapshot
 STDIN, STDOUT, STDERR = 0, 1, 2
 DESCRIPTORS = Path("/proc/self/fd")
 USELESS = re.compile(r"\.[0-9a-f]{8}\.incomplete\Z")
-"""How the hub's library ends the name of a file that it writes and would not go on with: each fetch has its own name.
-Older versions go on with a file `.incomplete`."""
+"""The end of temporary file names of the hub's library that no later fetch continues, because each fetch uses its own.
+Older versions continue a file named `.incomplete`."""
 
 
 def main() -> int:
-    """Entry point of the process."""
+    """Run the process."""
     answers = os.fdopen(os.dup(STDOUT), "wb")
-    os.dup2(STDERR, STDOUT)  # what a library prints is no answer
+    os.dup2(STDERR, STDOUT)  # libraries may print; that must not mix with the answer
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         return 1
@@ -55,9 +55,9 @@ def _end_with_input() -> None:
 
 
 def remove_useless() -> None:
-    """Remove files that this process writes, and that no other fetch could go on with."""
+    """Remove this process's temporary files that no other fetch can continue."""
     for descriptor in DESCRIPTORS.iterdir():
-        with contextlib.suppress(OSError):  # it is closed meanwhile, or moved to where it belongs
+        with contextlib.suppress(OSError):  # closed since, or moved to its final name
             path = descriptor.readlink()
             if USELESS.search(path.name):
                 path.unlink()

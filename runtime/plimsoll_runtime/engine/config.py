@@ -119,9 +119,7 @@ class EngineConfig:
         RUNTIME,
         choices=POLICIES,
     )
-    overlap: bool | None = option(
-        None, "plan each step while the previous one is computed", ENGINE, usual="on a GPU"
-    )
+    overlap: bool | None = option(None, "plan each step while the previous one is computed", ENGINE, usual="on a GPU")
     offline: bool = False
     step_timeout: float = option(
         STEP_SECONDS,

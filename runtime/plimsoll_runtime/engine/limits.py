@@ -62,8 +62,7 @@ def longest_sequence(info: EngineInfo) -> int:
 
 
 def cached_tokens(info: EngineInfo) -> int:
-    """Return the most tokens of a single sequence that has the whole KV cache, at most the cache's size or the context.
-    """
+    """Return the longest sequence, in tokens, that the whole KV cache holds, even beyond the model's context."""
     most = max(info.max_model_len, (info.num_blocks - 1) * info.block_size)
     return longest_within(info.groups, info.num_blocks - 1, info.block_size, most)
 

@@ -138,12 +138,12 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
-    """An engine request inside the scheduler: its tokens, its progress, and a part for each of other writers.
+    """An engine request inside the scheduler: its tokens, its progress, and one record for each module that writes it.
 
-    Its tokens are the `prompt`, which others may have too, and the `output_ids`: `known` of them. The keys and values
-    of the first `computed` tokens are in the tables of `kv`, or will be after the steps planned so far; `pending`
-    tokens are sampled by these steps. It ends with "length" at `max_len` tokens, and with "stop" at one of `stop_ids`
-    from `min_len` tokens on.
+    Its tokens are the `prompt`, which other sequences may share, and `output_ids`: `known` tokens together. The keys
+    and values of the first `computed` tokens are in the tables of `kv`, or will be after the steps planned so far;
+    these steps sample `pending` more tokens. The sequence ends with "length" at `max_len` tokens, and with "stop" at
+    one of `stop_ids` from `min_len` tokens on.
     """
 
     request_id: str

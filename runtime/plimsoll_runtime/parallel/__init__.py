@@ -1,1 +1,1 @@
-"""The place of collectives and shards. Empty: see docs/design/20261127-ten-changes.md."""
+"""Reserved for collectives and shards; empty. See docs/design/20261127-ten-changes.md."""

@@ -1,1 +1,1 @@
-"""Many models on one device: who is in its memory, who sleeps, and why."""
+"""Shares one device among many models: decides which are awake, and wakes and evicts them."""

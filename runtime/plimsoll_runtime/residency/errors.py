@@ -1,4 +1,4 @@
-"""What a host refuses, by code: the API in front of it turns each into a status of its own."""
+"""Errors of a host, each with a code that the API maps to an HTTP status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plimsoll_runtime.errors import PlimsollError
 
 
 class HostError(PlimsollError):
-    """`code` is for programs, the message for people."""
+    """Base class. `code` is for programs, the message for people."""
 
     code = "host_error"
 
@@ -24,19 +24,19 @@ class OperationConflict(HostError):
 
 
 class Superseded(HostError):
-    """A later operation wants something else of the same model."""
+    """A later operation contradicts this one for the same model."""
 
     code = "superseded"
 
 
 class DoesNotFit(HostError):
-    """Whatever gives way; the message has the numbers."""
+    """The model cannot fit even if everything possible is evicted; the message has the numbers."""
 
     code = "does_not_fit"
 
 
 class Refused(HostError):
-    """Not now. `retry_after`: seconds after which it is worth trying again, at least one.
+    """A temporary refusal. `retry_after`: seconds after which to try again, at least one.
 
     Codes: "too_many_waiting", "waited_too_long", "memory_pressure", "load_failed", "host_closing", "device_lost".
     """

@@ -1,6 +1,6 @@
-"""A shared pod's models, for those in front of them: operations, leases, the report.
+"""The interface to the models of a host: operations, model references, the report.
 
-Everything happens on one event loop. See docs/residency.md.
+Everything runs on one event loop. See docs/residency.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 
 class Host:
-    """One device's models. `wall` gives seconds since the epoch; `start` before anything else."""
+    """The models of one device. Call `start` first. `wall` returns seconds since the epoch."""
 
     def __init__(self, engines: Engines, settings: Settings, *, wall: Callable[[], float] = time.time) -> None:
         self.instance = uuid.uuid4().hex
@@ -40,7 +40,7 @@ class Host:
         self._closed = False
 
     async def start(self) -> None:
-        """Measure the device and begin. Raises PlimsollError where that cannot be."""
+        """Measure the device and start. Raises PlimsollError if the device cannot be used."""
         settings = self._settings
         self._device = device = await self._engines.open(settings.line, settings.sleepers)
         ledger = DeviceLedger(device.capacity, int(device.capacity * settings.line))
@@ -54,7 +54,7 @@ class Host:
         self._supervisor.start()
 
     async def close(self) -> None:
-        """Refuse who waits, end every engine, close every image. May be called again."""
+        """Refuse waiting requests, end every engine, close every image. May be called again."""
         if self._closed or self._started is None:
             return
         self._closed = True
@@ -63,39 +63,40 @@ class Host:
 
     @property
     def device(self) -> Device:
-        """What the host runs on."""
+        """The host's device."""
         return self._device
 
     @property
     def loss(self) -> DeviceLostError | None:
-        """Why the device is lost; None while it is not."""
+        """The error that the device was lost with; None while it works."""
         return self._state.loss.error
 
     async def lost(self) -> None:
-        """Return once the device is lost: no model can be had any more, and the process is to end."""
+        """Return when the device is lost. No model can be served afterwards, and the process should end."""
         await self._state.loss.wait()
 
     @property
     def sequence(self) -> int:
-        """Of the latest change of a state, an error or a decision."""
+        """Number of the last change of a state, an error or a decision."""
         return self._state.journal.sequence
 
     def placed(self) -> Mapping[ModelName, ModelSpec]:
-        """The models that may be leased, with their specs."""
+        """Return the models that requests can use, with their specs."""
         return {name: model.newest_spec for name, model in self._state.models.items() if not model.leaving}
 
     def spec_of(self, name: ModelName) -> ModelSpec | None:
-        """That of a model that may be leased; None for others. The same object as long as nobody places another."""
+        """Return the spec of a model that requests can use, else None. It is the same object until another is
+        placed."""
         model = self._state.models.get(name)
         return None if model is None or model.leaving else model.newest_spec
 
     def files_of(self, name: ModelName) -> ModelFiles | None:
-        """Those that a model of this name was found to have; None before, and for one that may not be leased."""
+        """Return the files of a model that requests can use; None if it has none yet."""
         model = self._state.models.get(name)
         return None if model is None or model.leaving or model.found is None else model.found.files
 
     def report(self) -> Report:
-        """Everything, as it is now."""
+        """Return the complete current report."""
         state = self._state
         device, sleepers = state.memory.device, state.memory.sleepers
         return Report(
@@ -119,27 +120,28 @@ class Host:
         )
 
     async def changed(self, after: int, seconds: float) -> Report:
-        """The report, once its sequence is beyond `after` or so many seconds have passed."""
+        """Return the report when its sequence exceeds `after`, or after `seconds`."""
         await self._state.journal.beyond(after, seconds)
         return self.report()
 
     def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> OperationStatus:
-        """Place a model, or give one another spec, and bring it up to a level at least.
+        """Place a model, or change a placed one's spec, and bring it to at least `level`.
 
-        Raises UsageError, OperationConflict, or DoesNotFit where pinned models would exceed the line.
+        Raises UsageError, OperationConflict, or DoesNotFit if pinned models would exceed the line.
         """
         return self._running.place(name, spec, level, operation)
 
     def remove(self, name: ModelName, operation: str) -> OperationStatus:
-        """Drain, unload and forget it. Requests that wait for it are refused. Raises NotPlaced and as `place`."""
+        """Drain, unload and remove a model. Its waiting requests are refused. Raises NotPlaced, UsageError,
+        OperationConflict."""
         return self._running.remove(name, operation)
 
     def wake(self, name: ModelName, operation: str) -> OperationStatus:
-        """Wake it, in its turn. Raises NotPlaced, UsageError, OperationConflict."""
+        """Wake a model, in the order of requests. Raises NotPlaced, UsageError, OperationConflict."""
         return self._running.wake(name, operation)
 
     def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
-        """Drain it and put it to sleep, at this level at most. Raises NotPlaced, UsageError, OperationConflict."""
+        """Drain a model and put it to sleep at `level` at most. Raises NotPlaced, UsageError, OperationConflict."""
         return self._running.sleep(name, level, operation)
 
     def pin(
@@ -151,22 +153,22 @@ class Host:
         weight: float | None = None,
         priority: int | None = None,
     ) -> OperationStatus:
-        """Change what is given; None leaves it. Raises NotPlaced, UsageError, OperationConflict, DoesNotFit."""
+        """Change the given values; None keeps one. Raises NotPlaced, UsageError, OperationConflict, DoesNotFit."""
         return self._running.pin(name, operation, pinned=pinned, weight=weight, priority=priority)
 
     async def settled(self, operation: str, seconds: float) -> OperationStatus:
-        """The outcome of an operation that is known, once it has ended or so many seconds have passed.
+        """Return the status of a known operation when it has ended, or after `seconds`.
 
-        Raises UsageError for one that is not known (any more).
+        Raises UsageError for an unknown or forgotten operation.
         """
         return await self._running.settled(operation, seconds)
 
     @asynccontextmanager
     async def lease(self, name: ModelName, *, size: int = 0, wait: float | None = None) -> AsyncIterator[Resident]:
-        """The resident model, woken if it sleeps, kept awake while it is held.
+        """Wake the model if it sleeps, and keep it awake inside the context.
 
-        `size` bytes of the request are kept meanwhile, `wait` seconds are the longest it waits (the host's own bound
-        where that is less). Raises NotPlaced, DoesNotFit or Refused; cancelled, it counts for nothing.
+        `size`: bytes of the request, counted while it waits. `wait`: most seconds to wait, if less than the host's own
+        limit. Raises NotPlaced, DoesNotFit or Refused; if cancelled, nothing is counted.
         """
         assert self._state is not None
         resident = await self._admission.admit(name, size, wait)
@@ -176,7 +178,7 @@ class Host:
             self._supervisor.leave(resident)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError or LedgerError where records contradict each other."""
+        """Raise AssertionError or LedgerError if records contradict each other."""
         self._state.check_integrity()
         queues = [model.waiters for model in self._state.models.values()]
         assert self._bounds.count == sum(map(len, queues))
@@ -189,5 +191,5 @@ class Host:
     @property
     def _state(self) -> HostState:
         if self._started is None:
-            raise RuntimeError("the host was not started")
+            raise RuntimeError("the host was not started; call start() first")
         return self._started

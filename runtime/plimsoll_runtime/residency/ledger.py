@@ -1,6 +1,6 @@
-"""The one table of truth about memory: what each model was granted of the device, and what the sleepers' images take.
+"""The ledgers of memory: the device memory granted to each model, and the host memory of sleeping models' images.
 
-Memory is granted before it is taken, by one writer, and given back when the process that had it is gone. All is in
+Memory is granted before it is taken, by a single writer, and released when its process has ended. All sizes are in
 bytes.
 """
 
@@ -15,12 +15,12 @@ from plimsoll_runtime.residency.spec import ModelName
 
 
 class LedgerError(RuntimeError):
-    """More was to be granted than there is, or something that is not so: a fault of the host's own."""
+    """A grant exceeds the ledger or contradicts it: a bug of the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one model may take of the device: weights, workspace (its process and its largest step), KV cache."""
+    """The device memory of one model: weights, workspace (its process and its largest step), KV cache."""
 
     weights: int
     workspace: int
@@ -28,28 +28,28 @@ class Grant:
 
     def __post_init__(self) -> None:
         if min(self.weights, self.workspace, self.kv) < 0:
-            raise ValueError(f"no grant is negative: {self}")
+            raise ValueError(f"a grant must not be negative: {self}")
 
     @property
     def total(self) -> int:
-        """All three."""
+        """Sum of all three."""
         return self.weights + self.workspace + self.kv
 
     def with_kv(self, kv: int) -> Grant:
-        """The same with another KV cache."""
+        """Return this grant with another KV cache."""
         return replace(self, kv=kv)
 
 
 class DeviceLedger:
-    """The grants on a device. They and what is reserved never sum to more than the line, at the time of a grant.
+    """The grants on a device. When memory is granted, grants and reserved memory never exceed the line together.
 
-    `reserved` is the runtime's own share. It is measured, so it may grow over what is left; then `free` is below zero
-    and nothing is granted until something was given back.
+    `reserved` is the runtime's own memory. It is measured, so it may grow beyond what is left; then `free` is negative
+    and nothing is granted until memory is released.
     """
 
     def __init__(self, capacity: int, line: int) -> None:
         if not 0 <= line <= capacity:
-            raise ValueError(f"the line ({line}) lies between 0 and the capacity ({capacity})")
+            raise ValueError(f"the line ({line}) must be between 0 and the capacity ({capacity})")
         self.capacity = capacity
         self.line = line
         self._reserved = 0
@@ -57,39 +57,39 @@ class DeviceLedger:
 
     @property
     def grants(self) -> Mapping[ModelName, Grant]:
-        """By model; read-only."""
+        """The grants by model; read-only."""
         return MappingProxyType(self._grants)
 
     @property
     def reserved(self) -> int:
-        """The runtime's own share."""
+        """The runtime's own memory."""
         return self._reserved
 
     @property
     def used(self) -> int:
-        """Granted and reserved."""
+        """Granted and reserved memory."""
         return self._reserved + sum(grant.total for grant in self._grants.values())
 
     @property
     def free(self) -> int:
-        """What can still be granted; below zero where the runtime itself has grown over the line."""
+        """Memory that can still be granted; negative if the runtime itself has grown over the line."""
         return self.line - self.used
 
     def reserve(self, size: int) -> None:
-        """Note what the runtime itself was measured to take."""
+        """Set the measured memory of the runtime itself."""
         if size < 0:
-            raise LedgerError(f"nothing takes {size} bytes")
+            raise LedgerError(f"reserved memory must not be negative: {size} bytes")
         self._reserved = size
 
     def grant(self, name: ModelName, grant: Grant) -> None:
-        """Give a model memory that has none. Raises LedgerError with the numbers where it does not fit."""
+        """Grant memory to a model without a grant. Raises LedgerError, with the numbers, if it does not fit."""
         if name in self._grants:
             raise LedgerError(f"{name} has a grant already")
         self._check_room(name, grant.total)
         self._grants[name] = grant
 
     def change(self, name: ModelName, grant: Grant) -> None:
-        """Another grant in a model's place: always where it is smaller, else only where it fits (LedgerError)."""
+        """Replace a model's grant. Raises LedgerError if a larger one does not fit."""
         before = self._grants.get(name)
         if before is None:
             raise LedgerError(f"{name} has no grant")
@@ -98,13 +98,13 @@ class DeviceLedger:
         self._grants[name] = grant
 
     def release(self, name: ModelName) -> Grant:
-        """Take back what a model had. Raises LedgerError where it had nothing."""
+        """Remove and return a model's grant. Raises LedgerError if it has none."""
         if name not in self._grants:
             raise LedgerError(f"{name} has no grant")
         return self._grants.pop(name)
 
     def check_integrity(self) -> None:
-        """Raises LedgerError where more was granted than the line holds."""
+        """Raise LedgerError if the grants exceed the line."""
         granted = sum(grant.total for grant in self._grants.values())
         if granted > self.line:
             raise LedgerError(f"{size_text(granted)} granted, over the line of {size_text(self.line)}")
@@ -112,17 +112,17 @@ class DeviceLedger:
     def _check_room(self, name: ModelName, size: int) -> None:
         if size > self.free:
             raise LedgerError(
-                f"{name} was to have {size_text(size)} more, but {size_text(self.free)} of {size_text(self.line)} "
+                f"cannot grant {size_text(size)} more to {name}: {size_text(self.free)} of {size_text(self.line)} "
                 "are free"
             )
 
 
 class SleeperLedger:
-    """The images in host memory that no grant on the device pays for; their sum never exceeds the capacity."""
+    """The images in host memory that are not part of a device grant. Their sum never exceeds the capacity."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 0:
-            raise ValueError(f"no memory is {capacity} bytes")
+            raise ValueError(f"the capacity must not be negative: {capacity} bytes")
         self.capacity = capacity
         self._images: dict[ModelName, int] = {}
 
@@ -133,16 +133,16 @@ class SleeperLedger:
 
     @property
     def used(self) -> int:
-        """Of all images."""
+        """Bytes of all images."""
         return sum(self._images.values())
 
     @property
     def free(self) -> int:
-        """What further images may take."""
+        """Bytes left for further images."""
         return self.capacity - self.used
 
     def put(self, name: ModelName, size: int) -> None:
-        """An image comes in. Raises LedgerError where it does not fit."""
+        """Add an image. Raises LedgerError if it does not fit."""
         if name in self._images:
             raise LedgerError(f"{name} has an image here already")
         if not 0 <= size <= self.free:
@@ -152,13 +152,13 @@ class SleeperLedger:
         self._images[name] = size
 
     def take(self, name: ModelName) -> int:
-        """An image leaves; its bytes. Raises LedgerError where there is none."""
+        """Remove an image, and return its bytes. Raises LedgerError if there is none."""
         if name not in self._images:
             raise LedgerError(f"{name} has no image here")
         return self._images.pop(name)
 
     def change(self, name: ModelName, size: int) -> None:
-        """An image turned out to be of another size. Raises LedgerError where it does not fit."""
+        """Change the size of an image. Raises LedgerError if it does not fit."""
         before = self.take(name)
         try:
             self.put(name, size)
@@ -167,7 +167,7 @@ class SleeperLedger:
             raise
 
     def check_integrity(self) -> None:
-        """Raises LedgerError where images take more than there is."""
+        """Raise LedgerError if images exceed the capacity."""
         if self.used > self.capacity:
             raise LedgerError(f"images take {size_text(self.used)} of {size_text(self.capacity)}")
 
@@ -175,9 +175,9 @@ class SleeperLedger:
 class Memory:
     """Both ledgers, and the moves between them.
 
-    `shared`: device and host memory are one (a CPU). Then an image belongs to its model's grant while that model is
-    awake, and to the sleepers while it sleeps: it moves from one to the other, and no byte of it is copied. Where the
-    device has memory of its own, an image is paid for by the sleepers for as long as there is one.
+    `shared`: device and host memory are the same (a CPU). Then an image is part of its model's grant while the model is
+    awake, and of the sleepers while it sleeps: the entry moves, and no byte is copied. If the device has its own
+    memory, the sleepers hold the entry for as long as the image exists.
     """
 
     def __init__(self, device: DeviceLedger, sleepers: SleeperLedger, *, shared: bool) -> None:
@@ -186,10 +186,10 @@ class Memory:
         self.shared = shared
 
     def wake(self, name: ModelName, grant: Grant, image: int) -> bool:
-        """Grant it memory (LedgerError, and nothing has changed, where it does not fit).
+        """Grant memory to a model. If it does not fit, raises LedgerError and changes nothing.
 
-        Whether there is room for its image (bytes) too, which comes along if there is one. Where device and host
-        memory are one there always is: the grant has it.
+        Return whether an image of `image` bytes has room too. If device and host memory are the same, it always has: it
+        is part of the grant.
         """
         self.device.grant(name, grant)
         if self.shared:
@@ -204,11 +204,11 @@ class Memory:
         return True
 
     def release(self, name: ModelName) -> None:
-        """Take the grant back: its process is gone. Its image, if any, is to be kept or given up next."""
+        """Remove a model's grant after its process has ended. The caller keeps or frees its image next."""
         self.device.release(name)
 
     def keep(self, name: ModelName, image: int) -> bool:
-        """Whether the image of a model that sleeps now (bytes, 0: none) can stay. The caller gives it up where not."""
+        """Return whether a sleeping model's image (bytes, 0: none) can stay. If not, the caller frees it."""
         if self.shared:
             if not 0 < image <= self.sleepers.free:
                 return False
@@ -219,8 +219,8 @@ class Memory:
         return name in self.sleepers.images
 
     def check_integrity(self) -> None:
-        """Raises LedgerError where a ledger is exceeded, or an image is paid for twice."""
+        """Raise LedgerError if a ledger is exceeded, or an image is in both."""
         self.device.check_integrity()
         self.sleepers.check_integrity()
         if self.shared and (twice := self.device.grants.keys() & self.sleepers.images.keys()):
-            raise LedgerError(f"paid for twice: {', '.join(map(str, sorted(twice)))}")
+            raise LedgerError(f"images in both ledgers: {', '.join(map(str, sorted(twice)))}")

@@ -1,4 +1,4 @@
-"""The state of one model on a host, and its demand: decayed uses and the rhythm in which they come."""
+"""The state of one model on a host, and its demand: decayed uses, and the period of its bursts."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from plimsoll_runtime.residency.wake_queue import Waiters
 HALF_LIFE = 300.0
 """Seconds after which a use counts half."""
 QUIET = 60.0
-"""Seconds without a use after which the next one begins a new burst."""
+"""Seconds without a use after which the next use starts a new burst."""
 KEPT = 6
-"""Beginnings of bursts that are remembered."""
+"""Number of burst starts that are remembered."""
 LEAST_BURSTS = 4
 REGULAR = 0.1
-"""The most that any gap between bursts may differ from their mean, as a share of it, for them to be a rhythm."""
+"""The most that any gap between bursts may deviate from their mean, as a share of it, to count as periodic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Times are seconds of one clock. `last_used` is minus infinity before the first use."""
+    """The uses of a model. Times are seconds of one clock. `last_used` is minus infinity before the first use."""
 
     _count: float = 0.0
     last_used: float = -math.inf
     _bursts: tuple[float, ...] = ()
 
     def used(self, now: float) -> Demand:
-        """One use more."""
+        """Return the demand after one more use."""
         quiet = now - self.last_used > QUIET
         bursts = (*self._bursts, now)[-KEPT:] if quiet else self._bursts
         return replace(self, _count=self.frequency(now) + 1.0, last_used=now, _bursts=bursts)
 
     def frequency(self, now: float) -> float:
-        """Uses, each halved for every five minutes that have passed since."""
+        """Return the number of uses, each halved for every five minutes since."""
         if self._count == 0.0:
             return 0.0
         return self._count * math.exp2(-max(0.0, now - self.last_used) / HALF_LIFE)
 
     def rate(self, now: float) -> float:
-        """Uses a second: those of a steady demand with this frequency."""
+        """Return uses per second of a steady demand with this frequency."""
         return self.frequency(now) * math.log(2) / HALF_LIFE
 
     def due(self) -> float | None:
-        """When the next burst begins, if they come at regular times."""
+        """Return when the next burst starts, if bursts are periodic; else None."""
         if len(self._bursts) < LEAST_BURSTS:
             return None
         gaps = [after - before for before, after in zip(self._bursts, self._bursts[1:], strict=False)]
@@ -64,11 +64,11 @@ class Demand:
 
 
 class Model:
-    """Changed by its host only. Times are the loop's, but for those of reports.
+    """A model and its records. Only its host changes it. Times are the event loop's, except those of reports.
 
-    `wish` is the level that an operation wants it at (at least), `rest` the level that it is being put to sleep at (at
-    most), `leaving` that it is to be forgotten, `next_spec` what takes its spec's place once nothing of it is in
-    memory. `yielding`: it drains for others, and `stopping`: it has drained, and its process is being ended.
+    - `wish`: the level that an operation wants, at least. `rest`: the level to which it is being put to sleep, at most.
+    - `leaving`: it is being removed. `next_spec`: replaces its spec when nothing of the model is in memory.
+    - `yielding`: it drains for another model. `stopping`: it has drained, and its process is being ended.
     """
 
     def __init__(self, name: ModelName, spec: ModelSpec, waiters: Waiters, now: float) -> None:
@@ -106,36 +106,37 @@ class Model:
         self.resizing: asyncio.Task[None] | None = None
 
     def become(self, state: State, why: str, now: float) -> None:
-        """Go on to another state. Raises TransitionError where it cannot follow."""
+        """Change the state. Raises TransitionError for an invalid transition."""
         check_transition(self.state, state)
         self.state, self.why, self.since = state, why, now
 
     @property
     def newest_spec(self) -> ModelSpec:
-        """What was placed last, though it may not be in force yet."""
+        """The spec that was placed last, possibly not in effect yet."""
         return self.next_spec or self.spec
 
     @property
     def changing(self) -> bool:
-        """Whether it is on its way out, or about to be another: nothing may wake it."""
+        """Whether it is being removed, replaced or put to sleep, so that nothing may wake it."""
         return self.leaving or self.next_spec is not None or self.rest is not None
 
     @property
     def asked(self) -> float | None:
-        """Since when it is wanted awake: by who waits, by an operation, or as it is pinned."""
+        """The time since which it is wanted awake, by waiting requests, an operation or a pin; None if it is not."""
         since = [self.waiters.since] if self.waiters.since is not None else []
         if self.wish is Level.RESIDENT or self.pinned:
             since.append(self.wished_at)
         return min(since, default=None)
 
     def wants(self, level: Level, now: float) -> None:
-        """An operation wants it at this level at least."""
+        """Record that an operation wants at least this level."""
         if self.wish is None:
             self.wished_at = now
         self.wish = level
 
     def view(self, grant: Grant | None, now: float, *, elastic: bool = True) -> ModelView:
-        """For a plan. Only of a model that was found. `elastic`: whether its KV cache can shrink and grow."""
+        """Return the model's part of a plan's input. It must have been found. `elastic`: whether its KV cache can
+        resize."""
         assert self.found is not None
         waiting = len(self.waiters)
         stats = None if self.resident is None else self.resident.engine.stats
@@ -169,7 +170,7 @@ class Model:
         )
 
     def report(self, grant: Grant | None, now: float, wall: float) -> ModelReport:
-        """For people and for the operator. `wall` is the time of the epoch that `now` is."""
+        """Return the model's part of the report. `wall` is the epoch time at `now`."""
         last = self.demand.last_used
         return ModelReport(
             namespace=self.name.namespace,

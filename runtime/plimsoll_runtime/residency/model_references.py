@@ -1,4 +1,4 @@
-"""A request's way to its model: at once where it is resident, after a bounded wait where it sleeps."""
+"""Connects a request to its model: immediately if it is resident, else after a bounded wait for its wake."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plimsoll_runtime.residency.states import State
 
 
 class Admission:
-    """Lets requests in."""
+    """Gives requests references to models."""
 
     def __init__(self, state: HostState, supervisor: Supervisor) -> None:
         self._state = state
         self._supervisor = supervisor
 
     async def admit(self, name: ModelName, size: int, wait: float | None) -> Resident:
-        """The resident model, which counts the request as in flight. Raises NotPlaced, DoesNotFit, Refused."""
+        """Return the resident model and count the request in flight. Raises NotPlaced, DoesNotFit, Refused."""
         state = self._state
         if state.loss.error is not None:
             raise device_lost(state.loss.error)
@@ -61,7 +61,7 @@ class Admission:
             raise
 
     def _check_hope(self, model: Model) -> None:
-        """Raises where waiting would be in vain: it cannot fit, or has failed again and again."""
+        """Raise DoesNotFit or Refused if waiting is pointless: the model cannot fit, or has failed repeatedly."""
         left = model.retry_at - self._state.now
         if left <= 0:
             return
@@ -73,5 +73,5 @@ class Admission:
 
 
 def _expected(model: Model) -> float:
-    """Seconds after which the model may be awake."""
+    """Return the expected seconds until the model is awake."""
     return model.seconds.wake if model.image is not None else model.seconds.from_disk

@@ -1,5 +1,6 @@
-"""The report of a host, its journal of decisions, and its counters. Times are seconds since the epoch, sizes bytes,
-keys camelCase.
+"""The report of a host, its journal of decisions, and its counters.
+
+Times are seconds since the epoch, sizes are bytes, keys are camelCase.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from plimsoll_runtime.residency.spec import ModelName
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The device's memory, as the ledger has it; `pressure` is none, some or full, as measured.
+    """The device's memory, by the ledger; `pressure` is none, some or full, as measured.
 
-    `findings`: what a person should hear of the device, as it was when the host started, and that it is lost.
+    `findings`: messages about the device from the start of the host, and the loss of the device.
     """
 
     kind: str
@@ -33,16 +34,16 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SleepersReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Host memory for the images of models that sleep."""
+    """Host memory for the images of sleeping models."""
 
     capacity: int
     used: int
 
 
 class NeedsReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a model takes once it is awake, at least, and what its image takes of host memory (0: it has none).
+    """The minimum device memory of an awake model, and the host memory of its image (0: none).
 
-    From its headers until an engine has measured it.
+    Predicted from its headers until an engine has been measured.
     """
 
     weights: int
@@ -52,11 +53,11 @@ class NeedsReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ModelReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One model. `weights`, `workspace` and `kv` are its grant, zero while it has none; `host_bytes` is its image.
+    """One model. `weights`, `workspace` and `kv` are its grant, or 0 without one; `host_bytes` is its image.
 
-    `needs` is None until its files are there. `rate` is requests a second, `value` the retention value, `why` the
-    reason of its state. `load_seconds` and `wake_seconds` are those of the last time, `loading_seconds` all that its
-    `loads` and `wakes` took here together.
+    `needs` is None until its files are available. `rate` is requests per second, `value` the retention value, `why` the
+    reason of its state. `load_seconds` and `wake_seconds` are the last measured times, `loading_seconds` the sum for
+    all `loads` and `wakes` on this host.
     """
 
     namespace: str
@@ -88,7 +89,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was done with a model and why: Woken, Asleep, Evicted, Refused, Loaded or Unloaded."""
+    """An action on a model and its reason: Woken, Asleep, Evicted, Refused, Loaded or Unloaded."""
 
     sequence: int
     time: float
@@ -99,7 +100,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Everything. `sequence` grows with each change of a state, an error or a decision; numbers alone raise it not."""
+    """The complete report. `sequence` grows with each change of a state, an error or a decision, but not of other
+    numbers."""
 
     instance: str
     sequence: int
@@ -114,7 +116,10 @@ KEPT = 64
 
 
 class Journal:
-    """`sequence` grows with each change of a state, an error or a decision. `wall` gives seconds since the epoch."""
+    """The last decisions. `sequence` grows with each change of a state, an error or a decision.
+
+    `wall` returns seconds since the epoch.
+    """
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self.sequence = 0
@@ -124,17 +129,17 @@ class Journal:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The last ones, oldest first."""
+        """The last decisions, oldest first."""
         return tuple(self._decisions)
 
     def note(self) -> None:
-        """Something has changed."""
+        """Record a change."""
         self.sequence += 1
         self._news.set()
         self._news = asyncio.Event()
 
     def decide(self, name: ModelName, action: str, why: str) -> None:
-        """Something was done with a model."""
+        """Record a decision about a model."""
         self.note()
         self._decisions.append(
             Decision(
@@ -148,7 +153,7 @@ class Journal:
         )
 
     async def beyond(self, after: int, seconds: float) -> None:
-        """Return once the sequence is beyond `after`, or so many seconds have passed."""
+        """Return when the sequence exceeds `after`, or after `seconds`."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 while self.sequence <= after:
@@ -158,25 +163,25 @@ class Journal:
 
 
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Seconds."""
+"""Bucket bounds in seconds."""
 
 
 @dataclass
 class Times:
-    """How often something took how long: `counts[i]` at most `BOUNDS[i]` seconds and more than the bound before."""
+    """A histogram of durations: `counts[i]` are at most `BOUNDS[i]` seconds and more than the bound before."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Once more."""
+        """Count a duration."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
 
 @dataclass
 class Counters:
-    """All of them only grow. `refusals` are by code; `drops` are images that were given up for others."""
+    """Counters. `refusals` are by code; `drops` are images dropped for others."""
 
     loads: int = 0
     wakes: int = 0

@@ -1,4 +1,4 @@
-"""What a host is told: on which device, with how much memory, and how patient everybody is."""
+"""Settings of a host: its device, its memory, and its times."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from plimsoll_runtime.utils import option_values as values
 from plimsoll_runtime.utils.option import Option, check_options, option
 
 SLICE_LOADS = 2.0
-"""A slice of service, in times of what bringing a model back takes. In a simulated pool of eight models
-that wake in 5 s, with room for four, 99 in 100 requests waited for less than 16 s so, and for less than 29 s with
-slices of 30 s, which saved no loading.
-"""
+"""A service slice, in multiples of a model's reload time. In a simulated pool of eight models that wake in 5 s, with
+memory for four, 99 % of requests waited for less than 16 s, and for less than 29 s with slices of 30 s, which saved no
+loading."""
 
 
 MEMORY = Option(("host",), "device and memory")
@@ -22,17 +21,18 @@ WAITING = Option(("host",), "requests for models that sleep")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes in bytes, times in seconds. Raises UsageError for what no host can do.
+    """Sizes are in bytes, times in seconds. Raises UsageError for invalid values.
 
-    `service_slice` is less for a model that is back soon, see `turn`. `free_seconds`: how long memory that was given
-    back may take to be really free. `first_back_off`, `longest_back_off`: after a failure, doubling from one to the
-    other. `check_seconds`: between two looks at the memory.
+    - `service_slice`: less for a model that reloads quickly, see `turn`.
+    - `free_seconds`: time until released memory must be free.
+    - `first_back_off`, `longest_back_off`: delay after a failure, which doubles from one to the other.
+    - `check_seconds`: interval of memory measurements.
     """
 
     device: str = option("auto", DEVICE, MEMORY, choices=DEVICES)
     line: float = option(
         0.9,
-        "how much of the device's memory may be granted to models: 90%, or on a CPU an amount such as 12GiB",
+        "share of the device's memory that may be granted to models: 90%, or on a CPU an amount such as 12GiB",
         MEMORY,
         metavar="SIZE",
         unit="share",
@@ -41,49 +41,51 @@ class Settings:
     )
     sleepers: int = option(
         0,
-        "host memory for weights of models that sleep, such as 8GiB: waking one of them reads no file. On a CPU it "
-        "is set aside from the same memory as the device's",
+        "host memory for the weights of sleeping models, such as 8GiB; waking one of them reads no file. On a CPU it "
+        "is taken from the device's memory",
         MEMORY,
         unit="bytes",
-        usual="none, models sleep on disk",
+        usual="0, models sleep on disk",
         pool="memory.*",
     )
     minimum_residency: float = option(
         10.0,
-        "how long a model that was woken is not evicted",
+        "minimum time after a wake before a model may be evicted",
         MEMORY,
         unit="seconds",
         pool="eviction.minimumResidencySeconds",
     )
     service_slice: float = option(
         30.0,
-        "how long a model serves at least where those that requests wait for do not fit together and take turns",
+        "minimum time that a model serves if the requested models do not fit together and take turns",
         MEMORY,
         unit="seconds",
     )
     patience: float = option(
         30.0,
-        "how long a request waits before its model gets a turn from models that are worth more",
+        "time after which a waiting request may evict models that are worth more",
         WAITING,
         unit="seconds",
     )
     wait_seconds: float = option(
         120.0,
-        "how long a request waits for its model to wake; then it is refused with 503 and Retry-After",
+        "maximum time that a request waits for its model to wake; then it gets 503 with Retry-After",
         WAITING,
         flag="--hold-seconds",
         unit="seconds",
         minimum=0.1,
     )
     max_waiting: int = option(
-        1024, "most requests that wait so, of all models together", WAITING, flag="--max-held", minimum=0
+        1024,
+        "maximum requests that wait for models to wake, all models together",
+        WAITING,
+        flag="--max-held",
+        minimum=0,
     )
     max_waiting_bytes: int = option(
-        64 * 2**20, "most bytes that their bodies may have together", WAITING, flag="--max-held-bytes", unit="bytes"
+        64 * 2**20, "maximum size of their bodies together", WAITING, flag="--max-held-bytes", unit="bytes"
     )
-    load_seconds: float = option(
-        600.0, "what takes longer to load counts as failed", WAITING, unit="seconds", minimum=0.1
-    )
+    load_seconds: float = option(600.0, "time limit for loading a model", WAITING, unit="seconds", minimum=0.1)
     free_seconds: float = 30.0
     first_back_off: float = 5.0
     longest_back_off: float = 300.0
@@ -92,7 +94,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_options(self)
         if not 0 < self.line <= 1:
-            raise UsageError(f"the line is a share of the memory between 0 and 1, not {self.line}")
+            raise UsageError(f"line must be a share of the memory, more than 0 and at most 1, not {self.line}")
         for name in ("free_seconds", "first_back_off", "check_seconds"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be more than 0, not {getattr(self, name)}")
@@ -102,9 +104,9 @@ class Settings:
             )
 
     def turn(self, reload_seconds: float) -> float:
-        """Seconds of service after which a model that is back in so many may be made to give way to one that waits.
+        """Return the seconds of service after which a model with this reload time may be evicted for a waiting one.
 
-        Twice what bringing it back takes is a slice, up to `service_slice`: then loading has at most half as much of
-        the device's time as serving, and who is back soon makes nobody wait for long.
+        A slice is twice the reload time, at most `service_slice`: then loading takes at most half as much of the
+        device's time as serving, and models that reload quickly make others wait only briefly.
         """
         return max(min(self.service_slice, SLICE_LOADS * reload_seconds), self.minimum_residency)

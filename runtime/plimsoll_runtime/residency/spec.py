@@ -1,4 +1,4 @@
-"""A model's name and spec, as the request that places it gives them."""
+"""A model's name and spec, as a place operation has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST = 253
 
 
 class ModelName(NamedTuple):
-    """Compared and sorted by namespace, then name."""
+    """A model's namespace and name; compared and sorted in this order."""
 
     namespace: str
     name: str
@@ -34,17 +34,17 @@ class ModelName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
-        """From "namespace/name". Raises UsageError for anything else."""
+        """Parse "namespace/name". Raises UsageError for anything else."""
         namespace, _, name = text.partition("/")
         return cls.checked(namespace, name)
 
     @classmethod
     def checked(cls, namespace: str, name: str) -> ModelName:
-        """From its parts. Raises UsageError where Kubernetes would not take one of them as a name."""
+        """Return a name of these parts. Raises UsageError if one is not a valid Kubernetes name."""
         for what, part in (("namespace", namespace), ("name", name)):
             if len(part) > _LONGEST or _LABEL.fullmatch(part) is None:
                 raise UsageError(
-                    f"the {what} {part[:_LONGEST]!r} is none: use up to {_LONGEST} of a-z, 0-9, '-' and '.', "
+                    f"the {what} {part[:_LONGEST]!r} is invalid; use up to {_LONGEST} of a-z, 0-9, '-' and '.', "
                     "with a letter or a digit first and last"
                 )
         return cls(namespace, name)
@@ -56,10 +56,10 @@ MOST_THREADS = 1024
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`revision` names the spec; `runtime` has the fields of a ModelDeployment's `spec.runtime`.
+    """The spec of a model. `revision` names it; `runtime` has the fields of a ModelDeployment's `spec.runtime`.
 
-    `minimum_kv` is the least KV cache: bytes or an amount such as "512Mi". `token` is for private sources: "" for none
-    at all, and without one the environment's is taken.
+    `minimum_kv`: smallest KV cache, in bytes or as an amount such as "512Mi". `token`: for private sources; "": use
+    none; None: use the environment's.
     """
 
     revision: str
@@ -74,33 +74,33 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     token: str | None = None
 
     def __repr__(self) -> str:
-        """Without the token, which no log may have."""
+        """Omit the token, which must not be logged."""
         return f"ModelSpec(revision={self.revision!r}, source={self.source!r})"
 
     @property
     def needs_reload(self) -> tuple[object, ...]:
-        """What an engine was started with: where it differs, another must take its place.
+        """The parts of the spec for which an engine must be restarted if they change.
 
-        Not the token: files that were fetched with another one are the same.
+        The token is not one: files fetched with another token are the same.
         """
         return (self.source, self.model_revision, sorted(self.runtime.items()), self.minimum_kv)
 
 
 def decode_spec(data: bytes | Mapping[str, Any]) -> ModelSpec:
-    """From JSON. Raises UsageError that says which field is wrong, and how it should be."""
+    """Parse a spec from JSON. Raises UsageError that says which field is wrong, and what it should be."""
     try:
         if isinstance(data, bytes):
             spec = msgspec.json.decode(data, type=ModelSpec)
         else:
             spec = msgspec.convert(data, ModelSpec)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise UsageError(f"the spec of the model is wrong: {error}") from error
+        raise UsageError(f"the spec of the model is invalid: {error}") from error
     check_spec(spec)
     return spec
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Raises UsageError for values that no model can have."""
+    """Raise UsageError for invalid values."""
     for field, text in (("revision", spec.revision), ("source", spec.source)):
         if not 0 < len(text) <= LONGEST_TEXT:
             raise UsageError(f"{field} must be a text of 1 to {LONGEST_TEXT} characters")
@@ -115,55 +115,55 @@ def check_spec(spec: ModelSpec) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Raises UsageError for one that is out of bounds."""
+    """Raise UsageError for a weight out of bounds."""
     if not (math.isfinite(weight) and LEAST_WEIGHT <= weight <= MOST_WEIGHT):
         raise UsageError(f"weight must be from {LEAST_WEIGHT} to {MOST_WEIGHT:g}, not {weight}")
 
 
 def check_priority(priority: int) -> None:
-    """Raises UsageError for one that is out of bounds."""
+    """Raise UsageError for a priority out of bounds."""
     if abs(priority) > MOST_PRIORITY:
         raise UsageError(f"priority must be from {-MOST_PRIORITY} to {MOST_PRIORITY}, not {priority}")
 
 
 def least_kv(spec: ModelSpec) -> int | None:
-    """Bytes of the least KV cache that the spec asks for; None where the model's own least is enough."""
+    """Return the bytes of the spec's minimum KV cache; None: the model's own minimum."""
     text = spec.minimum_kv
     if text is None or isinstance(text, int):
         if text is not None and text <= 0:
             raise UsageError(f"minimumKv must be more than 0, not {text}")
         return text
     if is_share(text):
-        raise UsageError(f"minimumKv is an amount such as 512Mi, and not a share ({text})")
+        raise UsageError(f"minimumKv must be an amount such as 512Mi, not a share ({text})")
     return parse_size(text, 0)
 
 
 def access_of(name: ModelName, spec: ModelSpec) -> Access | None:
-    """What its files are fetched with."""
+    """Return the credentials for fetching the model's files."""
     from plimsoll_runtime.weights.sources.hub import Access
 
     return None if spec.token is None else Access(name.namespace, spec.token)
 
 
 def served_names(name: ModelName, spec: ModelSpec) -> tuple[str, ...]:
-    """What requests may call it."""
+    """Return the names by which requests ask for the model."""
     return spec.served_names or (name.name,)
 
 
 @cache
 def engine_fields() -> Mapping[str, str]:
-    """The fields of `runtime` that configure the engine, each with its name in `EngineConfig`."""
+    """Return the fields of `runtime` that configure the engine, each with its name in `EngineConfig`."""
     return {option.camel: option.name for option in options_of(EngineConfig, "host API")}
 
 
 @cache
 def server_fields() -> frozenset[str]:
-    """Fields of `runtime` that are the server's business and not the engine's."""
+    """Return the fields of `runtime` that configure the server and not the engine."""
     return frozenset({"drainSeconds", *(option.camel for option in options_of(ServingOptions))})
 
 
 def engine_config(spec: ModelSpec) -> EngineConfig:
-    """The engine's options. Raises UsageError for those that there are not, or that cannot be."""
+    """Return the engine's options. Raises UsageError for unknown or invalid ones."""
     fields, known = engine_fields(), engine_fields().keys() | server_fields()
     if unknown := sorted(spec.runtime.keys() - known):
         raise UsageError(f"runtime has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
@@ -171,7 +171,7 @@ def engine_config(spec: ModelSpec) -> EngineConfig:
     try:
         config = msgspec.convert({**values, "model": spec.source, "revision": spec.model_revision}, EngineConfig)
     except msgspec.ValidationError as error:
-        raise UsageError(f"runtime is wrong: {error}") from error
+        raise UsageError(f"runtime is invalid: {error}") from error
     if config.threads is not None and config.threads > MOST_THREADS:
         raise UsageError(f"runtime.threads must be at most {MOST_THREADS}, not {config.threads}")
     return config

@@ -1,6 +1,5 @@
 """The shared state of a host's parts: models, ledgers, clock, tasks, the loss of the device, and the `Replanner`
-protocol.
-"""
+protocol."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from plimsoll_runtime.residency.states import HOLDS_DEVICE, State
 
 
 class Loss:
-    """Of a host's device; `error` is None as long as there is none."""
+    """The loss of a host's device; `error` is None while it works."""
 
     def __init__(self) -> None:
         self.error: DeviceLostError | None = None
         self._came = asyncio.Event()
 
     def tell(self, error: DeviceLostError) -> bool:
-        """It is lost; whether that is news. Only the first reason counts."""
+        """Record the loss, and return whether it is the first. Later errors are ignored."""
         if self.error is not None:
             return False
         self.error = error
@@ -38,7 +37,7 @@ class Loss:
         return True
 
     async def wait(self) -> None:
-        """Return once the device is lost."""
+        """Return when the device is lost."""
         await self._came.wait()
 
 
@@ -53,14 +52,14 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin something."""
+        """Start a task."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def cancel(self) -> None:
-        """Cancel all of them, and what they begin while they end; return once nothing is under way."""
+        """Cancel all tasks, including those that they start while they end; return when none is left."""
         while self._tasks:
             for task in self._tasks:
                 task.cancel()
@@ -74,11 +73,10 @@ class Tasks:
 
 @dataclass(slots=True, eq=False)
 class HostState:
-    """`clock` is that of retention values, `elastic` whether KV caches can shrink and grow.
+    """The state of a host. `clock`: that of retention values. `elastic`: whether KV caches can resize.
 
-    `closing`: nothing is begun any more, for the host ends or has lost its device.
-
-    Everything in it changes between two awaits, never across one.
+    `closing`: nothing new is started, because the host ends or has lost its device. All state changes between two
+    awaits, never across one.
     """
 
     engines: Engines
@@ -97,11 +95,11 @@ class HostState:
 
     @property
     def now(self) -> float:
-        """The loop's time."""
+        """The event loop's time."""
         return self.loop.time()
 
     def view(self, *, relieve: bool = False) -> HostView:
-        """What a plan is made of."""
+        """Return the input of a plan."""
         device, grants, now = self.memory.device, self.memory.device.grants, self.now
         found = (model for model in self.models.values() if model.found is not None)
         return HostView(
@@ -117,20 +115,20 @@ class HostState:
         )
 
     def model(self, name: ModelName) -> Model:
-        """One that is placed here. Raises NotPlaced."""
+        """Return a placed model. Raises NotPlaced."""
         model = self.models.get(name)
         if model is None or model.leaving:
             raise NotPlaced(f"{name} is not placed on this host")
         return model
 
     def entry(self, model: Model) -> ModelReport:
-        """What a report says of a model."""
+        """Return the report of a model."""
         return model.report(self.memory.device.grants.get(model.name), self.now, self.journal.wall())
 
     def changed(self, model: Model) -> None:
-        """A state is another: operations may have come to their end, and others want to know.
+        """Record a change of a model's state, and end operations that wanted this state.
 
-        While another spec is to take the place of this one, states are those of what goes: no operation is about them.
+        While a new spec waits to replace the current one, states belong to the old spec and end no operation.
         """
         self.journal.note()
         if model.next_spec is not None:
@@ -141,7 +139,7 @@ class HostState:
         model.operations = [(operation, goals) for operation, goals in model.operations if not operation.done]
 
     def check_integrity(self) -> None:
-        """Raises AssertionError or LedgerError where records contradict each other."""
+        """Raise AssertionError or LedgerError if records contradict each other."""
         self.memory.check_integrity()
         assert self.memory.device.grants.keys() | self.memory.sleepers.images.keys() <= self.models.keys()
         for model in self.models.values():
@@ -157,7 +155,7 @@ class HostState:
         if self.memory.shared:
             assert (name in images) is (model.state is State.IN_HOST), name
         else:
-            # One that wakes has paid for its image a moment before there is one.
+            # A waking model's image is in the ledger a moment before it exists.
             assert model.image is None or name in images, name
             assert model.image is not None or name not in images or model.state is State.WAKING, name
         if model.state is State.RESIDENT and model.resident is not None and len(model.waiters):
@@ -165,13 +163,13 @@ class HostState:
 
 
 class Replanner(Protocol):
-    """All of it is level-triggered: to ask once more does no harm."""
+    """Triggers planning. Calls are level-triggered: repeating one does no harm."""
 
     def advance(self, model: Model) -> None:
-        """Bring a model on towards what operations want of it."""
+        """Take the next step towards the state that operations want."""
 
     def kick(self) -> None:
-        """Plan anew soon."""
+        """Plan again soon."""
 
     def replan(self) -> None:
-        """Plan anew at once, and do as the plan says."""
+        """Plan again immediately, and execute the plan."""

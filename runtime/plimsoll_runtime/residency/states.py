@@ -1,4 +1,4 @@
-"""Where a model is on its way between disk and device, and which ways there are."""
+"""The states of a model between disk and device, and the allowed transitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The value is what a report says. Asleep is IN_HOST (an image, no process) or ON_DISK (files only)."""
+    """The value is used in reports. Asleep is IN_HOST (an image, no process) or ON_DISK (files only)."""
 
     ABSENT = "Absent"
     FETCHING = "Fetching"
@@ -18,7 +18,7 @@ class State(StrEnum):
 
 
 class Level(StrEnum):
-    """How far a model is to be brought, or put to sleep."""
+    """A sleep level, to which a model is brought or put to sleep."""
 
     RESIDENT = "Resident"
     IN_HOST = "InHost"
@@ -34,19 +34,19 @@ _NEXT: dict[State, frozenset[State]] = {
     State.FETCHING: frozenset({State.ON_DISK, State.ABSENT}),
     State.ON_DISK: frozenset({State.WAKING, State.ABSENT}),
     State.WAKING: frozenset({State.RESIDENT, State.IN_HOST, State.ON_DISK}),
-    # An engine that dies takes its model straight from Resident to where its weights still are.
+    # An engine that dies takes its model straight from Resident to the level of its weights.
     State.RESIDENT: frozenset({State.DRAINING, State.IN_HOST, State.ON_DISK}),
-    # Who was to make room, and need not after all, goes on.
+    # A draining model resumes if its memory is not needed after all.
     State.DRAINING: frozenset({State.RESIDENT, State.IN_HOST, State.ON_DISK}),
     State.IN_HOST: frozenset({State.WAKING, State.ON_DISK}),
 }
 
 
 class TransitionError(RuntimeError):
-    """A state was to follow another that it cannot follow: a fault of the host's own."""
+    """An invalid state transition: a bug of the host."""
 
 
 def check_transition(before: State, after: State) -> None:
-    """Raises TransitionError unless a model may go from one state to the other."""
+    """Raise TransitionError unless a model may change from one state to the other."""
     if after not in _NEXT[before]:
-        raise TransitionError(f"a model that is {before} cannot become {after}")
+        raise TransitionError(f"a model cannot change from {before} to {after}")

@@ -1,4 +1,4 @@
-"""Requests that wait for their model to wake: bounded in number, bytes and time."""
+"""Requests that wait for their model to wake, limited in number, bytes and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_runtime.residency.sizes import size_text
 
 
 class Waiter:
-    """One request. `future` gets the resident model, which counts it as in flight from then on, or an error."""
+    """One waiting request. `future` gets the resident model, which then counts it in flight, or an error."""
 
     def __init__(self, since: float, size: int) -> None:
         self.since = since
@@ -21,7 +21,7 @@ class Waiter:
 
 
 class Bounds:
-    """What all queues of a host hold together."""
+    """The limits of all wake queues of a host together."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -30,26 +30,31 @@ class Bounds:
         self.size = 0
 
     def enter(self, size: int, retry_after: float) -> None:
-        """Count one in. Raises Refused where there is no room for it."""
+        """Count a request. Raises Refused if a limit is reached."""
         if self.count >= self._most:
-            raise Refused("too_many_waiting", f"{self.count} requests wait for models to wake already", retry_after)
+            raise Refused(
+                "too_many_waiting",
+                f"{self.count} requests already wait for models to wake, the limit (--max-held)",
+                retry_after,
+            )
         if self.size + size > self._most_bytes:
             raise Refused(
                 "too_many_waiting",
-                f"requests of {size_text(self.size)} wait for models to wake already; this one has {size_text(size)}",
+                f"requests of {size_text(self.size)} already wait for models to wake; this one has {size_text(size)} "
+                f"and the limit is {size_text(self._most_bytes)} (--max-held-bytes)",
                 retry_after,
             )
         self.count += 1
         self.size += size
 
     def leave(self, size: int) -> None:
-        """Count one out."""
+        """Remove a request from the count."""
         self.count -= 1
         self.size -= size
 
 
 class Waiters:
-    """Those of one model, in the order in which they came."""
+    """The waiting requests of one model, in order of arrival."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -60,24 +65,24 @@ class Waiters:
 
     @property
     def since(self) -> float | None:
-        """When the first of them came; None where nobody waits."""
+        """Arrival of the first request; None if none waits."""
         return self._queue[0].since if self._queue else None
 
     def add(self, now: float, size: int, retry_after: float) -> Waiter:
-        """One more. Raises Refused where too many wait."""
+        """Add a request. Raises Refused if too many wait."""
         self._bounds.enter(size, retry_after)
         waiter = Waiter(now, size)
         self._queue.append(waiter)
         return waiter
 
     def give_up(self, waiter: Waiter) -> None:
-        """It waits no longer; one that was let in or refused has left before."""
+        """Remove a request, unless it was started or refused before."""
         if waiter in self._queue:
             self._queue.remove(waiter)
             self._bounds.leave(waiter.size)
 
     def let_in(self, resident: Resident, now: float) -> list[float]:
-        """All of them; how many seconds each has waited."""
+        """Start all requests; return the seconds that each has waited."""
         waited = []
         while self._queue:
             waiter = self._leave()
@@ -88,7 +93,7 @@ class Waiters:
         return waited
 
     def refuse(self, error: PlimsollError) -> int:
-        """Tell all of them why not; how many."""
+        """Refuse all requests with an error; return their number."""
         count = len(self._queue)
         while self._queue:
             waiter = self._leave()

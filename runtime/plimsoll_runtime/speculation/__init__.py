@@ -1,1 +1,1 @@
-"""The place of drafters. Empty: see docs/design/20261127-ten-changes.md."""
+"""Reserved for drafters; empty. See docs/design/20261127-ten-changes.md."""

@@ -72,7 +72,7 @@ def without_torch(*arguments: str, **environment: str) -> subprocess.CompletedPr
     [
         ({"architectures": ["FooForCausalLM"], "model_type": "foo"}, (), 4, "have its model_type foo"),
         ({**LLAMA, "quantization_config": {"quant_method": "gptq"}}, (), 4, "gptq is not supported"),
-        (LLAMA, ("--max-model-len", "9000"), 2, "beyond the model's limit of 4096 tokens"),
+        (LLAMA, ("--max-model-len", "9000"), 2, "exceeds the model's limit of 4096 tokens"),
         (LLAMA, ("--task", "score"), 2, "--task score"),
     ],
 )

@@ -63,7 +63,9 @@ def test_what_gives_vectors_or_is_not_our_program_has_none(folder: Path) -> None
 
 def test_a_share_is_of_what_nobody_has_granted(folder: Path) -> None:
     outline = program_of(describe(resolve(str(folder)).config))
-    with pytest.raises(UsageError, match=r"--graph-memory 10% is a share of what is free, and memory is granted"):
+    with pytest.raises(
+        UsageError, match=r"--graph-memory 10% is a share of free memory, but this engine gets granted memory"
+    ):
         graph_bytes(config_of(folder, graph_memory="10%"), outline, GPU)
 
 

@@ -73,7 +73,7 @@ def test_called_off_it_ends_and_keeps_what_is_whole(hub: Hub, tmp_path: Path) ->
     assert fetch.anonymous > 2**20
     fetch.call_off()
     fetching.end()
-    assert str(fetching.error) == "the fetch of hf://org/model was called off"
+    assert str(fetching.error) == "the fetch of hf://org/model was cancelled"
     assert hub.hung_up.wait(SECONDS)
     assert fetch.anonymous == 0
     assert WEIGHTS[:3] not in kept(tmp_path), "no other fetch would go on with it"
@@ -94,7 +94,7 @@ def test_one_that_does_not_end_is_killed(hub: Hub, monkeypatch: pytest.MonkeyPat
     os.kill(fetch._process.pid, signal.SIGSTOP)
     fetch.call_off()
     fetching.end()
-    assert "called off" in str(fetching.error)
+    assert "cancelled" in str(fetching.error)
 
 
 def test_one_that_is_killed_says_so(hub: Hub) -> None:
@@ -105,12 +105,12 @@ def test_one_that_is_killed_says_so(hub: Hub) -> None:
     assert fetch._process is not None
     os.kill(fetch._process.pid, signal.SIGKILL)
     fetching.end()
-    assert "hf://org/model cannot be fetched: the process that fetches it was killed by signal 9" in str(fetching.error)
+    assert "cannot fetch hf://org/model: the fetching process was killed by signal 9" in str(fetching.error)
 
 
 def test_called_off_before_it_begins_it_starts_no_process(hub: Hub) -> None:
     fetch = HubFetch()
     fetch.call_off()
-    with pytest.raises(SourceError, match="called off"):
+    with pytest.raises(SourceError, match="cancelled"):
         fetch("org/model", None, None)
     assert hub.asked == []

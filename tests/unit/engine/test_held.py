@@ -88,7 +88,7 @@ def test_an_id_is_used_once(core: EngineCore, compiler: SlowCompiler) -> None:
     core.add(request("held", [7, 8], max_tokens=2))
     compiler.asked[Constraint.regex("a*")].set_result(None)
     told = [o.error for o in steps(core, 1) if o.error]
-    assert told == ["request id 'held' is in use; every request needs an id of its own"]
+    assert told == ["request id 'held' is in use; give every request a unique id"]
 
 
 def test_a_deadline_that_passes_meanwhile(core: EngineCore, compiler: SlowCompiler) -> None:

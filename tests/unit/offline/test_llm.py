@@ -35,7 +35,7 @@ def params(**urgency: Any) -> SamplingParams:
 def test_a_missed_deadline_leaves_the_other_answers_alone(llm: LLM) -> None:
     results = llm.generate([[1, 2], [3, 4], [5, 6]], [params(), params(deadline=1e-9), params(deadline=3600)])
     ended = [(r.outputs[0].finish_reason, len(r.outputs[0].token_ids)) for r in results]
-    assert "its deadline of 1e-09 s passed" in str(results[1].outputs[0].error)
+    assert "the deadline of 1e-09 s passed" in str(results[1].outputs[0].error)
     assert ended == [("length", 4), ("deadline", 0), ("length", 4)]
     assert llm.stats.expired == 1
 

@@ -212,7 +212,7 @@ def test_a_lost_device_takes_the_host_with_it() -> None:
             await host.lost()
             assert str(host.loss) == "the GPU is lost"
             assert host.report().device.findings == ("a slice", "the GPU is lost")
-            with pytest.raises(Refused, match="the device has failed, and the server is about to end: the GPU") as late:
+            with pytest.raises(Refused, match="the device has failed and the server is stopping: the GPU") as late:
                 await waiting
             assert late.value.code == "device_lost"
             with pytest.raises(Refused) as later:
@@ -318,7 +318,7 @@ def test_a_load_that_hangs_is_ended() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A)
         engines.behaviours[A].hangs = {"start"}
-        with pytest.raises(Refused, match="did not answer within 30 s"):
+        with pytest.raises(Refused, match="was not ready within 30 s"):
             await use(host, A)
         assert not engines.starting
         assert host.report().device.used == 0
@@ -355,7 +355,7 @@ def test_waiting_is_bounded_in_number_and_bytes_and_cancelled_waits_count_for_no
         assert full.value.code == "too_many_waiting"
         waiting.append(asyncio.create_task(ask(0)))
         await asyncio.sleep(0)
-        with pytest.raises(Refused, match="3 requests wait for models to wake already") as full:
+        with pytest.raises(Refused, match="3 requests already wait for models to wake") as full:
             await ask(0)
         assert full.value.code == "too_many_waiting"
         for task in waiting:
@@ -378,7 +378,7 @@ def test_a_load_begins_only_when_the_memory_is_really_free() -> None:
         assert await request == pytest.approx(15.0, abs=0.3)
         engines.taken_by_others = 9
         await placed(host, B)
-        with pytest.raises(Refused, match="something that the host does not know of takes the rest"):
+        with pytest.raises(Refused, match="something outside of the host uses the rest"):
             await use(host, B)
 
     on_a_host(test)
@@ -392,7 +392,7 @@ def test_a_model_that_turns_out_larger_than_the_line_is_ended() -> None:
         assert entry(host, A).workspace == 2
         engines.behaviours[B].grows = 9
         await placed(host, B)
-        with pytest.raises(Refused, match="it takes more than was predicted"):
+        with pytest.raises(Refused, match="it needs more memory than predicted"):
             await use(host, B)
         assert len(engines.alive) == 1
 
@@ -460,11 +460,11 @@ def test_an_operation_has_one_effect_and_one_answer() -> None:
         again = host.place(A, SPEC, Level.RESIDENT, "one")
         assert again.done
         assert host.sequence == sequence
-        with pytest.raises(OperationConflict, match="'one' was something else before"):
+        with pytest.raises(OperationConflict, match="'one' was used for another change"):
             host.place(A, SPEC, Level.ON_DISK, "one")
         with pytest.raises(OperationConflict):
             host.remove(A, "one")
-        with pytest.raises(UsageError, match="operation must be a text"):
+        with pytest.raises(UsageError, match="operation must be an id"):
             host.wake(A, "")
         host.remove(A, "two")
         gone = await host.settled("two", 60)

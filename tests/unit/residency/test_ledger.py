@@ -116,7 +116,7 @@ TestBooks.settings = settings(max_examples=60, stateful_step_count=30, deadline=
 
 def test_a_refusal_has_the_numbers() -> None:
     ledger = DeviceLedger(2 * 2**30, 2**30)
-    with pytest.raises(LedgerError, match=r"team/a was to have 1\.50 GiB more, but 1\.00 GiB of 1\.00 GiB are free"):
+    with pytest.raises(LedgerError, match=r"cannot grant 1\.50 GiB more to team/a: 1\.00 GiB of 1\.00 GiB are free"):
         ledger.grant(NAMES[0], Grant(2**30, 2**29, 0))
 
 

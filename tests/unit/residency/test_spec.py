@@ -59,12 +59,12 @@ def test_another_token_is_no_reason_to_load_anew() -> None:
         ({"servedNames": [""]}, "servedNames must be"),
         ({"runtime": {"kvMemry": 1}}, "runtime has no kvMemry; it has attentionBackend, "),
         ({"runtime": {"model": "x"}}, "runtime has no model"),
-        ({"runtime": {"maxModelLen": "x"}}, "runtime is wrong: Expected `int | null`"),
+        ({"runtime": {"maxModelLen": "x"}}, "runtime is invalid: Expected `int | null`"),
         ({"runtime": {"threads": 1025}}, "runtime.threads must be at most 1024, not 1025"),
         ({"runtime": {"threads": 0}}, "threads must be at least 1, not 0"),
         ({"runtime": {"maxModelLen": 1}}, "max_model_len must be at least 2"),
         ({"minimumKv": 0}, "minimumKv must be more than 0"),
-        ({"minimumKv": "10%"}, "and not a share"),
+        ({"minimumKv": "10%"}, ", not a share"),
         ({"minimumKv": "lots"}, "'lots' is not an amount of memory"),
     ],
 )
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
 
 
 def test_what_is_no_json_is_named() -> None:
-    with pytest.raises(UsageError, match="the spec of the model is wrong"):
+    with pytest.raises(UsageError, match="the spec of the model is invalid"):
         decode_spec(b"{")
 
 

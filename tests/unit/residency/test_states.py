@@ -26,7 +26,7 @@ def test_transitions(before: State, after: State) -> None:
     if (before, after) in LEGAL | {(State.WAKING, State.IN_HOST), (State.DRAINING, State.ON_DISK)}:
         check_transition(before, after)
     else:
-        with pytest.raises(TransitionError, match=f"{before} cannot become {after}"):
+        with pytest.raises(TransitionError, match=f"cannot change from {before} to {after}"):
             check_transition(before, after)
 
 
@@ -39,5 +39,5 @@ def test_names() -> None:
     "text", ["", "team", "/qwen", "team/", "Team/qwen", "team/qwen/x", "team/-x", "t/" + "x" * 254, "t/ä"]
 )
 def test_what_is_no_name(text: str) -> None:
-    with pytest.raises(UsageError, match="is none: use up to 253"):
+    with pytest.raises(UsageError, match="is invalid; use up to 253"):
         ModelName.parse(text)

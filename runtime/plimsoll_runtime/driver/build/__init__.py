@@ -1,1 +1,1 @@
-"""An engine is built in stages: facts, loading, memory plan, assembly, warm-up."""
+"""Builds an engine in stages: model facts, loading, memory plan, assembly, warm-up."""

@@ -1,4 +1,4 @@
-"""The third stage of an engine: its parts. A named stage makes each of them from parts of earlier stages."""
+"""The third stage of building an engine: its parts. Each named stage makes one part from those of earlier stages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.structured.matcher import Grammars
 
 Stages = Mapping[str, Callable[..., object]]
-"""The function or class that makes each part, by the part's name. Its parameters are the names of parts it needs."""
+"""The function or class that makes each part, by the part's name. Its parameters are the names of the parts it
+needs."""
 
 
 def no_capturing() -> parts.CaptureGraphs:
-    """Captures nothing: every step is launched kernel by kernel."""
+    """Return a function that captures no graphs: every step is launched kernel by kernel."""
     return lambda bounds, progress: None
 
 
 def no_step_graphs() -> GraphsOf:
-    """Makes no graphs of steps on any backend, so that none of their buffers is allocated."""
+    """Return a function that makes no step graphs for any backend, so that none of their buffers is allocated."""
     return lambda backend: NO_GRAPHS
 
 
@@ -70,23 +71,23 @@ GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graph
 
 
 class Probe(Protocol):
-    """Looks into an engine that is built to be profiled. It gets parts as they are made, and returns their replacement:
-    the same part, or a wrapper.
-    """
+    """Observes an engine that is built for profiling. Each method gets a part and returns the part to use: the same
+    one, or a wrapper."""
 
     timeline: Timeline
 
     def watch_decoder(self, decoder: Decoder) -> Decoder:
-        """Before anything is computed."""
+        """Called before anything is computed."""
 
     def watch_runner(self, runner: Runner) -> Runner:
-        """After the warm-up, before the first request."""
+        """Called after the warm-up, before the first request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The parts of an engine that its builder and its warm-up use. `timeline` is that of the thread that runs steps,
-    another one than `engine_timeline` if steps overlap with their planning.
+    """The parts of an engine that its builder and its warm-up use.
+
+    `timeline` belongs to the thread that runs steps. It differs from `engine_timeline` if steps overlap with planning.
     """
 
     cache: KvCache
@@ -101,7 +102,7 @@ class Assembled:
 
 
 def stages_of(config: EngineConfig, model: Model, probe: Probe | None) -> Stages:
-    """The stages of an engine for a model. A probe looks into each op, which a graph hides."""
+    """Return the stages for a model. With a probe there are no CUDA graphs, because a graph hides its ops."""
     if model.pooling is not None:
         return POOLING
     if model.device.type == "cpu":
@@ -110,15 +111,15 @@ def stages_of(config: EngineConfig, model: Model, probe: Probe | None) -> Stages
 
 
 def run_stages(stages: Stages, given: Mapping[str, object]) -> dict[str, Any]:
-    """Run stages in order. Returns all parts by name, those `given` included.
+    """Run stages in order. Return all parts by name, including those `given`.
 
-    Raises ValueError for a stage that needs a part which neither is given nor comes from a stage before it.
+    Raises ValueError for a stage that needs a part which is neither given nor made by an earlier stage.
     """
     made = dict(given)
     for name, make in stages.items():
         needs = inspect.signature(make).parameters
         if missing := [need for need in needs if need not in made]:
-            raise ValueError(f"the stage {name!r} needs {', '.join(missing)}: add a stage that makes it before")
+            raise ValueError(f"the stage {name!r} needs {', '.join(missing)}; add an earlier stage that makes it")
         made[name] = make(**{need: made[need] for need in needs})
     return made
 

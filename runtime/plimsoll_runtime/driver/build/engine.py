@@ -1,4 +1,4 @@
-"""Builds an engine in stages: what is loaded, what memory it gets, its parts, and a first step."""
+"""Builds an engine in stages: load the model, plan the memory, assemble the parts, warm up."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def build_engine(
     image: Image | None = None,
     grant: Grant | None = None,
 ) -> EngineCore:
-    """Load a model and make it ready to step; `probe` may look into it.
+    """Load a model and return an engine that is ready to step; `probe` may observe it.
 
-    An `image` that is empty is filled with its weights; from one that is filled the model wakes, and no file is read.
-    With a `grant` the engine takes that, whatever is free.
-    Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError (see `errors`), with what to do.
+    An empty `image` is filled with the weights. From a filled image the model wakes, and no weight file is read. With a
+    `grant` the engine takes that memory, however much is free. Raises SourceError, ModelError, MemoryLimitError,
+    UsageError or DeviceLostError (see `errors`), with what to do.
     """
     overhead = private_bytes()
     device = choose(config.device)
@@ -57,9 +57,10 @@ def build_engine(
         prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress)
     fused = budget.backends[0].fused
     if fused:
-        if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
+        # `speed` takes tens of milliseconds, and only the log needs it.
+        if not loaded.woken and logger.isEnabledFor(logging.INFO):
             logger.info("CPU kernels: %s", speed(loaded.model.dtype))
-        # Last of all: where there is no engine after all, the process has its threads.
+        # This comes last: if building the engine fails, the process keeps its own threads.
         threads = take_over()
     info = _info(config, loaded, budget, assembled, image_bytes=0 if image is None else image.size, overhead=overhead)
     own = OwnThreads(assembled.runner, threads)
@@ -127,7 +128,7 @@ def _info(
     )
     if info.snapshots:
         logger.info(
-            "%s: %d snapshots of its recurrent states, %.2f GiB of the workspace",
+            "%s: %d state snapshots of recurrent layers use %.2f GiB of the workspace",
             info.model,
             info.snapshots,
             info.snapshot_bytes / 2**30,

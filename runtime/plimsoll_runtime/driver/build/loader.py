@@ -1,6 +1,5 @@
-"""The first stage of an engine: its model and decoder, from files, by way of an empty image if there is one, or from an
-image that is filled.
-"""
+"""The first stage of building an engine: load its model and decoder from files (and fill an empty image), or wake it
+from a filled image."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model that can compute. `weight_bytes`: of the device's memory. `woken`: from an image, so somebody waits.
+    """A loaded model. `weight_bytes`: of device memory. `woken`: whether it came from an image.
 
-    `findings`: what there is to say of the device, where it was looked at.
+    `findings`: messages about the device, empty if it was not inspected.
     """
 
     model: Model
@@ -45,7 +44,7 @@ class LoadedModel:
 def load_model(
     config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
 ) -> LoadedModel:
-    """Read the weights, or take them from a filled image. Before it reads, the log tells what is amiss with GPUs.
+    """Read the weights, or take them from a filled image. Before reading, log problems of the GPUs.
 
     Raises SourceError, ModelError, MemoryLimitError, UsageError.
     """
@@ -54,7 +53,7 @@ def load_model(
         model = from_image(config, header.facts, device)
         _check_weights(model, _weights_of(model, image), grant)
         return LoadedModel(model, wake(model, image, header), _weights_of(model, image), woken=True)
-    # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
+    # Not in a wake, which a request waits for: while other engines hold GPU memory, nvidia-smi takes a second.
     found = () if config.device == "cpu" else log_findings()
     files = find_files(config, progress)
     model = from_files(config, files, device)
@@ -65,20 +64,20 @@ def load_model(
 
 
 def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:
-    """Take the weights from a filled image, whose pages are pinned while a GPU copies them (by CUDA's own `registry`).
+    """Take the weights from a filled image. For a GPU its pages are pinned during the copy (by CUDA's own `registry`).
 
-    Raises ModelError where it does not hold what the model needs.
+    Raises ModelError if the image does not have what the model needs.
     """
     began = time.perf_counter()
     arena = FilledArena(image, header)
     with _copied(arena, model.device, registry):
         decoder = wake_decoder(model.outline, model.dtype, arena, device=model.device, fused=model.fused)
-    logger.info("woken from an image of %.2f GiB in %.3f s", header.nbytes / 2**30, time.perf_counter() - began)
+    logger.info("woke from an image of %.2f GiB in %.3f s", header.nbytes / 2**30, time.perf_counter() - began)
     return decoder
 
 
 def _read(config: EngineConfig, model: Model, files: ModelFiles, image: Image | None, progress: Progress) -> Decoder:
-    """Read the weights; with an image they lie there, and it is sealed once they do. Raises as `load_decoder` does."""
+    """Read the weights. With an image, store them in it, then seal it. Raises the errors of `load_decoder`."""
     device, fused = model.device, model.fused
     if image is None:
         return load_decoder(files, model.outline, model.dtype, device=device, progress=progress, fused=fused)
@@ -87,7 +86,7 @@ def _read(config: EngineConfig, model: Model, files: ModelFiles, image: Image | 
         files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
     )
     header = arena.finish(facts_of(config, model, files))
-    logger.info("%s: its weights lie in an image of %.2f GiB", config.model, header.nbytes / 2**30)
+    logger.info("%s: stored the weights in an image of %.2f GiB", config.model, header.nbytes / 2**30)
     return decoder
 
 
@@ -98,14 +97,14 @@ def _copied(arena: FilledArena, device: torch.device, registry: HostRegistry | N
 
 
 def _weights_of(model: Model, image: Image | None) -> int:
-    """Bytes of the device's memory that the weights take, or by what is known before a load will take at most."""
+    """Return the bytes of device memory that the weights take; before a load, an upper bound."""
     if image is None:
         return model.outline.weight_bytes(model.dtype)
     return model.beside_image + (image.size if model.device.type == "cpu" else 0)
 
 
 def _check_weights(model: Model, weights: int, grant: Grant | None) -> None:
-    """Raises MemoryLimitError where the weights cannot have what they need."""
+    """Raise MemoryLimitError if the weights do not fit into the grant or the free memory."""
     if grant is not None:
         grant.check_weights(weights)
     elif model.files is not None:

@@ -1,4 +1,4 @@
-"""The second stage of an engine: what it takes of the device's memory beside its weights."""
+"""The second stage of building an engine: divides the device memory that the weights leave."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the KV cache gets, bytes that the largest step takes, and the backends but those that have failed at it.
+    """The memory plan: size of the KV cache, bytes of the workspace, and the attention backends that passed the largest
+    step.
 
-    `groups`: the layers that share tables of the cache. `graphs`: bytes of the workspace that graphs may take.
+    `groups`: the layers that share block tables. `graphs`: bytes of the workspace for CUDA graphs.
     """
 
     kv: KvBudget
@@ -45,26 +46,26 @@ class Budget:
 
 
 def check_grant(config: EngineConfig, grant: Grant | None) -> None:
-    """Raises UsageError for options that say themselves what to take, where somebody else says it."""
+    """Raise UsageError or MemoryLimitError for memory options that contradict a grant."""
     if grant is None:
         return
     if config.kv_disk is not None or config.kv_host_memory is not None:
-        raise UsageError("--kv-disk and --kv-host-memory take memory that no grant counts: leave them away")
+        raise UsageError("--kv-disk and --kv-host-memory take memory outside of the grant; omit them")
     if config.kv_memory is None:
         return
     if is_share(config.kv_memory):
         raise UsageError(
-            f"--kv-memory {config.kv_memory} is a share of what is free, and memory is granted: give bytes"
+            f"--kv-memory {config.kv_memory} is a share of free memory, but this engine gets granted memory; give bytes"
         )
     wanted = parse_size(config.kv_memory, grant.least)
     if wanted > grant.least:
         raise MemoryLimitError(
-            f"--kv-memory {config.kv_memory} is {wanted} bytes, and {grant.least} are granted for good"
+            f"--kv-memory {config.kv_memory} is {wanted} bytes, but the grant guarantees only {grant.least}; lower it"
         )
 
 
 def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:
-    """Divide what is free, or granted. Raises MemoryLimitError, UsageError."""
+    """Divide the free or granted memory. Raises MemoryLimitError, UsageError."""
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
     if not facts.token_bytes(model.dtype.itemsize):
@@ -92,7 +93,7 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) 
 
 
 def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:
-    """The same where nothing is cached: what recurrent layers keep is in the workspace."""
+    """Return the plan of a model without KV cache. States of recurrent layers are part of the workspace."""
     model = loaded.model
     kv = no_kv_cache(config, model.outline.facts)
     workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
@@ -106,15 +107,16 @@ def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | Non
 
 
 def _granted_graphs(config: EngineConfig, model: Model, grant: Grant, workspace: int) -> int:
-    """What graphs may take of a grant, as far as it has that beside the largest step. Raises MemoryLimitError where it
-    has less than the step.
+    """Return the bytes for CUDA graphs that the grant leaves beyond the largest step.
+
+    Raises MemoryLimitError if the grant is smaller than the largest step.
     """
     grant.check_workspace(workspace)
     return min(graph_bytes(config, model.outline, model.device), grant.workspace - workspace)
 
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
-    """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
+    """Return the bytes of the largest step that the config allows, and the backends that passed it."""
     step = largest_step(config, model.outline.facts, longest)
     if model.device.type == "cpu":
         return on_a_cpu(decoder, step), model.backends

@@ -1,4 +1,4 @@
-"""What an engine is made for, known before it has any weights: from a model's files, or from what an image says."""
+"""The properties of a model that are known before its weights are read, from its files or from an image's header."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 logger = logging.getLogger(__name__)
 
 Backends = Sequence[type[AttentionBackend]]
-"""The one to use, then those that take its place."""
+"""The backend to use, followed by its fallbacks in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.special_tokens.
+    """A model to build an engine for. `files` is None in a wake, which reads none. `eos_token_ids`: see
+    text.special_tokens.
 
-    `described`: the config.json that the outline was made of, as an image keeps it. `pooling`: what it gives in place
-    of tokens, None where it generates. `snapshots`: how many of recurrent states there is room for.
+    `described`: the config.json of the outline, as an image stores it. `pooling`: results of a pooling model; None: it
+    generates tokens. `snapshots`: number of state snapshots.
     """
 
     outline: Outline
@@ -65,11 +66,11 @@ class Model:
 
     @property
     def fused(self) -> bool:
-        """Whether our CPU kernels compute whole steps."""
+        """Whether Plimsoll's CPU kernels compute whole steps."""
         return self.backends[0].fused
 
     def kv_layout(self, config: EngineConfig) -> KvLayout:
-        """How the layers share the KV cache."""
+        """Return how the layers share the KV cache."""
         facts = self.outline.facts
         if facts.own:
             return uniform_layout(config.block_size, facts.token_bytes(self.dtype.itemsize))
@@ -78,7 +79,8 @@ class Model:
 
     @property
     def beside_image(self) -> int:
-        """Bytes of weights that an engine with an image has of its own: torch packs on a CPU, a GPU has a copy."""
+        """Bytes of weights that an engine keeps in addition to its image: torch's packed ones on a CPU, a copy on a
+        GPU."""
         as_they_lie = self.fused or (self.device.type == "cpu" and not self.outline.repacks)
         return 0 if as_they_lie else self.outline.weight_bytes(self.dtype)
 
@@ -91,11 +93,11 @@ def outline_of(
     gguf: bool = False,
     code: Path | None = None,
 ) -> Outline:
-    """What a config.json describes: a program of ours where there is one, else Transformers' code; or as `impl` says.
+    """Return the outline of a config.json: a program if there is one for it, else Transformers code, or as `impl` says.
 
-    Where ours has no answer to a field, theirs may; `gguf`: it reads no such files. `code`: where the model's own code
-    lies, if that may run. What generates nothing has a program of ours or none. Raises ModelError where whose code it
-    is cannot serve it, with the reason.
+    If a program does not support a field, Transformers code is tried (not for `gguf` files, which it cannot read).
+    `code`: folder of the model's own code, if it may run. Pooling models always need a program. Raises ModelError, with
+    the reason, if neither can serve the model.
     """
     task = described.get(TOLD, "generate")
     if task != "generate":
@@ -112,22 +114,25 @@ def outline_of(
 
 
 def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError) -> Outline:
-    """Raises the refusal of our own program, with theirs behind it, where Transformers' code cannot serve it either."""
+    """Return an outline of Transformers code; if that fails too, raise the program's refusal with both reasons."""
     try:
         outline = transformers_outline(described)
     except ModelError as error:
-        raise UnsupportedFieldError(f"{refusal}; nor does Transformers' own code serve it: {error}") from error
-    logger.warning("%s in our program: %s runs on Transformers' own code", refusal, outline.facts.architecture)
+        raise UnsupportedFieldError(f"{refusal}; Transformers code cannot serve it either: {error}") from error
+    logger.warning(
+        "%s in Plimsoll's own implementation; %s runs on Transformers code", refusal, outline.facts.architecture
+    )
     return outline
 
 
 def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Backends:
-    """For a model that has still to be loaded. Raises UsageError for one that cannot be had."""
+    """Return the attention backends of a model that is not loaded yet. Raises UsageError for an unusable choice."""
     return candidates(config.attention_backend, _target(config, outline, device, dtype))
 
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
-    """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
+    """Return the model that files describe. Raises ModelError if it cannot be served, UsageError for unusable
+    options."""
     settled = check_model(config, files, _with_task(config, files))
     files, told, outline = settled.files, settled.config, settled.outline
     ours = _our_kernels_serve(config, outline, device)
@@ -140,7 +145,7 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) ->
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """A model whose statements agree: `config` is its config.json with what it is served for."""
+    """A model without contradictions. `config` is its config.json with the task that it is served for."""
 
     files: ModelFiles
     config: Mapping[str, Any]
@@ -148,9 +153,9 @@ class CheckedModel:
 
 
 def check_model(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> CheckedModel:
-    """Log each contradiction between a model's statements, and follow one of them. `told`: see `CheckedModel.config`.
+    """Log each contradiction in a model's files, and settle it. `told`: see `CheckedModel.config`.
 
-    Raises ModelError for what cannot be served or settled, UsageError for options that cannot be had.
+    Raises ModelError if the model cannot be served or a contradiction not settled, UsageError for unusable options.
     """
     outline = _outlined(config, files, told)
     for warning in contradictions(files, told, outline):
@@ -172,7 +177,7 @@ def _outlined(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) 
 
 
 def _with_task(config: EngineConfig, files: ModelFiles) -> Mapping[str, Any]:
-    """The config of the files, with what the model is served for. Raises ModelError, UsageError."""
+    """Return the config of the files with the task that the model is served for. Raises ModelError, UsageError."""
     task = checked_task(files.config, config.task, gguf=files.format == "gguf")
     return served_as(files.config, task, score_tokens(files) if by_tokens(files.config, task) else ())
 
@@ -183,9 +188,10 @@ def _pooling(described: Mapping[str, Any], outline: Outline) -> PoolingInfo | No
 
 
 def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
-    """Raises ModelError where the image is of another model or another kind than is asked for, or not for this machine.
+    """Return the model of a filled image. Raises ModelError if the image has another model or does not fit this
+    machine.
 
-    From here on this process computes with the kernels that the weights are packed for.
+    After this call, the process computes with the kernels that the weights are packed for.
     """
     for what, found, wanted in (
         ("model", (facts.model, facts.revision), (config.model, config.revision)),
@@ -195,12 +201,12 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         ("config", hashlib.sha256(facts.config).hexdigest(), facts.config_digest),
     ):
         if found != wanted:
-            raise _misfit(f"its {what} is {found}, and {wanted} is asked for")
+            raise _misfit(f"its {what} is {found}, but {wanted} is requested")
     _check_files(facts.files)
     described = json.loads(facts.config)
     loaded_for = described.get(TOLD, "generate")
     if (wanted := task_of(described, config.task)) != loaded_for and config.task != "auto":
-        raise _misfit(f"its task is {loaded_for}, and {wanted} is asked for")
+        raise _misfit(f"its task is {loaded_for}, but {wanted} is requested")
     outline = outline_of(described, config.model_impl, config.max_model_len)
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
@@ -210,7 +216,7 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
 
 
 def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:
-    """What an image of a model's weights says of itself."""
+    """Return the facts that an image stores about a model's weights."""
     found = kernels(model.dtype) if model.fused else None
     return ImageFacts(
         model=config.model,
@@ -229,23 +235,23 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
 
 
 def _target(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Target:
-    unfused = why_not_fused(outline) if isinstance(outline, Program) else "computes no model on Transformers' code"
+    unfused = why_not_fused(outline) if isinstance(outline, Program) else "computes no model of Transformers code"
     facts = outline.facts
     return Target(device, dtype, facts.attention, config.block_size, unfused, facts.whole)
 
 
 def _our_kernels_serve(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
-    """Whether the CPU kernels may take the model in bfloat16."""
+    """Whether the CPU kernels can compute the model in bfloat16."""
     target = _target(config, outline, device, torch.bfloat16)
     return config.attention_backend in ("auto", "cpu") and BACKENDS["cpu"].capabilities.refusal(target) is None
 
 
 def _check_files(stamps: Sequence[FileStamp]) -> None:
-    """Files may be gone: the weights are in the image. Others in their place are another model."""
+    """Raise ModelError if a file has changed. Missing files are accepted, because the weights are in the image."""
     for stamp in stamps:
         path = Path(stamp.path)
         if path.is_file() and _stamp(path) != stamp:
-            raise _misfit(f"{path} has changed since")
+            raise _misfit(f"{path} has changed since the image was made")
 
 
 def _stamp(path: Path) -> FileStamp:
@@ -257,7 +263,7 @@ def _use_kernels(facts: ImageFacts, dtype: torch.dtype) -> None:
     if facts.instructions is None:
         return
     if facts.library != library_path().name:
-        raise _misfit(f"it is packed for the kernels of {facts.library}, and here are those of {library_path().name}")
+        raise _misfit(f"it is packed for the kernels of {facts.library}, but this process has {library_path().name}")
     try:
         choose(dtype, facts.instructions)
     except InstructionsError as error:
@@ -265,14 +271,14 @@ def _use_kernels(facts: ImageFacts, dtype: torch.dtype) -> None:
 
 
 def _backends(config: EngineConfig, facts: ImageFacts, target: Target) -> Backends:
-    """Those that the model was loaded for, unless another is asked for that reads weights as they lie.
+    """Return the backends that the image was made for, or another requested one that reads the same weights.
 
-    Where nothing is cached there is one alone.
+    Without a KV cache there is only one.
     """
     if config.attention_backend != "auto" or not target.shapes:
         backends = candidates(config.attention_backend, target)
         if backends[0].fused != (facts.instructions is not None):
-            raise _misfit(f"it is for the attention backend {facts.backends[0]}, and {backends[0].name} is asked for")
+            raise _misfit(f"it is for the attention backend {facts.backends[0]}, but {backends[0].name} is requested")
         return backends
     first = facts.backends[0]
     if reason := backend_called(first).capabilities.refusal(target):
@@ -281,4 +287,4 @@ def _backends(config: EngineConfig, facts: ImageFacts, target: Target) -> Backen
 
 
 def _misfit(what: str) -> ModelError:
-    return ModelError(f"the image of the model's weights does not fit: {what}; drop it and load the model again")
+    return ModelError(f"the weight image cannot be used: {what}; drop it and load the model again")

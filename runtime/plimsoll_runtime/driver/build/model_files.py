@@ -1,4 +1,4 @@
-"""Finds a model's files, and refuses what its config shows before a byte of its weights is fetched."""
+"""Finds a model's files, and rejects a config that cannot be served before weights are downloaded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from plimsoll_runtime.weights.sources.resolve import cached_config, described, f
 def find_files(
     config: EngineConfig, progress: Progress | None = None, on_transfer: OnTransfer | None = None
 ) -> ModelFiles:
-    """As `resolve` does, without torch. Of a hub's model the config comes first.
+    """Find the files of a model, without importing torch. For a hub model the config is fetched and checked first.
 
-    Raises SourceError, and as loading it would ModelError and UsageError.
+    Raises SourceError, and the ModelError and UsageError that loading the model would raise.
     """
     if not _cached_passes(config) and (found := fetched_config(config.model, config.revision)) is not None:
         _check(config, found)
@@ -36,7 +36,7 @@ def find_files(
 
 
 def check_folder(config: EngineConfig) -> None:
-    """The check alone, where the model is a folder: it takes milliseconds, and no process has to start for it."""
+    """Check the config of a model that is a local folder. This takes milliseconds and needs no process."""
     scheme, _, path = config.model.rpartition("://")
     folder = Path(path).expanduser()
     if scheme in ("", "file") and folder.is_dir():
@@ -45,8 +45,9 @@ def check_folder(config: EngineConfig) -> None:
 
 
 def _cached_passes(config: EngineConfig) -> bool:
-    """Whether the cache has a config that passes: then the hub is asked once, for all files. A newer one may pass, too,
-    where that of the cache does not.
+    """Return whether the cached config passes the checks; then the hub is asked only once, for all files.
+
+    If it does not pass, a newer config on the hub may.
     """
     try:
         found = cached_config(config.model, config.revision)

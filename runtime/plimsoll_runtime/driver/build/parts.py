@@ -1,4 +1,4 @@
-"""Parts of engines on all devices. The parameters of each function are the names of the parts that it needs."""
+"""Functions that make parts of engines. The parameters of each function are the names of the parts it needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def kv_cache(model: Model, budget: Budget) -> KvCache:
-    """Allocates the KV cache."""
+    """Allocate the KV cache."""
     facts, kv = model.outline.facts, budget.kv
     return KvCache(
         facts.attention,
@@ -53,21 +53,21 @@ def kv_cache(model: Model, budget: Budget) -> KvCache:
 
 
 def tiers_below(config: EngineConfig, model: Model, cache: KvCache, budget: Budget) -> Tiers | None:
-    """Opens the tiers that were asked for, if any. Raises UsageError, SourceError, MemoryLimitError."""
+    """Open the configured tiers, if any. Raises UsageError, SourceError, MemoryLimitError."""
     if config.kv_disk is None and config.kv_host_memory is None:
         return None
     facts = model.outline.facts
     if not facts.keeps_only_blocks or facts.whole:
         raise UsageError(
-            f"--kv-disk and --kv-host-memory keep blocks of cached prefixes, which are not enough for a model that "
-            f"{_kept(facts)} ({facts.architecture}): leave them away"
+            f"--kv-disk and --kv-host-memory store KV blocks only and cannot restore a prefix of a model that "
+            f"{_kept(facts)} ({facts.architecture}); omit them"
         )
     files = model.files or resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
     return open_tiers(config, files, cache, budget.backends[0])
 
 
 def slot_states(config: EngineConfig, model: Model) -> SlotStates:
-    """What is kept for each slot apart from blocks: recurrent states, caches of Transformers code, or nothing."""
+    """Return what slots keep besides blocks: recurrent states, caches of Transformers code, or nothing."""
     facts = model.outline.facts
     if not facts.keeps_only_blocks and config.prefix_caching and not model.snapshots:
         logger.info("%s %s: every prompt is computed from its first token", facts.architecture, _kept(facts))
@@ -75,7 +75,8 @@ def slot_states(config: EngineConfig, model: Model) -> SlotStates:
 
 
 def token_sampler(config: EngineConfig, model: Model, grammars: Grammars) -> Sampler:
-    """Samples tokens. If steps overlap, a step is planned before it is known which tokens the one before it forces."""
+    """Return the sampler. If steps overlap, no tokens are forced: a step is planned before the previous one's are
+    known."""
     most_forced = 0 if overlaps(config, model.device.type) else MOST_FORCED
     vocab_size = model.outline.facts.vocab_size
     return Sampler(vocab_size, tuple(model.eos_token_ids), ConstrainedRows(vocab_size, grammars, most_forced))
@@ -83,31 +84,30 @@ def token_sampler(config: EngineConfig, model: Model, grammars: Grammars) -> Sam
 
 def _kept(facts: Facts) -> str:
     if facts.whole:
-        return "sees prompts from both ends"
-    return "has recurrent layers" if facts.states else "keeps a cache of its own for each sequence"
+        return "has bidirectional attention"
+    return "has recurrent layers" if facts.states else "keeps its own cache for each sequence"
 
 
 CaptureGraphs = Callable[[CaptureBounds, OnProgress], None]
-"""Captures all graphs of an engine that the bounds allow, at its warm-up."""
+"""Captures all graphs of an engine that the bounds allow, during its warm-up."""
 
 
 def device_state(num_slots: int, cache: KvCache, budget: Budget) -> DeviceState:
-    """Batch state, whose block tables have room for the longest sequence."""
+    """Return the batch state, with block tables long enough for the longest sequence."""
     columns = columns_of(budget.kv.max_model_len, cache.block_size)
     return DeviceState(num_slots, len(cache.groups), cache.num_blocks, columns, cache.device)
 
 
 def results_event() -> Event:
-    """The event behind which a step's results are on the host."""
+    """Return the event that marks a step's results as copied to the host."""
     return cast(Event, torch.cuda.Event())  # type: ignore[no-untyped-call]
 
 
 def step_graphs(
     config: EngineConfig, budget: Budget, parts: StepParts, state: DeviceState, capture: Capture
 ) -> GraphsOf:
-    """Graphs of whole decodes if the steps of a backend can be captured, and of pieces of other steps if no layer keeps
-    states.
-    """
+    """Return the function that makes the step graphs of a backend: of whole decodes if it supports capture, and
+    piecewise ones if no layer has recurrent states."""
     decoder, cache, states = parts.decoder, parts.cache, parts.states
 
     def graphs_of(backend: AttentionBackend) -> StepGraphs:
@@ -123,5 +123,5 @@ def step_graphs(
 
 
 def graph_capturing(forward_pass: GraphForwardPass, capture: Capture, graphs: SamplingGraphs) -> CaptureGraphs:
-    """Captures the graphs of steps and of sampling."""
+    """Return the function that captures the graphs of steps and of sampling."""
     return partial(forward_pass.capture_graphs, capture, beside=graphs)

@@ -1,4 +1,4 @@
-"""The last stage of an engine: first steps, so that no request pays for what is done once."""
+"""The last stage of building an engine: first steps, so that no request waits for one-time work."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from plimsoll_runtime.utils.progress import Progress
 
 STAGE = "warm-up"
 LOADED_PROMPT, WOKEN_PROMPT = 64, 16
-"""Tokens of the prompt that an engine warms up with: one that wakes has somebody waiting for it."""
+"""Tokens of the warm-up prompt. A waking engine uses fewer, because a request waits for it."""
 WOKEN_SECONDS = 2.0
-"""And so it captures graphs no longer than that."""
+"""Most seconds that a waking engine captures graphs."""
 
 
 def warm_up(
     config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, progress: Progress
 ) -> tuple[int, float]:
-    """First steps; on a GPU those for which kernels have variants, and graphs of those that there may be.
+    """Run the first steps; on a GPU also compile kernel variants and capture graphs.
 
-    Returns the tokens of a prompt, and the seconds that it took.
+    Return the number of prompt tokens, and the seconds that the prefill took.
     """
     progress(STAGE, 0.0)
     most = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
@@ -51,19 +51,17 @@ def warm_up(
 
 
 def _compile_kernels(config: EngineConfig, budget: Budget, assembled: Assembled) -> None:
-    """Compile the kernels of serving if ours compute attention: other backends compile nothing for a batch, and
-    Transformers code with caches of its own uses none.
-    """
+    """Compile the kernels of serving, if Plimsoll's kernels compute attention. Other backends compile nothing for a
+    batch, and Transformers code with its own caches does not use them."""
     if isinstance(assembled.forward_pass.backend, GraphBackend) and not isinstance(assembled.states, OwnCaches):
         longest = min(budget.kv.max_model_len, assembled.cache.num_blocks * budget.kv.block_size)
         compile_kernels(assembled.forward_pass, assembled.cache, longest, config.max_sequences, config.max_batch_tokens)
 
 
 def _first_steps(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:
-    """A prefill and, of what generates, a decode step into the padding block, so that the first request pays for no
-    compilation.
+    """Run a prefill and, for generating models, a decode step into the padding block.
 
-    Returns the seconds that the prefill took.
+    Return the seconds that the prefill took.
     """
     blocks = [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size)
     tables = [TableChange(group, 0, 0, blocks) for group in range(len(kv.groups))]

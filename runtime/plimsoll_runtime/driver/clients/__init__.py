@@ -1,1 +1,1 @@
-"""An engine as its callers see it: for asyncio, blocking, and in this process."""
+"""Clients of an engine: for asyncio, blocking, and in this process."""

@@ -1,4 +1,4 @@
-"""The server's side of an engine process, for asyncio."""
+"""The asyncio client of an engine process, used by servers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
 
 STOP_SECONDS = 5.0
-"""How long the process may take to end by itself."""
+"""Time for the process to end by itself."""
 EVENTS_AT_ONCE = 64
-"""Events handled before the loop's other work gets its turn."""
+"""Events handled before the event loop's other work runs."""
 
 DEADLINE_SECONDS = 1.0
-"""How long after a request's deadline it is given up here, if the engine has said nothing of it."""
+"""Time after a request's deadline after which the client ends it itself, if the engine has not."""
 
 
 class AsyncEngine:
     """An engine in a child process, for the event loop that started it.
 
-    When the process ends, for whatever reason, every generator raises and `wait_dead` returns. One that hangs is ended
+    When the process ends, for whatever reason, every generator raises and `wait_dead` returns. A hung process is killed
     (see `heartbeat.Watch`).
     """
 
@@ -83,12 +83,12 @@ class AsyncEngine:
     ) -> AsyncEngine:
         """Start a process and wait until its model is loaded. Cancelling ends the process.
 
-        `factory` ("module:function") builds the engine in the process; a `standby` is that process, and used up, even
-        where this fails. An `image` that is empty is filled by the load, and from one that is filled the model wakes:
-        one that does not fit is refused (ModelError). The caller keeps it. With a `grant` the engine takes that and no
-        more.
-        Raises what the engine could not start for: SourceError, ModelError, MemoryLimitError, UsageError, or
-        EngineDeadError; StandbyDeadError where it ended before it had read what to be.
+        `factory` ("module:function") builds the engine in the process. A `standby` becomes that process, and is used up
+        even if the start fails. An empty `image` is filled by the load; from a filled one the model wakes (ModelError
+        if it does not fit). The caller keeps the image. With a `grant` the engine takes exactly that memory.
+
+        Raises the error that the start failed with: SourceError, ModelError, MemoryLimitError, UsageError or
+        EngineDeadError; StandbyDeadError if the process ended before it read its order.
         """
         engine = cls(EngineChild(config, factory, standby=standby, image=image, grant=grant), on_progress)
         try:
@@ -100,12 +100,12 @@ class AsyncEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """Sizes and names of what was loaded."""
+        """Sizes and names of the loaded model."""
         return self._ready.result()
 
     @property
     def stats(self) -> EngineStats:
-        """As of the last step."""
+        """Statistics of the last step."""
         return self._stats
 
     @property
@@ -115,26 +115,26 @@ class AsyncEngine:
 
     @property
     def failure(self) -> PlimsollError | None:
-        """Why it can serve nothing any more; None while it can."""
+        """The error after which no requests can be served; None while they can."""
         return self._error
 
     @property
     def pid(self) -> int:
-        """Of the engine's process."""
+        """Process id of the engine."""
         return self._child.pid
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request as they come, several joined into one for a slow reader.
+        """Yield the outputs of one request as they arrive; for a slow reader several are joined into one.
 
-        Closing it early aborts the request. Of one whose deadline has passed the engine tells; where it does not, the
-        request ends here, a little later. Raises UsageError for a request that cannot be served, EngineDeadError
-        when the engine dies.
+        Closing the generator early aborts the request. The engine reports a passed deadline; if it does not, the
+        request ends here a little later. Raises UsageError for a request that cannot be served, EngineDeadError if the
+        engine dies.
         """
         if self._error is not None:
             raise self._error
         check_request(request, self.info)
         if request.request_id in self._mailboxes:
-            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+            raise UsageError(f"request id {request.request_id!r} is in use; give every request a unique id")
         mailbox = self._mailboxes[request.request_id] = Mailbox()
         self._requests.add(request)
         giving_up = self._give_up_in_time(request, mailbox)
@@ -155,25 +155,24 @@ class AsyncEngine:
             self._requests.done(request)
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Let the engine compile constraints, before the first request that has one; told again, it does nothing."""
+        """Set the vocabulary for constraints, before the first request with one. Further calls do nothing."""
         if not self._told:
             self._child.send(vocabulary)
             self._told = True
 
     @property
     def kv_bytes(self) -> int:
-        """What its KV cache has now; while it shrinks, what it is about to have."""
+        """Current size of the KV cache; while it shrinks, the size that the planned steps lead to."""
         blocks = self._stats.blocks_total
         return (blocks + 1) * (self.info.kv_bytes // self.info.num_blocks) if blocks else self.info.kv_bytes
 
     async def resize(self, kv_bytes: int) -> int:
-        """Resize the KV cache to whole blocks of at most `kv_bytes`, without stopping; returns the bytes it has then.
+        """Resize the KV cache to whole blocks of at most `kv_bytes`, without stopping; return its new size in bytes.
 
-        Returns once what it had more is given back. Blocks in use are moved; where more are in use than are to stay,
-        the cache shrinks as far as it can (`kv_bytes` tells) and by the rest as sequences end. To cancel the wait does
-        not cancel the change; a later change takes its place, and both return what that one came to.
-        Raises UsageError for a size beyond the grant's bounds or for a GPU's cache, EngineDeadError when the engine
-        dies.
+        Returns when surplus memory has been released. Blocks in use are moved. If more blocks are in use than should
+        remain, the cache shrinks as far as possible (see `kv_bytes`), and by the rest as sequences end. Cancelling the
+        wait does not cancel the change. A later change replaces it, and both calls return its result. Raises UsageError
+        for a size beyond the grant's bounds or for a GPU's cache, EngineDeadError if the engine dies.
         """
         if self._error is not None:
             raise self._error
@@ -187,13 +186,13 @@ class AsyncEngine:
             del self._resizes[key]
 
     async def wait_dead(self) -> None:
-        """Return once the engine can serve nothing any more, whoever ended it."""
+        """Return when the engine can serve no more requests."""
         await self._dead.wait()
 
     async def stop(self, why: PlimsollError | None = None) -> None:
-        """End the process; returns when it is gone. Requests under way get `why`, or an EngineDeadError.
+        """End the process and wait for its end. Running requests raise `why`, or an EngineDeadError.
 
-        May be called again, also by others meanwhile: all wait for the same end. Cancelled, it kills the process.
+        May be called again, also concurrently: all calls wait for the same end. Cancelling kills the process.
         """
         if self._stopping is None:
             self._stopping = self._loop.create_task(self._stop(why or EngineDeadError("the engine was stopped")))
@@ -215,7 +214,7 @@ class AsyncEngine:
             try:
                 await asyncio.wait_for(self._gone.wait(), KILL_SECONDS)
             except TimeoutError:
-                patience = 0.0  # it was waited for here, where the loop went on meanwhile
+                patience = 0.0  # the wait above has already used the time
         finally:
             for descriptor in (self._events_fd, self._child.ended_fd):
                 self._loop.remove_reader(descriptor)
@@ -225,7 +224,7 @@ class AsyncEngine:
             self._child.close(patience)
 
     def _read_events(self) -> None:
-        """Handle what has come. ZeroMQ's descriptor tells of changes only: it must be read until nothing is left."""
+        """Handle all events. ZeroMQ's descriptor is edge-triggered: it must be read until nothing is left."""
         if self._rest is not None:
             self._rest.cancel()
         for _ in range(EVENTS_AT_ONCE):
@@ -262,7 +261,7 @@ class AsyncEngine:
             waiting.set_exception(UsageError(event.error))
 
     def _check(self) -> None:
-        """End an engine that has hung, and look again later."""
+        """Kill a hung engine, or check again later."""
         self._checking = None
         if not self.alive:
             return
@@ -272,16 +271,16 @@ class AsyncEngine:
             self._checking = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def _give_up_in_time(self, request: AddRequest, mailbox: Mailbox) -> asyncio.Handle | None:
-        """See to it that a request with a deadline ends, even if the engine never says a word of it."""
+        """Schedule the end of a request with a deadline, in case the engine does not end it."""
         deadline = request.context.params.deadline
         if deadline is None:
             return None
 
         def give_up() -> None:
-            # This process may have been late itself: what the engine has said comes first.
+            # This process may have been late itself, so events of the engine are handled first.
             self._read_events()
             if mailbox.is_empty and self.alive:
-                error = f"its deadline of {deadline:g} s passed before the first token, and the engine says nothing"
+                error = f"the deadline of {deadline:g} s passed before the first token, and the engine does not respond"
                 mailbox.put(RequestOutput(request.request_id, finish_reason="deadline", error=error))
                 self._child.send(AbortRequests([request.request_id]))
 
@@ -289,7 +288,7 @@ class AsyncEngine:
         return self._loop.call_at(arrived + deadline + DEADLINE_SECONDS, give_up)
 
     def _on_end(self) -> None:
-        """The process is gone. If it ended with an error of ours, its reason is still on the way."""
+        """Handle the end of the process. After an exit code of a PlimsollError, its message is still on the way."""
         self._loop.remove_reader(self._child.ended_fd)
         self._gone.set()
         if self._child.owes_a_reason:
@@ -301,7 +300,7 @@ class AsyncEngine:
         self._lose(self._child.death())
 
     def _lose(self, error: PlimsollError) -> None:
-        """Tell everyone who waits. Only the first reason counts."""
+        """Pass an error to all waiting calls. Only the first error counts."""
         if self._error is not None:
             return
         self._error = error

@@ -1,4 +1,4 @@
-"""The `LLM` class's side of an engine process: blocking, with the core's own interface."""
+"""The blocking client of an engine process, used by the `LLM` class; it has the methods of the engine core."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ STOP_SECONDS = 5.0
 
 
 class BlockingEngine:
-    """An engine in a child process that is driven like a core of one's own: add, step, abort.
+    """An engine in a child process with the methods of an engine core: add, step, abort.
 
-    Only `step` may be broken off, as Ctrl-C does: see `interrupts`.
+    Only `step` may be interrupted by an exception such as Ctrl-C; see `interrupts`.
     """
 
     def __init__(self, config: EngineConfig, *, factory: str = BUILD) -> None:
-        """Start and wait until the model is loaded. Raises what it could not start for."""
+        """Start the process and wait until the model is loaded. Raises the error that the start failed with."""
         self._child = EngineChild(config, factory)
         self._poller = zmq.Poller()
         self._poller.register(self._child.events, zmq.POLLIN)
@@ -53,43 +53,43 @@ class BlockingEngine:
 
     @property
     def pid(self) -> int:
-        """Of the engine's process."""
+        """Process id of the engine."""
         return self._child.pid
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is under way."""
+        """Whether requests are running."""
         return bool(self._under_way)
 
     def add(self, request: AddRequest) -> None:
-        """Send a request. Raises UsageError when it could never be served."""
+        """Send a request. Raises UsageError if it can never be served."""
         check_request(request, self.info)
         if request.request_id in self._under_way:
-            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+            raise UsageError(f"request id {request.request_id!r} is in use; give every request a unique id")
         self._under_way.add(request.request_id)
         self._child.send(as_command(request))
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget requests; unknown or finished ids are ignored."""
+        """Cancel requests; unknown or finished ids are ignored."""
         known = self._under_way.intersection(request_ids)
         if known:
             self._under_way -= known
             self._child.send(AbortRequests(sorted(known)))
 
     def reset_prefix_cache(self) -> None:
-        """Forget every cached prefix."""
+        """Remove every cached prefix."""
         self._child.send(ResetPrefixCache())
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Let the engine compile constraints, before the first request that has one; told again, it does nothing."""
+        """Set the vocabulary for constraints, before the first request with one. Further calls do nothing."""
         if not self._told:
             self._child.send(vocabulary)
             self._told = True
 
     def step(self) -> StepOutputs:
-        """Wait for the outputs of the next step that has any; empty without work.
+        """Wait for the next step with outputs, and return them; empty without work.
 
-        Raises EngineDeadError when the process ends.
+        Raises EngineDeadError if the process ends.
         """
         while self._under_way:
             event = self._next_event()
@@ -103,7 +103,7 @@ class BlockingEngine:
         return StepOutputs([], self.stats)
 
     def stop(self) -> None:
-        """End the process; the object is of no use afterwards."""
+        """End the process. The object cannot be used afterwards."""
         self._under_way.clear()
         self._child.send(Shutdown())
         self._child.wait(STOP_SECONDS)
@@ -116,9 +116,9 @@ class BlockingEngine:
                 return event
 
     def _next_event(self) -> Event:
-        """Wait for an event. Raises what the engine failed with, or EngineDeadError when it ended without a word.
+        """Wait for an event and return it.
 
-        And EngineDeadError when it has hung; then it is killed.
+        Raises the engine's error if it failed, or EngineDeadError if the process ended or hung (then it is killed).
         """
         deadline: float | None = None
         while (event := self._child.receive()) is None:

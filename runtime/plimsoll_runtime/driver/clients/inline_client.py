@@ -1,4 +1,4 @@
-"""An engine in this process for asyncio, where nobody watches answers come and only the last one's time counts."""
+"""An engine in this process for asyncio, for batch work in which only finished outputs count."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 
 
 class InlineEngine:
-    """Steps a core between the event loop's other work. Of a core whose steps overlap one is under way meanwhile.
+    """Steps an engine core between the event loop's other work. If steps overlap, one runs during that work.
 
-    An answer is handed on whole, unless it has strings to stop at: then whoever reads it may end it early.
+    An output is returned in one piece, unless the request has stop strings, at which its reader may end it early.
     """
 
     def __init__(self, core: EngineCore) -> None:
-        """It belongs to the event loop that runs now."""
+        """Bind the client to the running event loop."""
         self._core = core
         self._mailboxes: dict[str, Mailbox] = {}
         self._held: dict[str, list[RequestOutput]] = {}
@@ -31,28 +31,29 @@ class InlineEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """Sizes and names of what was loaded."""
+        """Sizes and names of the loaded model."""
         return self._core.info
 
     @property
     def stats(self) -> EngineStats:
-        """As of now."""
+        """Current statistics."""
         return self._core.stats
 
     @property
     def failure(self) -> PlimsollError | None:
-        """Why it can serve nothing any more; None while it can."""
+        """The error after which no requests can be served; None while they can."""
         return self._error
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request; closing it early aborts the request. Raises UsageError for one that cannot be
-        served, EngineDeadError when the engine dies.
+        """Yield the outputs of one request; closing the generator early aborts the request.
+
+        Raises UsageError for a request that cannot be served, EngineDeadError if the engine dies.
         """
         if self._error is not None:
             raise self._error
         name = request.request_id
         if name in self._mailboxes:
-            raise UsageError(f"request id {name!r} is in use; every request needs an id of its own")
+            raise UsageError(f"request id {name!r} is in use; give every request a unique id")
         whole = not request.context.params.stop
         context = msgspec.structs.replace(request.context, final_only=whole)
         self._core.add(msgspec.structs.replace(request, context=context))
@@ -73,15 +74,15 @@ class InlineEngine:
                 self._core.abort([name])
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Let the engine compile constraints, before the first request that has one; told again, it does nothing."""
+        """Set the vocabulary for constraints, before the first request with one. Further calls do nothing."""
         self._core.use(vocabulary)
 
     async def wait_dead(self) -> None:
-        """Return once the engine can serve nothing any more."""
+        """Return when the engine can serve no more requests."""
         await self._dead.wait()
 
     async def stop(self) -> None:
-        """Step no more. Requests under way get EngineDeadError."""
+        """Stop stepping. Running requests raise EngineDeadError."""
         self._stepping.cancel()
         await asyncio.gather(self._stepping, return_exceptions=True)
         self._lose(EngineDeadError("the engine was stopped"))
@@ -93,7 +94,7 @@ class InlineEngine:
                 await self._work.wait()
             try:
                 outputs = self._core.step().outputs
-            except Exception as error:  # noqa: BLE001 (whoever waits must hear of it, whatever it is)
+            except Exception as error:  # noqa: BLE001 (waiting requests must get any error)
                 dead = EngineDeadError(f"the engine failed with {type(error).__name__}: {error}")
                 self._lose(error if isinstance(error, PlimsollError) else dead)
                 return

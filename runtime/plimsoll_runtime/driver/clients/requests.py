@@ -1,6 +1,5 @@
-"""Requests and outputs of a client: a prompt shared by several requests is sent once, and a mailbox holds outputs until
-they are read.
-"""
+"""Requests and outputs of a client: `PromptSender` sends a prompt shared by several requests once, and a `Mailbox`
+holds outputs until they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 
 
 def as_command(request: AddRequest, key: int | None = None) -> AddAnswer:
-    """The message of a request; with `key`, that of a prompt which the engine has."""
+    """Return the message of a request; with `key`, it refers to a prompt that the engine has."""
     prompt = Prompt.of(request.prompt_token_ids).to_bytes() if key is None else key
     return AddAnswer(request.request_id, prompt, request.context)
 
@@ -55,7 +54,7 @@ class PromptSender:
         self._send(as_command(request, shared.key))
 
     def done(self, request: AddRequest) -> None:
-        """A request that was added is over."""
+        """Release the prompt of a finished request."""
         shared = self._shared.get(id(request.prompt_token_ids))
         if shared is None:
             return
@@ -66,7 +65,7 @@ class PromptSender:
 
 
 class PromptStore:
-    """The engine's side: the prompts that requests to come may name."""
+    """The engine's side: the prompts to which requests may refer."""
 
     def __init__(self) -> None:
         self._prompts: dict[int, Prompt] = {}
@@ -75,22 +74,22 @@ class PromptStore:
         return len(self._prompts)
 
     def share(self, command: SharePrompt) -> None:
-        """Keep a prompt."""
+        """Store a prompt."""
         self._prompts[command.key] = Prompt.from_bytes(command.token_ids)
 
     def drop(self, command: DropPrompt) -> None:
-        """Forget a prompt; requests that have it go on."""
+        """Remove a prompt; requests that use it continue."""
         del self._prompts[command.key]
 
     def request(self, command: AddAnswer) -> AddRequest:
-        """The request of a message."""
+        """Return the request of a message."""
         told = command.prompt
         prompt = self._prompts[told] if isinstance(told, int) else Prompt.from_bytes(told)
         return AddRequest(command.request_id, prompt, command.context)
 
 
 class Mailbox:
-    """Outputs of one request, for one reader. One who is slow gets several at once and holds up nobody."""
+    """Outputs of one request, for one reader. A slow reader gets several at a time and delays nothing else."""
 
     __slots__ = ("_error", "_outputs", "_waiter")
 
@@ -101,7 +100,7 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that has come was taken."""
+        """Whether all outputs have been taken."""
         return not self._outputs
 
     def put(self, output: RequestOutput) -> None:
@@ -110,12 +109,12 @@ class Mailbox:
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """Nothing will come any more: the reader gets what is there, then the error."""
+        """Raise `error` from `take` after the outputs that are there."""
         self._error = error
         self._wake()
 
     async def take(self) -> RequestOutput:
-        """All that has come since the last time, as one output; waits for it. Raises the error of `fail`."""
+        """Wait for outputs, and return all new ones joined into one. Raises the error of `fail`."""
         while not self._outputs:
             if self._error is not None:
                 raise self._error
@@ -130,7 +129,7 @@ class Mailbox:
 
 
 def joined(outputs: list[RequestOutput]) -> RequestOutput:
-    """Consecutive outputs of one request as one."""
+    """Join consecutive outputs of one request."""
     if len(outputs) == 1:
         return outputs[0]
     first, last = outputs[0], outputs[-1]

@@ -1,1 +1,1 @@
-"""An engine's process, from both sides."""
+"""The engine process, its parent's side of it, and the processes that create it."""

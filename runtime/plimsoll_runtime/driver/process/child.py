@@ -1,4 +1,4 @@
-"""An engine process from the side of its clients: its socket folder, start, messages and end."""
+"""The client's side of an engine process: its socket folder, start, messages and end."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 PREFIX = "plimsoll-"
 OWNER = "owner"
 PATH_LIMIT = 100
-"""Longest path of a Unix socket that every kernel takes, less the end that ZeroMQ may add."""
+"""Longest Unix socket path that every kernel accepts, minus the suffix that ZeroMQ may append."""
 
 
 class SocketFolder:
-    """A folder of one's own for sockets, with a path short enough for them; stale ones beside it are gone.
+    """A private folder for sockets, with a path short enough for them. Creating one removes stale folders next to it.
 
     It is private to this user and locked while its owner lives. A killed process removes nothing, so each owner removes
     the folders whose lock it can get: the kernel releases locks however a process ends.
@@ -56,28 +56,31 @@ class SocketFolder:
             raise
 
     def remove(self) -> None:
-        """Remove it and what is in it."""
+        """Remove the folder and its contents."""
         folder_lock.remove(self.path, OWNER)
         os.close(self._lock)
 
 
 def remove_stale(parent: Path) -> None:
-    """Remove what is left of processes that were killed. What is not certainly such a folder of ours stays."""
+    """Remove folders left by killed processes. Anything that is not certainly such a folder of this user stays."""
     for folder in parent.glob(f"{PREFIX}*"):
         held = _lock_stale(folder)
         if held is None:
             continue
         try:
             folder_lock.remove(folder, OWNER)
-            logger.info("removed %s, which was left by a process that was killed", folder)
+            logger.info("removed %s, left by a killed process", folder)
         except OSError as error:
-            logger.warning("%s is left of a process that was killed and cannot be removed: %s", folder, error)
+            logger.warning("cannot remove %s, left by a killed process: %s", folder, error)
         finally:
             os.close(held)
 
 
 def _lock_own(folder: Path) -> int:
-    """The descriptor of a lock that is held until it is closed. It gets its name locked: nobody sees it otherwise."""
+    """Create the lock file and return its descriptor, which holds the lock until it is closed.
+
+    The file gets its name after it is locked, so that no other process sees it unlocked.
+    """
     unnamed = folder / f"{OWNER}.new"
     descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -90,28 +93,28 @@ def _lock_own(folder: Path) -> int:
 
 
 def _lock_stale(folder: Path) -> int | None:
-    """The lock of a folder of this user, made as above, whose owner is gone; of any other folder none."""
+    """Return the lock of a folder of this user whose owner is gone; None for any other folder."""
     try:
         return folder_lock.lock(folder, OWNER, make=False) if folder_lock.is_ours(folder) else None
     except OSError:
-        # Not marked yet, not by us, or gone: another process that starts was faster.
+        # Not marked yet, not by this user, or already removed by another process.
         return None
 
 
 KILL_SECONDS = 5.0
-"""How long a killed process may take to be gone: one that waits for a broken driver or disk may never be."""
+"""Time for a killed process to end. A process that waits for a broken driver or disk may never end."""
 LAST_WORDS_SECONDS = 2.0
-"""How long an ended process's reason may take to come out of the socket."""
+"""Time for the error message of an ended process to arrive on the socket."""
 
 
 class EngineChild:
-    """A started engine process, its two sockets, and a file descriptor that says when it is gone.
+    """A started engine process, its two sockets, and a file descriptor that signals its end.
 
     `ended_fd` becomes readable when the process has ended; `exit_code` is known then. A `standby` becomes that process;
-    `image` and `grant` are for what it builds.
+    `image` and `grant` are passed to the factory.
 
     The two processes are tied by descriptors that the kernel closes when one of them ends, however it ends: the child
-    ends when its standard input does, the parent sees a pipe become readable. Neither polls the other.
+    ends when its standard input does, and the parent sees a pipe become readable. Neither polls the other.
     """
 
     def __init__(
@@ -123,9 +126,9 @@ class EngineChild:
         image: Image | None = None,
         grant: Grant | None = None,
     ) -> None:
-        """Raises StandbyDeadError for a standby that has ended, UsageError for one that is an engine already.
+        """Start the engine. Raises StandbyDeadError for a standby that has ended, UsageError for one already in use.
 
-        Whatever is raised, the standby is used up, and nothing stays open.
+        If this raises, the standby is used up, and nothing stays open.
         """
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Event)
@@ -146,29 +149,29 @@ class EngineChild:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative when a signal ended it."""
+        """None while the process runs; negative if a signal ended it."""
         return self._process.returncode
 
     @property
     def events_fd(self) -> int:
-        """Becomes readable when events may have come; read them until there are none, for it tells of changes only."""
+        """A descriptor that becomes readable on new events. It is edge-triggered: read events until there are none."""
         return int(self.events.get(zmq.FD))
 
     def send(self, command: Command) -> None:
-        """Queue a command; never blocks. One for a process that is gone, or not yet there, is dropped."""
+        """Queue a command; never blocks. A command for a process that has ended or is not connected yet is dropped."""
         if not self._closed:
-            # A PUSH socket takes any number of messages for a peer (there is no limit), and none without one.
+            # A PUSH socket queues any number of messages for a connected peer (no limit is set), and none without one.
             with contextlib.suppress(zmq.Again):
                 self.commands.send(self._encoder.encode(command), zmq.NOBLOCK)
                 self._sent += 1
 
     def receive(self) -> Event | None:
-        """The next event if there is one; never blocks."""
+        """Return the next event, or None; never blocks."""
         try:
             event: Event = self._decoder.decode(self.events.recv(zmq.NOBLOCK))
         except zmq.Again:
@@ -176,24 +179,24 @@ class EngineChild:
         return event
 
     def check(self) -> EngineDeadError | None:
-        """Kill the process if it has hung; the error for that. To be called every `heartbeat.CHECK_SECONDS`."""
+        """Kill a hung process and return the error for that. Call it every `heartbeat.CHECK_SECONDS`."""
         beat = self._pulse.read()
         if not self._watch.is_hung(beat, self._sent):
             return None
         self.kill()
-        what = "a step took" if beat.due_ns else "it left a request unread for"
+        what = "a step took" if beat.due_ns else "it did not read a request for"
         rest = " and ten times as long as steps of its size do" if beat.due_ns else ""
         return EngineDeadError(
             f"the engine process hung and was killed: {what} more than {self._step_timeout:g} s{rest}; "
-            "where that is no fault, raise --step-timeout"
+            "if such steps are normal here, raise --step-timeout"
         )
 
     def kill(self) -> None:
-        """End the process now."""
+        """Kill the process."""
         self._process.kill()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the process's end; whether it has come."""
+        """Wait for the process's end; return whether it has ended."""
         self._waiter.join(seconds)
         return not self._waiter.is_alive()
 
@@ -204,7 +207,7 @@ class EngineChild:
         self._closed = True
         self.kill()
         if not self.wait(patience):
-            logger.error("the engine process %d is killed but not gone; its memory may still be in use", self.pid)
+            logger.error("the engine process %d was killed but has not ended; its memory may still be in use", self.pid)
         self._lifeline.close()
         self._pulse.close()
         self._give_back()
@@ -215,14 +218,14 @@ class EngineChild:
         self._folder.remove()
 
     def death(self) -> EngineDeadError:
-        """The error for a process that has ended without a word; StandbyDeadError where it never read what to be."""
+        """Return the error for a process that ended without a message; StandbyDeadError if it never read its order."""
         if self._untold:
             return StandbyDeadError(self.pid, self.exit_code)
         return EngineDeadError(f"the engine process {exit_text(self.exit_code)}")
 
     @property
     def owes_a_reason(self) -> bool:
-        """Whether it ended with the code of an error, whose message must then be on its way."""
+        """Whether it ended with the exit code of a PlimsollError, so that the error's message must arrive."""
         return self.exit_code in {kind.exit_code for kind in ErrorKind}
 
     def _open(self, undo: contextlib.ExitStack) -> None:
@@ -237,7 +240,7 @@ class EngineChild:
         undo.callback(os.close, self._ending_fd)
 
     def _adopt(self, standby: StandbyProcess, undo: contextlib.ExitStack) -> None:
-        """From now on its process, control socket and page are ours."""
+        """Take over the process, control socket and heartbeat page of a standby."""
         self._process, self._lifeline = standby.process, standby.lifeline.socket
         undo.callback(self._end)
         undo.callback(self._lifeline.close)
@@ -276,12 +279,12 @@ class EngineChild:
 
     def _wait(self) -> None:
         self._process.wait()
-        with contextlib.suppress(OSError):  # it is closed where the process outlived `close`
-            # The kernel says so of a peer that leaves something unread.
+        with contextlib.suppress(OSError):  # closed, if the process outlived `close`
+            # The kernel reports this if the peer left data unread.
             self._untold = self._lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
         os.close(self._ending_fd)
 
 
 def failure(event: EngineFailed) -> PlimsollError:
-    """The error that the engine ended with, of the class that it had there."""
+    """Return the engine's error, with its class."""
     return error_of(event.kind, event.message, device_lost=event.device_lost)

@@ -1,6 +1,5 @@
-"""The socket that is a process's standard input: orders and descriptors go in, replies come back, and the process ends
-when its parent does.
-"""
+"""The socket that is an engine process's standard input: it carries orders and descriptors to the process and replies
+back, and the process ends when its parent closes it."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ MOST_DESCRIPTORS = 4
 
 
 class ChildEnd:
-    """The process's side."""
+    """The process's side of the socket."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -36,14 +35,14 @@ class ChildEnd:
 
     @classmethod
     def from_stdin(cls) -> ChildEnd:
-        """Of this process. Ends it with a word to who started it by hand."""
+        """Open the socket of this process. Exits with a message if the process was started by hand."""
         try:
             return cls(socket.socket(fileno=os.dup(STDIN)))
         except OSError:
-            sys.exit("an engine's process is started by its client, not by hand: `plimsoll serve` does it")
+            sys.exit("do not start an engine process by hand; run `plimsoll serve`")
 
     def take(self) -> tuple[Order, list[int]] | None:
-        """Wait for the next order, and the descriptors that came with it; None when the parent has gone."""
+        """Wait for the next order and its descriptors; None if the parent has closed the socket."""
         while b"\n" not in self._read:
             piece, found, _, _ = socket.recv_fds(self._end, PIECE, MOST_DESCRIPTORS)
             if not piece:
@@ -56,16 +55,16 @@ class ChildEnd:
         return order, ours
 
     def reply(self, reply: Reply) -> None:
-        """Raises OSError when the parent has gone."""
+        """Send a reply. Raises OSError if the parent has closed the socket."""
         self._end.sendall(_line(reply))
 
     def close(self) -> None:
-        """Close this process's descriptor of it; its standard input stays."""
+        """Close this descriptor of the socket; standard input stays open."""
         self._end.close()
 
 
 class ParentEnd:
-    """The side of whoever started the process. `OSError` means that the process has gone."""
+    """The parent's side of the socket. `OSError` means that the process has ended."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -74,14 +73,15 @@ class ParentEnd:
         self._waiting = self._closing = False
 
     def give(self, order: Order, descriptors: Sequence[int] = ()) -> None:
-        """Give an order. Raises OSError."""
+        """Send an order. Raises OSError."""
         line = _line(order)
         self.socket.setblocking(True)
         sent = socket.send_fds(self.socket, [line], descriptors) if descriptors else self.socket.send(line)
         self.socket.sendall(line[sent:])
 
     async def reply(self) -> Reply:
-        """The next reply, for one who waits at a time. Raises OSError, also where it is closed meanwhile."""
+        """Return the next reply, for one caller at a time. Raises OSError, also if the socket is closed during the
+        wait."""
         self.socket.setblocking(False)
         self._waiting = True
         try:
@@ -96,9 +96,9 @@ class ParentEnd:
         return self._decoder.decode(line)
 
     def close(self) -> None:
-        """Close it, which ends the process. May be called again."""
+        """Close the socket, which ends the process. May be called again."""
         if self._waiting:
-            # An event loop is not told of a descriptor that is closed; it is told of the end of what comes.
+            # An event loop does not notice a closed descriptor, but it notices the end of the stream.
             self._closing = True
             self.socket.shutdown(socket.SHUT_RDWR)
         else:
@@ -107,7 +107,7 @@ class ParentEnd:
     async def _read_more(self) -> None:
         piece = await asyncio.get_running_loop().sock_recv(self.socket, PIECE)
         if not piece:
-            raise ConnectionResetError("the process has closed its end")
+            raise ConnectionResetError("the process has closed its end of the control socket")
         self._read += piece
 
 
@@ -116,21 +116,22 @@ def _line(message: Order | Reply) -> bytes:
 
 
 class AdoptedProcess:
-    """What `subprocess.Popen` offers of a process, for one that is our child by adoption (see `standby.ForkServer`).
+    """The part of `subprocess.Popen`'s interface that engines need, for an adopted child process (see
+    `standby.ForkServer`).
 
-    The methods may be called by several threads. A descriptor of the process (`pidfd_open(2)`) stands for it, so that
-    nothing is ever sent to another that got its number.
+    The methods are thread-safe. A process descriptor (`pidfd_open(2)`) identifies the process, so that no signal
+    reaches another process that reuses its id.
     """
 
     def __init__(self, pid: int) -> None:
-        """Raises ProcessLookupError where there is none of that number."""
+        """Raises ProcessLookupError if there is no such process."""
         self.pid = pid
         self.returncode: int | None = None
         self._descriptor = os.pidfd_open(pid)
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         with self._lock:
             if self.returncode is None and (code := self._reap()) is not None:
                 self.returncode = code
@@ -138,7 +139,7 @@ class AdoptedProcess:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has one. Raises subprocess.TimeoutExpired after so many seconds."""
+        """Wait for the exit code and return it. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         with self._lock:
             if self.returncode is not None:
                 return self.returncode
@@ -156,7 +157,7 @@ class AdoptedProcess:
         return code
 
     def kill(self) -> None:
-        """End it, unless it has ended."""
+        """Kill the process, unless it has ended."""
         with self._lock:
             if self.returncode is None:
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
@@ -165,7 +166,7 @@ class AdoptedProcess:
         try:
             ended = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
-            # Whoever ignores SIGCHLD is never told. `subprocess` says 0 then, and so do we.
+            # If SIGCHLD is ignored, the exit code is lost. Return 0, as `subprocess` does.
             return 0
         if ended is None:
             return None
@@ -176,21 +177,20 @@ logger = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
 AT_ONCE_SECONDS = 1.0
-"""How long an event loop may be held up by a killed process: nearly all are gone sooner, others are reaped by a thread.
-"""
+"""Time that an event loop may be blocked by a killed process. Nearly all end sooner; a thread reaps the others."""
 
 
 class StandbyDeadError(EngineDeadError):
-    """A process ended before it was an engine: whatever it was asked for, another can do."""
+    """A process ended before it became an engine. Another one can do its work."""
 
     def __init__(self, pid: int, code: int | None) -> None:
         super().__init__(f"the standby process {pid} {exit_text(code)}")
 
 
 class ControlledProcess:
-    """The process, and our end of its socket. The process ends when that is closed.
+    """A child process and the parent's end of its control socket. The process ends when that is closed.
 
-    `is_ready`: it says nothing by itself. Otherwise its first word is `Ready`.
+    `is_ready`: the process sends nothing unasked. Otherwise its first message is `Ready`.
     """
 
     def __init__(
@@ -200,25 +200,25 @@ class ControlledProcess:
         self.lifeline = ParentEnd(end)
         self._asking = asyncio.Lock()
         self._is_ready = is_ready
-        self._is_ours = True  # not closed, and not given away
+        self._is_ours = True  # neither closed nor handed over
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and can still be asked."""
+        """Whether it runs and can take orders."""
         return self._is_ours and self.process.poll() is None
 
     async def ready(self) -> None:
-        """Return once it waits to be told. Raises StandbyDeadError when it ends instead."""
+        """Return when the process accepts orders. Raises StandbyDeadError if it ends instead."""
         async with self._asking:
             await self._until_ready()
 
     def close(self) -> None:
-        """End it, unless it was given away. May be called again."""
+        """Kill the process, unless it was handed over. May be called again."""
         if not self._is_ours:
             return
         self._is_ours = False
@@ -233,7 +233,7 @@ class ControlledProcess:
         try:
             self.process.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:
-            logger.error("the process %d is killed but not gone; its memory may still be in use", self.pid)
+            logger.error("the process %d was killed but has not ended; its memory may still be in use", self.pid)
             self.process.wait()
 
     async def _until_ready(self) -> None:
@@ -262,9 +262,9 @@ class ControlledProcess:
 def start_linked(
     module: str, environment: Mapping[str, str] | None = None
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a module as a process whose standard input is a socket, and our end of that; returns at once.
+    """Start a module as a process whose standard input is a socket; return it and this end of the socket immediately.
 
-    It is in a process group of its own: what a terminal sends to ours (Ctrl-C) is for us to handle.
+    It has its own process group, so that signals of a terminal (Ctrl-C) reach only this process.
     """
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", module]

@@ -1,10 +1,10 @@
-"""The engine's own process: commands in, a bounded number between two steps, and one message a step out.
+"""The engine process: reads a bounded number of commands between steps, and sends one message for each step.
 
 Started as `python -m plimsoll_runtime.driver.process.engine_process`, or forked from a process that has imported
-everything (see `fork_server`), with a socket for its standard input, on which a `Start` record comes (see
-`control_socket`): at once, or when a model wakes. It stays open for as long as the parent lives: its end is ours. (A
-death signal from the kernel would follow the *thread* that started us, not the process.) Signals are the parent's
-business; here they are ignored.
+everything (see `fork_server`). Its standard input is a socket on which a `Start` record arrives (see `control_socket`),
+right away or when a model wakes. The socket stays open as long as the parent lives; the process ends with it. (The
+kernel's parent-death signal follows the *thread* that started the process, not the parent process.) The process ignores
+signals, which the parent handles.
 """
 
 from __future__ import annotations
@@ -58,22 +58,23 @@ from plimsoll_runtime.weights.image import Image
 logger = logging.getLogger(__name__)
 
 Factory = Callable[..., EngineCore]
-"""Of a config and a callback for progress; see `handshake.Start`."""
+"""Builds an engine from a config and a progress callback; see `handshake.Start`."""
 
 NAME = "plimsoll-engine"
-"""By which `ps` and others know the process; the kernel keeps fifteen characters."""
+"""Process name in `ps`; the kernel keeps fifteen characters."""
 PARENT_CHECK_SECONDS = 5.0
-"""How often to look whether the parent lives, in case something it has forked still holds our standard input."""
+"""Interval of checks that the parent lives, in case a process that it forked still holds the other end of standard
+input."""
 COMMANDS_AT_ONCE = 128
 BYTES_AT_ONCE = 2**20
-"""Bounds on the commands that are taken between two steps: their number, and bytes after which no more are taken. The
-rest waits for the next step, so that running streams are not held up."""
+"""Limits on the commands taken between two steps: their number, and the bytes after which no more are taken. The others
+wait for the next step, so that running streams are not delayed."""
 PROGRESS_STEP = 0.01
 LINGER_MS = 5000
 
 
 class EngineProcess:
-    """The loop: take commands that are there, step while there is work, wait while there is none."""
+    """The main loop: take available commands, step while there is work, wait while there is none."""
 
     def __init__(self, start: Start, page: int, image: Image | None = None) -> None:
         self._start = start
@@ -97,11 +98,11 @@ class EngineProcess:
         os.close(page)
 
     def run(self) -> int:
-        """Load and serve until told to stop; the exit code. What goes wrong is sent to the parent before the end."""
+        """Load and serve until shutdown; return the exit code. An error is sent to the parent before the end."""
         try:
             core = _factory(self._start.factory)(self._start.config, self._report, **self._given)
             core.on_step = self._pulse.expect
-            # What was loaded stays for good: the collector need not look at it in the middle of a step.
+            # Loaded objects stay for good, so the collector need not scan them during a step.
             gc.collect()
             gc.freeze()
             self._send(core.info)
@@ -114,18 +115,18 @@ class EngineProcess:
         return 0
 
     def close(self) -> None:
-        """Let what was said get out, then close."""
+        """Close the sockets after queued messages are sent."""
         self._context.destroy(LINGER_MS)
 
     def _report(self, stage: str, fraction: float) -> None:
-        """Pass on progress where it has visibly changed."""
+        """Send progress if it changed by at least `PROGRESS_STEP`."""
         last_stage, last = self._progress
         if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
             self._progress = (stage, fraction)
             self._send(LoadProgress(stage, fraction))
 
     def _take_commands(self, core: EngineCore) -> bool:
-        """Carry out commands that have come; without work, wait for one. False once it is time to end."""
+        """Execute commands that have arrived; without work, wait for one. Return False on a shutdown."""
         if not core.has_work:
             self._pulse.rest()
             self._commands.poll()
@@ -151,7 +152,7 @@ class EngineProcess:
         return message
 
     def _carry_out(self, core: EngineCore, command: Command) -> list[RequestOutput]:
-        """Do what a command says; what its client hears at once."""
+        """Execute a command; return outputs for its client."""
         if isinstance(command, AddAnswer):
             return _add(core, self._prompts.request(command))
         if isinstance(command, AbortRequests):
@@ -177,7 +178,7 @@ class EngineProcess:
             self._resizes.append(command.key)
 
     def _tell_resized(self, core: EngineCore) -> None:
-        """Answer all requests for a new cache size, once the cache has the size that was asked for last."""
+        """Answer all resize requests, once the cache has the size of the last one."""
         if self._resizes and not core.resizing:
             for key in self._resizes:
                 self._send(Resized(key, core.kv_bytes))
@@ -193,7 +194,7 @@ class EngineProcess:
                 core.timeline.lap(StepPhase.MESSAGE)
 
     def _tell(self, outputs: list[RequestOutput], stats: EngineStats) -> None:
-        """Send what is new, if anything is."""
+        """Send outputs and statistics, if there are new ones."""
         if outputs or stats != self._told:
             self._told = stats
             self._send(StepOutputs(outputs, stats))
@@ -207,7 +208,7 @@ class EngineProcess:
 
 
 def _add(core: EngineCore, request: AddRequest) -> list[RequestOutput]:
-    """Queue a request; one that cannot be served is answered at once."""
+    """Queue a request; return an error output if it cannot be served."""
     try:
         core.add(request)
     except UsageError as error:
@@ -222,7 +223,7 @@ def _factory(path: str) -> Factory:
 
 
 def _told(error: Exception) -> EngineFailed:
-    """Of what kind an error is, and what is said of it: a device that has failed before what came of that."""
+    """Return the message for an error. A device failure takes precedence over errors that follow from it."""
     fault = fault_of(error)
     if not fault.process_can_go_on:
         return EngineFailed(ErrorKind.DEVICE.value, fault.text, device_lost=not fault.device_can_go_on)
@@ -233,7 +234,7 @@ def _told(error: Exception) -> EngineFailed:
 
 
 def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
-    """Do as told until told to be a model; ends the process with its parent."""
+    """Execute orders until `Start` arrives; exit if the parent ends."""
     while (taken := lifeline.take()) is not None:
         order, descriptors = taken
         if isinstance(order, Start):
@@ -247,7 +248,7 @@ def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
 
 
 def _prepare(order: Prepare) -> None:
-    # What cannot be imported is told of by the start, which tries it again and has whom to tell.
+    # `Start` tries the import again and reports errors; `Prepare` has no reply.
     with contextlib.suppress(ImportError, AttributeError):
         _factory(order.factory)
 
@@ -260,12 +261,12 @@ def _measured(order: Measure) -> Needs | Refused:
     except PlimsollError as error:
         return Refused(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
     except Exception as error:
-        logger.exception("what a model takes cannot be told")
+        logger.exception("cannot estimate a model's memory")
         return Refused(ErrorKind.ENGINE.value, f"{type(error).__name__}: {error}")
 
 
 def _end_with_parent(parent: int) -> NoReturn:
-    """End this process when the parent has gone, whatever the main thread is doing."""
+    """End this process when the parent has ended, whatever the main thread is doing."""
     while os.getppid() == parent:
         readable, _, _ = select.select([STDIN], [], [], PARENT_CHECK_SECONDS)
         if readable and not os.read(STDIN, 1):
@@ -274,25 +275,25 @@ def _end_with_parent(parent: int) -> NoReturn:
 
 
 def ignore_signals() -> None:
-    """What a terminal or a supervisor sends is for the parent to handle."""
+    """Ignore signals of a terminal or supervisor, which the parent handles."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def name_process(name: str) -> None:
-    """Take a name that `ps` shows: forked processes have the command line of the one that forked them."""
+    """Set the name that `ps` shows; forked processes have the command line of the forking process."""
     Path("/proc/self/comm").write_text(name)
 
 
 def main() -> int:
-    """Entry point of a process that is started for one model."""
+    """Run a process that is started for one model."""
     ignore_signals()
     name_process(NAME)
     return _serve(ChildEnd.from_stdin())
 
 
 def stand_by() -> int:
-    """Entry point of a process that has imported everything: it says so, and waits for its model."""
+    """Run a process that has imported everything: report that, and wait for a model."""
     name_process(NAME)
     lifeline = ChildEnd.from_stdin()
     lifeline.reply(Ready())

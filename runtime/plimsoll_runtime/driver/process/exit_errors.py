@@ -1,4 +1,4 @@
-"""How another process failed: its end in words, and its errors as they are raised in the process that it works for."""
+"""How another process failed: its exit in words, and its errors as exceptions of this process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _ERRORS: dict[ErrorKind, type[PlimsollError]] = {
 
 
 def error_of(kind: str, message: str, *, device_lost: bool = False) -> PlimsollError:
-    """An error of the class that it had there; `kind` is the value of an ErrorKind."""
+    """Return an error of the original class; `kind` is the value of an ErrorKind."""
     return DeviceLostError(message) if device_lost else _ERRORS[ErrorKind(kind)](message)
 
 
 def exit_text(code: int | None) -> str:
-    """`code` as `subprocess` tells it, negative for a signal; None where it is not known."""
+    """Describe an exit code of `subprocess` (negative for a signal; None: unknown)."""
     if code is None:
         return "has ended"
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    return how + ("; the kernel kills what uses more memory than there is" if code == -9 else "")
+    return how + ("; the kernel kills processes when memory runs out" if code == -9 else "")

@@ -1,6 +1,7 @@
-"""The fork server's process: imports, and forks. Started as `python -m plimsoll_runtime.driver.process.fork_server`.
+"""The fork server process: imports everything, and forks engine processes.
 
-It has one thread, computes nothing and touches no device, so that a process forked from it can do all of that.
+Started as `python -m plimsoll_runtime.driver.process.fork_server`. It has one thread, computes nothing and touches no
+device, so that a forked process can do all of that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NAME = "plimsoll-forks"
 
 
 def main() -> int:
-    """Entry point of the process, and of each one that it forks."""
+    """Run the fork server, and each process that it forks."""
     ignore_signals()
     name_process(NAME)
     lifeline = ChildEnd.from_stdin()
@@ -38,13 +39,14 @@ def main() -> int:
 
 
 def _fork_until_closed(lifeline: ChildEnd) -> int | None:
-    """Fork whenever told to. In a forked process: the descriptor of its standard input; None when the parent goes."""
+    """Fork when ordered to. Return the descriptor of standard input in a forked process; None when the parent
+    closes."""
     while (taken := lifeline.take()) is not None:
         _, (end,) = taken
         try:
             pid = _fork()
         except OSError as error:
-            lifeline.reply(Refused(ErrorKind.MEMORY.value, f"there is no room for another engine process: {error}"))
+            lifeline.reply(Refused(ErrorKind.MEMORY.value, f"cannot fork another engine process: {error}"))
         else:
             if pid is None:
                 return end
@@ -54,9 +56,10 @@ def _fork_until_closed(lifeline: ChildEnd) -> int | None:
 
 
 def _fork() -> int | None:
-    """The number of a new process, None in that process. Raises OSError.
+    """Fork twice. Return the id of the new process, and None in that process. Raises OSError.
 
-    A process between the two ends at once; then the kernel gives its child to the adopting one (see `ForkServer`).
+    The intermediate process exits immediately, so the kernel gives its child to the adopting process (see
+    `ForkServer`).
     """
     reading, writing = os.pipe()
     try:

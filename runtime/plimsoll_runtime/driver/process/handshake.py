@@ -1,6 +1,5 @@
-"""Messages on the control socket before an engine serves: orders, replies, the memory that a model needs and the grant
-that it gets.
-"""
+"""Messages on the control socket before an engine serves: orders, replies, the memory that a model needs and its
+grant."""
 
 from __future__ import annotations
 
@@ -13,14 +12,15 @@ from plimsoll_runtime.errors import MemoryLimitError, UsageError
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True, tag="needs"):
-    """Bytes, from the model's headers and options alone.
+    """The memory that a model needs, in bytes, from its headers and options.
 
-    `image`: at least what the image of its weights takes, and some KiB more at most. `private`: weights that its engine
-    has beside the image: none with our CPU kernels; what torch packs on a CPU; a GPU's copy, on the device.
-    `workspace`: of the largest step, with sequences of `max_model_len` tokens, and what graphs of steps may take on a
-    GPU. `block_bytes`: of one KV block, 0 where no layer attends.
-    `kv_least`: a KV cache that holds one such sequence; `kv_most`: one that holds as many as may run.
-    `overhead`: private memory of an engine process that has nothing loaded.
+    - `image`: its weight image; at least this, and at most some KiB more.
+    - `private`: weights that the engine keeps in addition: none with Plimsoll's CPU kernels, torch's packed ones on a
+      CPU, the device's copy on a GPU.
+    - `workspace`: of the largest step, with sequences of `max_model_len` tokens, and on a GPU of CUDA graphs.
+    - `block_bytes`: of one KV block; 0 without attention layers.
+    - `kv_least`: a KV cache for one such sequence. `kv_most`: for the maximum number of running ones.
+    - `overhead`: private memory of an engine process without a model.
     """
 
     image: int
@@ -34,13 +34,13 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, tag="needs"):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of the device's memory. Raises UsageError when built with numbers that contradict each other.
+    """Device memory for one engine, in bytes. Raises UsageError if the numbers contradict each other.
 
-    `weights`: on a CPU the image that the engine maps and what it holds beside it, on a GPU the device's copy.
-    `workspace`: what the largest step takes, and on a GPU what graphs of steps may.
-    `kv`: the KV cache when the engine starts.
-    `kv_least`: what the cache may be shrunk to; the longest sequence is what so much holds. 0: it is not shrunk.
-    `kv_most`: what the cache may be grown to; until then that is address space and no memory. 0: it is not grown.
+    - `weights`: on a CPU the image and weights outside of it, on a GPU the device's copy.
+    - `workspace`: of the largest step, and on a GPU of CUDA graphs.
+    - `kv`: the KV cache when the engine starts.
+    - `kv_least`: size to which the cache may shrink; it limits the longest sequence. 0: it does not shrink.
+    - `kv_most`: size to which the cache may grow; address space is reserved for it. 0: it does not grow.
     """
 
     weights: int
@@ -51,33 +51,33 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if min(self.weights, self.workspace, self.kv, self.kv_least, self.kv_most) < 0:
-            raise UsageError(f"a grant cannot be negative: {self}")
+            raise UsageError(f"a grant must not be negative: {self}")
         if not self.least <= self.kv <= self.most:
-            raise UsageError(f"a grant of {self.kv} bytes for the KV cache is not within {self.least} to {self.most}")
+            raise UsageError(f"the granted KV cache of {self.kv} bytes is not within {self.least} to {self.most}")
 
     @property
     def least(self) -> int:
-        """Bytes that the KV cache always has."""
+        """Smallest size of the KV cache."""
         return self.kv_least or self.kv
 
     @property
     def most(self) -> int:
-        """Bytes that the KV cache may ever have."""
+        """Largest size of the KV cache."""
         return self.kv_most or self.kv
 
     def check_weights(self, needed: int) -> None:
-        """Raises MemoryLimitError where weights need more than was granted."""
+        """Raise MemoryLimitError if the weights need more than the grant."""
         _check("the weights need", needed, self.weights)
 
     def check_workspace(self, needed: int) -> None:
-        """Raises MemoryLimitError where the largest step needs more than was granted."""
+        """Raise MemoryLimitError if the largest step needs more than the grant."""
         _check("the largest step needs a workspace of", needed, self.workspace, "; or lower --max-batch-tokens")
 
 
 def _check(what: str, needed: int, granted: int, advice: str = "") -> None:
     if needed > granted:
         raise MemoryLimitError(
-            f"{what} {needed} bytes, and {granted} were granted; grant {needed - granted} more{advice}"
+            f"{what} {needed} bytes, but {granted} were granted; grant {needed - granted} more{advice}"
         )
 
 
@@ -85,14 +85,14 @@ BUILD = "plimsoll_runtime.driver.build.engine:build_engine"
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Where the sockets are, and what to build.
+    """Starts an engine: addresses of its sockets, and what to build.
 
-    Descriptors come along: of a page (see `heartbeat.Pulse`), and of an image where `has_image` says so.
-    `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback. It gets
-    `image` and `grant` by these names where they are given.
+    It comes with a descriptor of a heartbeat page (see `heartbeat.Pulse`) and, with `has_image`, one of an image.
+    `factory` is "module:function"; the function returns an `EngineCore` from a config and a progress callback, and gets
+    `image` and `grant` as keywords if they are given.
 
-    It is the last order on the control socket: a line of JSON, like all of them. A standby process may be asked before
-    what models would take (`Measure`).
+    It is the last order on the control socket, and a line of JSON like all of them. Before it, a standby process may
+    get `Measure` orders.
     """
 
     config: EngineConfig
@@ -106,19 +106,19 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
     @property
     def descriptors(self) -> int:
-        """How many come along."""
+        """Number of descriptors sent with the order."""
         return 1 + self.has_image
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
-    """Import what `Start.factory` will name, while the rest is not known yet; there is no reply."""
+    """Imports the module of `Start.factory` in advance; there is no reply."""
 
     descriptors: ClassVar[int] = 0
     factory: str
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
-    """Say what a model would take with so much KV cache for good (see `driver.estimate.measure`)."""
+    """Requests the memory needs of a model with a fixed KV cache of `kv` bytes (see `driver.estimate.measure`)."""
 
     descriptors: ClassVar[int] = 0
     config: EngineConfig
@@ -126,13 +126,13 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
 
 
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
-    """To a fork server alone: fork a process whose standard input is the socket that comes along."""
+    """Tells a fork server to fork a process, with the socket in the descriptor as its standard input."""
 
     descriptors: ClassVar[int] = 1
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
-    """There is such a process, and its parent is the fork server's."""
+    """A process was forked; its parent is that of the fork server."""
 
     pid: int
 
@@ -142,7 +142,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """What was asked for cannot be; `kind` is an errors.ErrorKind. `device_lost`: nor can it in another process."""
+    """An order failed; `kind` is an errors.ErrorKind. `device_lost`: it would fail in any other process too."""
 
     kind: str
     message: str

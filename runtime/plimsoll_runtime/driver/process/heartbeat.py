@@ -1,6 +1,5 @@
 """The heartbeat of an engine process: a page of shared memory with the time of the next beat, and the watch that
-detects a hang.
-"""
+detects a hang."""
 
 from __future__ import annotations
 
@@ -11,21 +10,22 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _DUE, _TAKEN = range(2)
-"""Words of eight bytes, each written and read whole."""
+"""Indices of eight-byte words, which are written and read atomically."""
 
 
 class Beat(NamedTuple):
-    """`due_ns`: by then the engine will have written again (0: it waits for commands). `taken`: commands so far."""
+    """`due_ns`: time by which the engine will write again (0: it waits for commands). `taken`: commands taken so
+    far."""
 
     due_ns: int
     taken: int
 
 
 class Pulse:
-    """The page, shared by the two processes that have its file descriptor.
+    """The heartbeat page, shared by the two processes that have its file descriptor.
 
-    It costs the engine two stores a step and no message, and the reader has the latest value even if it did not run for
-    a while itself. Both clocks are the machine's monotonic one, which stands still while the machine sleeps.
+    It costs the engine two stores a step and no message, and the reader sees the latest value even if it was stopped
+    itself. Both use the machine's monotonic clock, which stands still while the machine sleeps.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -33,48 +33,48 @@ class Pulse:
         self._words = memoryview(self._page).cast("q")
 
     def expect(self, seconds: float) -> None:
-        """The engine is busy, and will write again within `seconds`."""
+        """Record that the engine is busy and will write again within `seconds`."""
         self._words[_DUE] = time.monotonic_ns() + int(seconds * 1e9)
 
     def rest(self) -> None:
-        """The engine waits for commands, for as long as there are none."""
+        """Record that the engine waits for commands."""
         self._words[_DUE] = 0
 
     def took(self) -> None:
-        """The engine has taken a command."""
+        """Count a command that the engine has taken."""
         self._words[_TAKEN] += 1
 
     def read(self) -> Beat:
-        """What the engine has said last."""
+        """Return the last beat."""
         return Beat(self._words[_DUE], self._words[_TAKEN])
 
     def close(self) -> None:
-        """Give the page back; the object is of no use afterwards."""
+        """Unmap the page. The object cannot be used afterwards."""
         self._words.release()
         self._page.close()
 
 
 def new_page() -> int:
-    """The descriptor of a page of zeros in memory, to be made a `Pulse` on both sides, and closed."""
+    """Return a memory descriptor of a zeroed page. Create a `Pulse` of it in both processes, then close it."""
     descriptor = os.memfd_create("plimsoll-pulse")
     os.ftruncate(descriptor, mmap.PAGESIZE)
     return descriptor
 
 
 CHECK_SECONDS = 1.0
-"""Between two checks."""
+"""Interval of checks."""
 
 _CHECK_NS = int(CHECK_SECONDS * 1e9)
 
 
 class Watch:
-    """Judges an engine's beats, looked at every `CHECK_SECONDS`.
+    """Detects a hung engine from its beats, with a check every `CHECK_SECONDS`.
 
-    Time in which the watcher did not run itself (its process was stopped, or starved, and the engine with it in all
-    likelihood) is no time of the engine's: it is added to what the engine has set itself.
+    Time in which the watcher did not run itself (its process was stopped or starved, and the engine probably too) does
+    not count: it is added to the time that the engine has set itself.
 
-    A hung engine is busy beyond the time that it has set itself, or leaves commands unread. An idle engine is never
-    late, and one that loads has set itself no time.
+    An engine is hung if it is busy beyond the time that it has set itself, or leaves commands unread. An idle engine is
+    never late, and a loading one has set itself no time.
     """
 
     def __init__(self, timeout: float, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -86,7 +86,7 @@ class Watch:
         self._left_lying_ns: int | None = None
 
     def is_hung(self, beat: Beat, sent: int) -> bool:
-        """Whether the engine has hung, by its beat and the number of commands sent to it. Never with timeout 0."""
+        """Return whether the engine hangs, by its beat and the number of commands sent. Always False with timeout 0."""
         now = self._clock()
         late = 0 if self._checked_ns is None else now - self._checked_ns - _CHECK_NS
         self._checked_ns = now
@@ -98,7 +98,7 @@ class Watch:
         return self._timeout_ns > 0 and due is not None and now > due + self._lost_ns
 
     def _due_to_read(self, now: int, unread: bool) -> int | None:
-        """By when an engine that waits for commands must have taken one that was sent."""
+        """Return the time by which an idle engine must have taken a command that was sent; None if all are taken."""
         if not unread:
             self._left_lying_ns = None
             return None

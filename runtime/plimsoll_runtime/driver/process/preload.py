@@ -1,4 +1,4 @@
-"""What can be done for an engine before its model is known: imports, and finding out what this machine runs."""
+"""Preparation for an engine before its model is known: imports, and the choice of CPU kernels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HEAVY = (engine, estimate, safetensors, tensors)
 
 
 def freeze_imports() -> None:
-    """What was imported stays for good: without this a collection in any process would write to all of it."""
+    """Exclude imported objects from garbage collection, which would write to their pages in every forked process."""
     gc.collect()
     gc.freeze()
 
 
 def choose_kernels() -> None:
-    """Load the CPU kernels and choose among their instruction sets. This starts threads."""
+    """Load the CPU kernels and choose their instruction set. This starts threads."""
     for dtype in (torch.float32, torch.bfloat16):
         kernels(dtype)

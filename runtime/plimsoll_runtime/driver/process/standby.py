@@ -1,4 +1,4 @@
-"""Standby processes, which have no model yet, and the fork server that makes them."""
+"""Standby processes, which have no model yet, and the fork server that creates them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_runtime.weights.image import Image
 
 
 class StandbyProcess(ControlledProcess):
-    """One process. It becomes one engine, or is closed."""
+    """A process without a model. It becomes one engine, or is closed."""
 
     def __init__(
         self, process: subprocess.Popen[bytes] | AdoptedProcess, end: socket.socket, *, is_ready: bool
@@ -28,10 +28,10 @@ class StandbyProcess(ControlledProcess):
 
     @classmethod
     def spawn(cls, *, threads: int | None = None, factory: str | None = None) -> StandbyProcess:
-        """Start a process that imports only what it is told to need; returns at once.
+        """Start a process that imports only what it needs; returns immediately.
 
-        `threads`: what OpenMP is told to have at most, where that is known already. `factory`: what will build its
-        engine, where that is known; it imports that at once. Raises StandbyDeadError.
+        `threads`: most OpenMP threads, if known. `factory`: the function that will build the engine, if known; its
+        module is imported right away. Raises StandbyDeadError.
         """
         environment = dict(os.environ)
         if threads is not None:
@@ -42,11 +42,12 @@ class StandbyProcess(ControlledProcess):
         return standby
 
     async def needs(self, config: EngineConfig, kv: int | None = None) -> Needs:
-        """What a model would take, with `kv` bytes of KV cache for good (None: the least, or `config.kv_memory`).
+        """Return the memory that a model needs, with a fixed KV cache of `kv` bytes (None: the minimum, or
+        `config.kv_memory`).
 
-        Its files are found as a load finds them; what a hub has is fetched first, which the process is busy with.
-        Raises what a load would: SourceError, ModelError, MemoryLimitError, UsageError, DeviceLostError; and
-        StandbyDeadError when it ends instead. Cancelled, it cannot be asked again, but still be started.
+        Its files are found as in a load; files of a hub are downloaded first. Raises the errors of a load: SourceError,
+        ModelError, MemoryLimitError, UsageError, DeviceLostError; and StandbyDeadError if the process ends. After a
+        cancellation the process can still be started, but not asked again.
         """
         async with self._asking:
             await self._until_ready()
@@ -58,16 +59,16 @@ class StandbyProcess(ControlledProcess):
         return reply
 
     def start(self, order: Start, image: Image | None) -> None:
-        """Tell it what to be: from now on process, control socket and page are the caller's.
+        """Start an engine in the process. Afterwards process, control socket and page belong to the caller.
 
-        Raises StandbyDeadError for one that has ended, UsageError for one that was told before.
+        Raises StandbyDeadError if the process has ended, UsageError if it was started before.
         """
         self._check_free()
         self._give(order, [self.page] if image is None else [self.page, image.descriptor])
         self._is_ours = False
 
     def close(self) -> None:
-        """End it, unless it is an engine. May be called again."""
+        """Kill the process, unless it is an engine. May be called again."""
         if self._is_ours:
             os.close(self.page)
         super().close()
@@ -78,33 +79,32 @@ class StandbyProcess(ControlledProcess):
 
     def _check_free(self) -> None:
         if not self._is_ours:
-            raise UsageError("this standby process was closed, or is an engine already; spawn another")
+            raise UsageError("this standby process was closed or is already an engine; spawn another")
 
 
 PR_SET_CHILD_SUBREAPER = 36
-"""From linux/prctl.h: processes below this one that lose their parent become its children."""
+"""From linux/prctl.h: orphaned descendants become children of the calling process."""
 
 
 class ForkServer(ControlledProcess):
-    """The side of whoever wants engines. The process ends when this one does; engines go on without it.
+    """The parent's side of the fork server. The process ends with this one; engines continue without it.
 
-    It has imported what every engine needs, so those imports are in memory once, however many engines there are: an
-    engine's own memory is what it writes to. A forked process is at once the child of this process, which gets its exit
-    code.
+    It has imported what every engine needs, so those imports are in memory once for all engines; each engine has
+    private memory only for pages that it writes. A forked process is adopted by this process, which gets its exit code.
     """
 
     @classmethod
     def spawn(cls) -> ForkServer:
-        """Start the process; returns at once, while it imports for some seconds. Raises OSError."""
+        """Start the process; returns immediately, while it imports for some seconds. Raises OSError."""
         library = ctypes.CDLL(None, use_errno=True)
         if library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "engines cannot be adopted: prctl(PR_SET_CHILD_SUBREAPER)")
+            raise OSError(ctypes.get_errno(), "cannot adopt engine processes: prctl(PR_SET_CHILD_SUBREAPER) failed")
         return cls(*start_linked("plimsoll_runtime.driver.process.fork_server"), is_ready=False)
 
     async def fork(self) -> StandbyProcess:
-        """Another process that stands by. Raises StandbyDeadError when the fork server ends instead.
+        """Return a new standby process. Raises StandbyDeadError if the fork server ends instead.
 
-        Raises MemoryLimitError where there is no room for one more process. Cancelled, it leaves no process.
+        Raises MemoryLimitError if there is no memory for another process. Cancelling leaves no process.
         """
         forking = asyncio.ensure_future(self._asked())
         try:
@@ -131,6 +131,6 @@ class ForkServer(ControlledProcess):
 
 
 def _close(forked: asyncio.Future[StandbyProcess]) -> None:
-    """Nobody wants it any more."""
+    """Close a forked process whose caller was cancelled."""
     if not forked.cancelled() and forked.exception() is None:
         forked.result().close()

@@ -72,8 +72,7 @@ def first_block(rule: Rule, position: int, block_size: int) -> int:
 
 
 def peak_blocks(rule: Rule, computed: int, tokens: int, block_size: int) -> int:
-    """Return the most blocks that a group needs at a time to compute a sequence from `computed` to `tokens` by chunks.
-    """
+    """Return the most blocks that a group needs at a time to compute tokens `computed` .. `tokens` by chunks."""
     whole = -(-tokens // block_size)
     if isinstance(rule, Full):
         return whole

@@ -199,8 +199,7 @@ class KvCacheManager:
         return held + sequence.kv.reserved + self.growth(sequence) * len(self.rules)
 
     def probe(self, sequence: SequenceState, tokens: int) -> int:
-        """Return how many leading tokens of a waiting sequence are cached. Continues from `tokens`, with bounded work.
-        """
+        """Return how many leading tokens of a waiting sequence are cached, with bounded work from `tokens` on."""
         return 0 if self._cache is None else self._cache.probe(sequence, tokens, PROBE_LOOKUPS)
 
     def release(self, sequence: SequenceState) -> None:

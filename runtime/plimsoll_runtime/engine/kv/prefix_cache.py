@@ -134,8 +134,7 @@ class PrefixCache:
         return last
 
     def _missing(self, sequence: SequenceState, end: int, has: Has) -> int | None:
-        """Return the last block that a sliding group lacks of those read after `end` blocks; None if none is missing.
-        """
+        """Return the last block missing in a sliding group of those read after `end` blocks; None if all exist."""
         tokens, missing = min(end * self._block_size, sequence.reusable_tokens), -1
         for group in self._others:
             first = max(missing + 1, first_block(self._rules[group], tokens, self._block_size))
@@ -169,8 +168,7 @@ class PrefixCache:
         return self.agreed(sequence, self._last(sequence), has)
 
     def names_to(self, sequence: SequenceState, start: int, end: int) -> Iterator[bytes]:
-        """Yield the names of blocks before `end` that each group needs: in groups of full attention, from `start` on.
-        """
+        """Yield the names of blocks before `end` that each group needs; in groups of full attention from `start` on."""
         tokens = min(end * self._block_size, sequence.reusable_tokens)
         firsts = [first_block(rule, tokens, self._block_size) for rule in self._rules]
         firsts = [start if group in self._full else first for group, first in enumerate(firsts)]
@@ -180,8 +178,7 @@ class PrefixCache:
                     yield self.name(sequence, group, index)
 
     def full_reach(self, sequence: SequenceState, has: Has) -> int:
-        """Return how many blocks groups of full attention have; without such groups, how many the sequence may reuse.
-        """
+        """Return how many blocks groups of full attention have; without them, how many the sequence may reuse."""
         return self._full_end(sequence, self._last(sequence), has)
 
     def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
@@ -244,7 +241,7 @@ class PrefixCache:
         return (name + suffix for name in sequence.kv.hashes[1:] for suffix in self._suffixes)
 
     def names_between(self, sequence: SequenceState, first: int, end: int) -> Iterator[bytes]:
-        """Yield the names of blocks `first` .. `end` - 1, in all groups, as far as they have been named."""
+        """Yield the names of blocks `first` .. `end` - 1, in all groups, if they have names."""
         return (name + suffix for name in sequence.kv.hashes[1 + first : 1 + end] for suffix in self._suffixes)
 
     def name(self, sequence: SequenceState, group: int, index: int) -> bytes:

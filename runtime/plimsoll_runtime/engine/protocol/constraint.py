@@ -64,8 +64,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
     @classmethod
     def tags(cls, tag: Mapping[str, Any] | str, *, strict: bool = True) -> Self:
-        """Accept free text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`.
-        """
+        """Accept text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
         return cls("tags", tag if isinstance(tag, str) else _text(tag), strict)
 
     @classmethod

@@ -88,8 +88,7 @@ class Prefetches:
             self._tiers.index.wait(seconds)
 
     def take_ended(self) -> list[SequenceState]:
-        """Remove and return the sequences whose prefix has been read or whose time is up; the caller queues them again.
-        """
+        """Remove and return the sequences whose prefix has been read or whose time is up. The caller requeues them."""
         if self._tiers is None or not self._aside:
             return []
         now, prefetches = self._clock(), self._tiers.prefetches
@@ -117,9 +116,9 @@ class Prefetches:
             prefetched = self._tiers.prefetches.keys()
             assert self._aside.keys() <= prefetched, "a prefetch is lost"
             ready = prefetched - self._aside.keys()
-            assert all(s.phase is Phase.WAITING for s in ready), "a finished prefetch is held for a sequence out of the queue"
+            assert all(s.phase is Phase.WAITING for s in ready), "a ready sequence is not in the queue"
             assert self._tiers.asked.issubset(sequences), "a sequence that has ended is kept"
-        assert all(s.phase is Phase.PREFETCHING for s in self._aside), "a waiting or running sequence is also out of the queue"
+        assert all(s.phase is Phase.PREFETCHING for s in self._aside), "a sequence out of the queue is in another phase"
         assert len(self._aside) <= self._most, f"{len(self._aside)} wait for the disk at once"
 
 
@@ -282,8 +281,7 @@ class Arrivals:
         self._clock = clock
 
     def sequence(self, request: AddRequest) -> SequenceState:
-        """Return a sequence with its order key. `limits.check_request` has refused requests that can never be served.
-        """
+        """Return a sequence with its order key, for a request that `limits.check_request` has accepted."""
         limits, counters, context, params = self._limits, self._counters, request.context, request.context.params
         prompt = Prompt.of(request.prompt_token_ids)
         prompt_len = len(prompt)

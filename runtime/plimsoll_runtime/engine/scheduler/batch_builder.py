@@ -18,10 +18,10 @@ from plimsoll_runtime.engine.sequence import Phase, SequenceState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A plan, and what `commit` must know of it.
+    """A plan, with the data that `commit` needs.
 
-    That is the sequences in the plan's order, blocks to merge afterwards, how many tokens it computes, and when it was
-    planned, in nanoseconds.
+    These are the sequences in the plan's order, blocks to merge afterwards, the number of tokens, and the time of
+    planning in nanoseconds.
     """
 
     plan: StepPlan

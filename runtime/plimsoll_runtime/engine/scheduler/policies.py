@@ -18,7 +18,7 @@ SCALE = 1024
 
 @dataclass(slots=True)
 class _Mean:
-    """A mean that forgets, in fixed point: `scaled` is SCALE times the mean."""
+    """A moving average in fixed point: `scaled` is SCALE times the mean."""
 
     count: int = 0
     scaled: int = 0

@@ -12,7 +12,7 @@ from plimsoll_runtime.engine.protocol.messages import EngineStats, SnapshotStats
 
 @dataclass(slots=True)
 class Counters:
-    """They only grow. `computed_tokens` are those that steps were planned for, prompts' and answers'."""
+    """Counters. `computed_tokens` are all tokens that steps were planned for, of prompts and outputs."""
 
     arrivals: int = 0
     steps: int = 0

@@ -20,7 +20,7 @@ LEAST_PROMPT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The tokens of a step. With `alone` it holds prompts only, if they fill it."""
+    """The token budget of a step. With `alone` the step holds prompts only, if they fill it."""
 
     tokens: int
     alone: bool = False
@@ -46,8 +46,7 @@ class Pacer:
         self._left = 0
 
     def next(self, decodes: int, newcomers: int) -> Pace:
-        """Return the budget of a step, given `decodes` tokens of decoding sequences and `newcomers` prompts to compute.
-        """
+        """Return the budget of a step with `decodes` tokens of decoding sequences and `newcomers` new prompts."""
         if not newcomers or not self._paced:
             self._left = 0
             return Pace(self._most)

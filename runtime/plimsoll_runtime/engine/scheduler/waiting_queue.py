@@ -101,8 +101,7 @@ class WaitingQueue:
         self._gone(sequence)
 
     def front(self, count: int) -> list[SequenceState]:
-        """Return the first `count` sequences in order. They are fewer after many removals, because the work is bounded.
-        """
+        """Return the first `count` sequences in order, or fewer after many removals, because the work is bounded."""
         found: dict[SequenceState, None] = {}
         nodes = [(self._heap[0][:2], 0)] if self._heap else []
         visits = 2 * count + SLACK

@@ -1,1 +1,1 @@
-"""How a host runs engines."""
+"""Runs the engines of a host."""

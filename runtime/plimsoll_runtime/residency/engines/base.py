@@ -17,7 +17,8 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 
 class Engine(Protocol):
-    """A resident model's process. When it dies, every generator raises EngineDeadError and `wait_dead` returns."""
+    """The engine process of a resident model. When it dies, every generator raises EngineDeadError and `wait_dead`
+    returns."""
 
     @property
     def info(self) -> EngineInfo:
@@ -25,55 +26,55 @@ class Engine(Protocol):
 
     @property
     def stats(self) -> EngineStats:
-        """As of the last step."""
+        """Statistics of the last step."""
 
     @property
     def failure(self) -> PlimsollError | None:
-        """Why it is dead, None while it lives."""
+        """The error that the engine died of; None while it lives."""
 
     @property
     def kv_bytes(self) -> int:
-        """What its KV cache has now."""
+        """Current bytes of the KV cache."""
 
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one request as they come; closing the generator early aborts the request."""
+        """Yield the outputs of one request as they arrive; closing the generator early aborts the request."""
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Let it compile constraints, before the first request that has one; told again, it does nothing."""
+        """Set the vocabulary for constraints, before the first request with one. Further calls do nothing."""
 
     async def wait_dead(self) -> None:
-        """Return once it can serve nothing any more, for whatever reason."""
+        """Return when the engine can serve no more requests, for whatever reason."""
 
     async def stop(self, why: PlimsollError | None = None) -> None:
-        """End it; returns when its process is gone, or cannot be ended. May be called again.
+        """End the engine; return when its process has ended or cannot be ended. May be called again.
 
-        Requests on it get `why`, or an EngineDeadError.
+        Running requests raise `why`, or an EngineDeadError.
         """
 
     async def resize(self, kv_bytes: int) -> int:
-        """Shrink or grow its KV cache; the bytes that it has then, more where sequences hold them."""
+        """Resize the KV cache; return its new size in bytes, which is larger if sequences still hold blocks."""
 
 
 class Image(Protocol):
-    """A model's weights in host memory, for as long as it is open."""
+    """A model's weights in host memory, until it is closed."""
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes now."""
+        """Bytes of memory that it takes."""
 
     @property
     def complete(self) -> bool:
-        """Whether an engine has filled it to its end: only such a one can be woken from."""
+        """Whether an engine has filled it completely; only then can a model wake from it."""
 
     def close(self) -> None:
-        """Give it up."""
+        """Free the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`kind` is "cpu" or "cuda"; `capacity` in bytes; `shared`: its memory is the host's.
+    """A device. `kind` is "cpu" or "cuda"; `capacity` is in bytes; `shared`: its memory is the host's.
 
-    `elastic`: whether KV caches on it can shrink and grow. `findings`: what a person should hear of it.
+    `elastic`: whether KV caches on it can shrink and grow. `findings`: messages about it for the user.
     """
 
     kind: str
@@ -86,7 +87,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model whose files are there: what it will take, as its headers say. `files` are for tokenizer and template."""
+    """A model whose files are available, with its sizes by their headers. `files` has the tokenizer and chat
+    template."""
 
     sizes: Sizes
     files: ModelFiles
@@ -94,7 +96,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A model that is awake, with what was measured of it: bytes of the device, and of its image (0: it has none)."""
+    """An awake model with its measured bytes: those of the device, and of its image (0: none)."""
 
     engine: Engine
     grant: Grant
@@ -103,7 +105,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The memory as it is: bytes that are really free, what the runtime itself takes, and the pressure."""
+    """Measured memory: free bytes, bytes used by the runtime itself, and the pressure."""
 
     free: int
     reserved: int
@@ -111,37 +113,38 @@ class Look:
 
 
 class Engines(Protocol):
-    """Runs engines. Calls for different models may overlap; one that is cancelled leaves nothing behind."""
+    """Starts and measures engines. Calls for different models may overlap; a cancelled call leaves nothing behind."""
 
     async def open(self, line: float, sleepers: int) -> Device:
-        """Get ready; what device this is. `sleepers` bytes of host memory are not the device's; `line` is its share.
+        """Prepare the device, and return it. `sleepers` bytes of host memory are kept for images; `line` is the
+        device's share.
 
-        Raises UsageError, and DeviceLostError where the device has failed.
+        Raises UsageError, and DeviceLostError if the device has failed.
         """
 
     def look(self) -> Look:
-        """Measure the memory; never blocks for long. Raises DeviceLostError where the device is lost."""
+        """Measure the memory; never blocks for long. Raises DeviceLostError if the device is lost."""
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
-        """Fetch what is not there, and read the headers. Raises SourceError, ModelError or UsageError."""
+        """Fetch missing files, and read their headers. Raises SourceError, ModelError or UsageError."""
 
     def image(self, name: ModelName, size: int) -> Image:
-        """An empty one of at most so many bytes. Raises MemoryLimitError."""
+        """Return an empty image of at most `size` bytes. Raises MemoryLimitError."""
 
     async def start(self, name: ModelName, spec: ModelSpec, found: Found, image: Image | None, grant: Grant) -> Started:
-        """An engine with this grant: from an image that is filled, or into one that is empty. Raises PlimsollError.
+        """Start an engine with this grant, from a filled image or into an empty one. Raises PlimsollError.
 
-        When it raises, no process is left.
+        If it raises, no process is left.
         """
 
     async def close(self) -> None:
-        """End what is left, engines excepted."""
+        """End every process except engines."""
 
 
 class Resident:
-    """One engine's life with one model. `serial` grows with each engine of the host; `files` has the tokenizer's.
+    """One engine and its model. `serial` grows with each engine of the host; `files` has the tokenizer.
 
-    `has_served`: a request has ended on it, and the engine lived.
+    `has_served`: a request has ended on the engine while it lived.
     """
 
     def __init__(self, name: ModelName, spec: ModelSpec, files: ModelFiles, engine: Engine, serial: int) -> None:
@@ -156,19 +159,19 @@ class Resident:
         self._idle.set()
 
     def enter(self) -> None:
-        """A request is in flight."""
+        """Count a request in flight."""
         self.active += 1
         self._idle.clear()
 
     def leave(self) -> None:
-        """It has ended, one way or another."""
+        """Record the end of a request."""
         self.active -= 1
         self.has_served = self.has_served or self.engine.failure is None
         if self.active == 0:
             self._idle.set()
 
     async def drained(self) -> None:
-        """Return once nothing is in flight, or its engine is dead: then nothing is worth waiting for."""
+        """Return when no request is in flight, or the engine is dead."""
         waits = [asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self.engine.wait_dead())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""How short memory is, from what the kernel says: bytes that are left, and the share of time that work waits for them.
+"""Memory pressure by the kernel's measurements: bytes left, and the share of time in which work waits for memory.
 
-Pressure stall information (PSI) is the cgroup's own (version 2) where there is any, else the machine's; without either,
-what is left decides alone. On an accelerator there are no stalls: there too what is left decides.
+Pressure stall information (PSI) is that of the cgroup (version 2) if it has any, else the machine's. Without PSI, and
+on an accelerator, the bytes left decide alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from plimsoll_runtime.residency.planner.view import Pressure
 
 MACHINE = Path("/proc/pressure/memory")
 SOME_STALLS, FULL_STALLS = 10.0, 5.0
-"""Percent of the last ten seconds in which some work waited for memory, and in which all of it did."""
+"""Percent of the last ten seconds in which some work waited for memory, and in which all work did."""
 LEAST_MARGIN = 20
-"""A twentieth of the capacity should be left at least, however high the line is."""
+"""At least 1/20 of the capacity should be left, however high the line is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,11 @@ class Stalls:
 
 
 def host_memory_left(root: Path = ROOT, own: Path = OWN) -> int:
-    """Bytes that this process may still take: of the machine's, or of its cgroup's limit where that is less.
+    """Return the bytes that this process may still take: of the machine's memory, or of its cgroup's limit if that is
+    less.
 
-    All pages of files are left, mapped or not: which pod of a node has them in its cgroup is chance, most of a library
-    is read once, while it is linked, and where the kernel takes what is in use that shows as stalls.
+    All file pages count as left, mapped or not: which pod of a node has them in its cgroup is chance, most of a library
+    is read only once during linking, and if the kernel reclaims used pages, PSI shows it.
     """
     free = int(psutil.virtual_memory().available)
     left = cgroup_left(root, own, mapped=True)
@@ -41,7 +42,7 @@ def host_memory_left(root: Path = ROOT, own: Path = OWN) -> int:
 
 
 def read_stalls(root: Path = ROOT, own: Path = OWN, machine: Path = MACHINE) -> Stalls | None:
-    """Of the process's cgroup, else of the machine; None where the kernel tells neither."""
+    """Return the stalls of the process's cgroup, else of the machine; None if the kernel reports neither."""
     for path in (_own_cgroup(root, own) / "memory.pressure", root / "memory.pressure", machine):
         if (found := _parse(path)) is not None:
             return found
@@ -49,9 +50,10 @@ def read_stalls(root: Path = ROOT, own: Path = OWN, machine: Path = MACHINE) -> 
 
 
 def judge(left: int, capacity: int, line: int, stalls: Stalls | None) -> Pressure:
-    """From bytes that are left of a device's capacity, of which what lies above the line is to stay free.
+    """Return the pressure by the bytes `left` of a device's capacity. The part above the line should stay free.
 
-    Half of that gone is some pressure, three quarters full pressure, whatever the ledgers say; so are stalls.
+    If less than half of that part is left, the pressure is SOME; less than a quarter: FULL, whatever the ledgers say.
+    Stalls count likewise.
     """
     margin = max(capacity - line, capacity // LEAST_MARGIN)
     if left < margin // 4 or (stalls is not None and stalls.full >= FULL_STALLS):
@@ -62,13 +64,14 @@ def judge(left: int, capacity: int, line: int, stalls: Stalls | None) -> Pressur
 
 
 def _own_cgroup(root: Path, own: Path) -> Path:
-    """Of version 2. In a container its path is often the host's, which does not exist inside."""
+    """Return the process's cgroup (version 2). In a container its path is often the host's, which does not exist
+    inside."""
     path = next((path for controllers, path in memberships(own) if controllers == ""), "")
     return root / path.lstrip("/")
 
 
 def _parse(path: Path) -> Stalls | None:
-    """`some avg10=0.12 avg60=... total=...` and the same for `full`; None for a file that is not there or says less."""
+    """Parse `some avg10=0.12 avg60=... total=...` and the same for `full`; None for a missing or incomplete file."""
     try:
         rows = [row.split() for row in path.read_text().splitlines()]
     except OSError:

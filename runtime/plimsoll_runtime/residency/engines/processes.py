@@ -1,6 +1,5 @@
 """Engines as processes: one for each awake model, images in memfds, a standby process, a fork server, and processes
-that fetch.
-"""
+that fetch."""
 
 from __future__ import annotations
 
@@ -33,11 +32,12 @@ from plimsoll_runtime.weights.sources.hub import Access
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 FETCH_BYTES = 64 * 2**20
-"""Of one: 25 MiB were measured before it reads anything, and it reads up to eight files in pieces of 10 MB."""
+"""Memory of one fetch: 25 MiB were measured before it reads anything, and it reads up to eight files in 10 MB
+pieces."""
 
 
 class Fetches:
-    """`left` says how many bytes of memory are left. Used by any thread."""
+    """Limits concurrent fetches by free memory; `left` returns the free bytes. Thread-safe."""
 
     def __init__(self, left: Callable[[], int]) -> None:
         self._left = left
@@ -45,11 +45,11 @@ class Fetches:
         self._under_way = set[HubFetch]()
 
     def new(self) -> HubFetch:
-        """One that waits until there is room for it."""
+        """Return a fetch that waits until there is memory for it."""
         return HubFetch(self)
 
     def enter(self, fetch: HubFetch) -> bool:
-        """Whether it may begin: what those under way have not taken yet is theirs."""
+        """Return whether a fetch may start, counting memory that running fetches have not taken yet."""
         with self._lock:
             if self._under_way:
                 owed = sum(max(0, FETCH_BYTES - other.anonymous) for other in self._under_way)
@@ -59,30 +59,30 @@ class Fetches:
             return True
 
     def leave(self, fetch: HubFetch) -> None:
-        """It has ended."""
+        """Record the end of a fetch."""
         with self._lock:
             self._under_way.remove(fetch)
 
     @property
     def anonymous(self) -> int:
-        """Bytes of memory that all of them have of their own."""
+        """Bytes of private memory of all fetches."""
         with self._lock:
             return sum(fetch.anonymous for fetch in self._under_way)
 
 
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-"""Where the drivers of NVIDIA and AMD are, and Windows' own in WSL: without any, torch need not be asked for a GPU."""
+"""Device files of the drivers of NVIDIA and AMD, and of WSL. If none exists, torch need not look for a GPU."""
 PROCESSES_DIFFER = 1.05
-"""Two processes that have imported the same differ by 0.3 % of 300 MiB, measured; the rest is for what comes later."""
+"""Two processes with the same imports differed by 0.3 % of 300 MiB (measured); the rest is a reserve."""
 COPIED_BYTES = 32 * 2**20
-"""What an engine comes to write of the memory that it shares with others: measured 14 MiB after 1,700 steps and 650
-requests, 12 of them while it loaded."""
+"""Shared memory that an engine writes and so copies: measured 14 MiB after 1,700 steps and 650 requests, 12 of them
+during loading."""
 
 logger = logging.getLogger(__name__)
 
 
 class MemoryImage:
-    """A memfd, and whether it was filled: asked of its header until it was."""
+    """A memfd image that remembers whether it has been filled."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -90,27 +90,27 @@ class MemoryImage:
 
     @property
     def nbytes(self) -> int:
-        """Memory that its pages take."""
+        """Bytes of memory that its pages take."""
         return self.image.nbytes
 
     @property
     def complete(self) -> bool:
-        """Whether an engine has filled it to its end."""
+        """Whether an engine has filled it completely."""
         self._complete = self._complete or self.image.header() is not None
         return self._complete
 
     def close(self) -> None:
-        """Give it up; its memory is free once no engine maps it."""
+        """Close the image. Its memory is free when no engine maps it."""
         self.image.close()
 
 
 class Processes:
-    """`Engines` of this machine. `limit`: bytes of a CPU's memory that the runtime may take in all, where less is free.
+    """The `Engines` of this machine.
 
-    A container's limit need not be given: what it leaves is measured. `device`: as `EngineConfig.device` has it. What
-    it means here is decided once, and every engine is told.
+    `limit`: most bytes of a CPU's memory that the runtime may take, if less than what is free. A container's limit is
+    measured and need not be given. `device`: as in `EngineConfig.device`; it is resolved once, for all engines.
 
-    The host's own process imports torch only if it must ask for an accelerator's memory.
+    The host process itself imports torch only to ask for an accelerator's memory.
     """
 
     def __init__(self, limit: int | None = None, device: str = "auto") -> None:
@@ -123,10 +123,10 @@ class Processes:
         self._accelerated = False
 
     async def open(self, line: float, sleepers: int) -> Device:
-        """Start what stands by and what forks; the capacity is what is free with them, and what the runtime takes.
+        """Start the standby process and the fork server. The capacity is the free memory plus what the runtime takes.
 
-        Raises UsageError where the sleepers would leave nothing of a CPU's memory, and DeviceLostError where there must
-        be a GPU and is none, or it has failed.
+        Raises UsageError if the sleepers would leave nothing of a CPU's memory, and DeviceLostError if a required GPU
+        is missing or has failed.
         """
         server, standby = await self._spare.footprints()
         self._server_bytes = int(server * PROCESSES_DIFFER)
@@ -137,20 +137,20 @@ class Processes:
         if gpu is not None:
             device = gpu
         else:
-            # What is free and what is taken are looked at one after the other: together they may be more than there is.
+            # Free and used memory are measured one after the other, so their sum may exceed the total.
             bounds = (host_memory_left() + self._own(), self._limit, cgroup_limit())
             limit = min(bound for bound in bounds if bound is not None)
             if sleepers >= limit:
                 raise UsageError(
-                    f"the sleepers are to have {size_text(sleepers)}, but there are {size_text(limit)} in all; models "
-                    "that are awake need the rest"
+                    f"--sleepers {size_text(sleepers)} leaves none of the {size_text(limit)} of memory for awake "
+                    "models; lower it"
                 )
             device = Device("cpu", _cpu_name(), limit - sleepers, shared=True, findings=findings)
         self._capacity, self._line = device.capacity, int(device.capacity * line)
         return device
 
     def look(self) -> Look:
-        """What is free on the device, what the runtime itself takes of it, and the pressure."""
+        """Return the free memory of the device, what the runtime itself takes of it, and the pressure."""
         if self._accelerated:
             left = _gpu_left()
             return Look(left, 0, judge(left, self._capacity, self._line, None))
@@ -158,7 +158,7 @@ class Processes:
         return Look(left, self._own(), judge(left, self._capacity, self._line, read_stalls()))
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
-        """Fetch its files, and have the standby read their headers. Cancelled, the fetch ends too."""
+        """Fetch the model's files, and have the standby process read their headers. Cancelling ends the fetch."""
         files = await self._files(engine_config(spec), access_of(name, spec))
         least = least_kv(spec)
         needs = await self._spare.needs(self._config(spec, files), least)
@@ -173,13 +173,13 @@ class Processes:
         return Found(sizes, files)
 
     def image(self, name: ModelName, size: int) -> ImageProtocol:
-        """An empty memfd of so many bytes."""
+        """Return an image in an empty memfd."""
         return MemoryImage(Image.create(size, str(name)))
 
     async def start(
         self, name: ModelName, spec: ModelSpec, found: Found, image: ImageProtocol | None, grant: Grant
     ) -> Started:
-        """The standby becomes the engine; another takes its place once the engine answers."""
+        """Turn the standby process into the engine; a new one replaces it once the engine is ready."""
         assert image is None or isinstance(image, MemoryImage)
         sizes = found.sizes
         granted = EngineGrant(
@@ -194,14 +194,14 @@ class Processes:
         engine = await self._spare.engine(config, memory, granted)
         info = engine.info
         workspace = info.workspace_bytes + (0 if self._accelerated else max(self._engine_bytes, info.overhead_bytes))
-        # What was predicted is what the next wake is checked against: only more counts.
+        # The next wake is checked against the prediction, so only larger measurements replace it.
         measured = Grant(
             max(grant.weights, info.weight_bytes), max(grant.workspace, workspace), min(grant.kv, engine.kv_bytes)
         )
         return Started(engine, measured, 0 if image is None else image.nbytes)
 
     async def close(self) -> None:
-        """End the process that stands by, and the one that forks."""
+        """End the standby process and the fork server."""
         await self._spare.close()
 
     async def _files(self, config: EngineConfig, access: Access | None) -> ModelFiles:
@@ -212,25 +212,26 @@ class Processes:
             fetch.call_off()
 
     def _config(self, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
-        """What an engine is told: its files, and the device whose memory it is granted."""
+        """Return the engine's options, with its files and the device whose memory it is granted."""
         config = replace(engine_config(spec), device="cuda" if self._accelerated else "cpu")
         return _with_files(config, files)
 
     @property
     def _process(self) -> int:
-        """What an engine's process takes of the device before it has a model."""
+        """Bytes of the device that an engine process takes without a model."""
         return 0 if self._accelerated else self._engine_bytes
 
     def _own(self) -> int:
-        """What this process, the one that stands by, the one that forks and those that fetch take, or soon will."""
+        """Return the memory of this process, the standby process, the fork server and the fetches, including what they
+        will take soon."""
         standing = self._server_bytes + self._engine_bytes
         return footprint(os.getpid()).anonymous + standing + self._fetches.anonymous
 
 
 def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
-    """What was found is what is measured and loaded, without a hub that may have another by now, and without a token.
+    """Return the config with a path to the files found, so that loading needs no hub (which may change) and no token.
 
-    A demo model's files do not say how its answers end: it is found again by its name, here on this machine.
+    A demo model keeps its name, because its files do not tell its EOS tokens.
     """
     if config.model.startswith("demo://"):
         return config
@@ -239,7 +240,7 @@ def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
 
 
 def _cpu_name() -> str:
-    """As the kernel says; empty where it says nothing."""
+    """Return the CPU's name from the kernel; empty if unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -248,9 +249,9 @@ def _cpu_name() -> str:
 
 
 def _gpu(wanted: str) -> tuple[Device | None, tuple[str, ...]]:
-    """The first one, None where torch finds none, and what there is to say of them; drivers may take seconds to answer.
+    """Return the first GPU (None if torch finds none), and the findings about GPUs. Drivers may take seconds to answer.
 
-    Raises DeviceLostError where it has failed, or where `wanted` is "cuda" and there is none.
+    Raises DeviceLostError if the GPU has failed, or if `wanted` is "cuda" and there is none.
     """
     import torch
 
@@ -260,7 +261,7 @@ def _gpu(wanted: str) -> tuple[Device | None, tuple[str, ...]]:
     with _told_as_lost():
         device, found = choose(wanted), log_findings()
         if device.type == "cpu":
-            logger.warning("torch finds no GPU, though there is a driver for one: models run on the CPU")
+            logger.warning("a GPU driver is installed but torch finds no GPU; models run on the CPU")
             return None, found
         capacity = int(torch.accelerator.get_memory_info(device)[1])
         name = device_name(device)
@@ -268,7 +269,7 @@ def _gpu(wanted: str) -> tuple[Device | None, tuple[str, ...]]:
 
 
 def _gpu_left() -> int:
-    """Free bytes of it. Raises DeviceLostError where it has failed."""
+    """Return the GPU's free bytes. Raises DeviceLostError if it has failed."""
     import torch
 
     from plimsoll_runtime.execution.memory.kv_budget import free_memory
@@ -279,7 +280,7 @@ def _gpu_left() -> int:
 
 @contextmanager
 def _told_as_lost() -> Iterator[None]:
-    """Raises DeviceLostError for whatever a device fails with: no kernel runs here, whose fault it could be."""
+    """Raise DeviceLostError for any device failure: no kernel runs in this process that could have caused it."""
     try:
         yield
     except RuntimeError as error:

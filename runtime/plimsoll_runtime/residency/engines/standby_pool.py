@@ -1,4 +1,4 @@
-"""The process that stands by: it becomes the next engine, and another takes its place, also where it is killed."""
+"""Keeps one standby process, which becomes the next engine, and replaces it when it is used or dies."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from plimsoll_runtime.weights.image import Image
 logger = logging.getLogger(__name__)
 
 TRIES = 3
-"""So many processes may end, one after the other, before whoever needs one hears of it."""
+"""Number of processes that may die in a row before a call raises."""
 ANSWER_SECONDS = 60.0
-"""How long a process may take to be forked, to say its first word, or to read a model's headers, from files that are
-there: every wake waits for it."""
-OVERLOADED = "see whether this machine has processors and memory to spare"
+"""Time for a process to be forked, to report that it is ready, or to read a model's headers from local files. Every
+wake waits for these."""
+OVERLOADED = "check the load and the free memory of this machine"
 
 Result = TypeVar("Result")
 
 
 class StandbyPool:
-    """Never more than one process that stands by, and one that forks it. `seconds`: for each answer of theirs.
+    """At most one standby process, and one fork server. `seconds`: time limit for each of their answers.
 
-    Each call uses others where they have ended or end. All raise MemoryLimitError where no process can be forked, and
-    EngineDeadError where one says nothing for too long, which is ended.
+    Each call replaces processes that have ended. All calls raise MemoryLimitError if no process can be forked, and
+    EngineDeadError if a process does not answer in time; that process is killed.
     """
 
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
@@ -43,29 +43,30 @@ class StandbyPool:
         self._refilling: asyncio.Task[None] | None = None
 
     async def pids(self) -> tuple[int, int]:
-        """Of the process that forks, and of the one that stands by, once it can be used. Raises EngineDeadError."""
+        """Return the process ids of the fork server and the standby process, once it is ready. Raises
+        EngineDeadError."""
         return await self._until_one_lives(self._pids)
 
     async def footprints(self) -> tuple[int, int]:
-        """Bytes of the process that forks, and of the one that stands by: its anonymous ones, and what each costs more.
+        """Return the private bytes of the fork server, and the additional bytes of each standby process.
 
         Raises EngineDeadError.
         """
         return await self._until_one_lives(self._footprints)
 
     async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
-        """What a model would take: see `StandbyProcess.needs`. Raises EngineDeadError where every process ends."""
+        """Return a model's memory needs; see `StandbyProcess.needs`. Raises EngineDeadError if every process ends."""
         return await self._until_one_lives(lambda: self._needs(config, kv))
 
     async def engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
-        """The process that stands by becomes an engine, as `AsyncEngine.start` has it; then another one stands by.
+        """Turn the standby process into an engine, as `AsyncEngine.start` does, and start to replace it.
 
-        An engine that dies while it loads is an EngineDeadError at once: no other is tried.
+        If the engine dies while it loads, raises EngineDeadError without another attempt.
         """
         return await self._until_one_lives(lambda: self._engine(config, image, grant))
 
     async def close(self) -> None:
-        """End the processes; engines go on."""
+        """End the processes; engines continue."""
         if self._refilling is not None:
             self._refilling.cancel()
             await asyncio.wait([self._refilling])
@@ -89,18 +90,18 @@ class StandbyPool:
             except OSError:
                 self._check_alive(server, standby)
                 raise
-            # Of one that has just ended, what was read is not true.
+            # A measurement of a process that has just ended is wrong.
             self._check_alive(server, standby)
             return found
 
     async def _needs(self, config: EngineConfig, kv: int | None) -> Needs:
         async with self._asking:
             standby = await self._ready()
-            who, what_to_do = f"reads the headers of {config.model}", "see whether the disk that has its files answers"
+            who, what_to_do = f"reads the headers of {config.model}", "check the disk that has its files"
             try:
                 return await self._in_time(standby.needs(config, kv), standby, who, what_to_do)
             except asyncio.CancelledError:
-                self._drop_standby()  # whoever asks next would be told what it answers to this
+                self._drop_standby()  # its next answer would belong to this question
                 raise
 
     async def _engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
@@ -113,7 +114,7 @@ class StandbyPool:
             self._refill()
 
     def _refill(self) -> None:
-        """Another one stands by soon; not before the engine serves, which somebody waits for."""
+        """Start another standby process; called after the engine is ready, which a request waits for."""
         if self._refilling is None or self._refilling.done():
             self._refilling = asyncio.create_task(self._fill())
 
@@ -121,14 +122,14 @@ class StandbyPool:
         try:
             await self.pids()
         except PlimsollError as error:
-            logger.warning("no process stands by: %s; the next wake tries again", error)
+            logger.warning("cannot start a standby process: %s; the next wake tries again", error)
 
     async def _ready(self) -> StandbyProcess:
         if self._standby is None or not self._standby.alive:
             self._drop_standby()
             self._standby = await self._fork()
-        await self._in_time(self._standby.ready(), self._standby, "is to stand by", OVERLOADED)
-        self._check_alive(self._standby)  # it may have said so and then ended
+        await self._in_time(self._standby.ready(), self._standby, "should become the standby process", OVERLOADED)
+        self._check_alive(self._standby)  # it may have ended after its answer
         return self._standby
 
     async def _fork(self) -> StandbyProcess:
@@ -137,20 +138,20 @@ class StandbyPool:
                 self._server.close()
             self._server = ForkServer.spawn()
         server = self._server
-        await server.ready()  # its imports take as long as the disk that has them
+        await server.ready()  # importing takes as long as the disk needs
         return await self._in_time(server.fork(), server, "forks engines", OVERLOADED)
 
     async def _in_time(
         self, answer: Awaitable[Result], process: ControlledProcess, who: str, what_to_do: str
     ) -> Result:
-        """What a process answers. One that does not in time is ended: EngineDeadError."""
+        """Return a process's answer. If it takes too long, kill the process and raise EngineDeadError."""
         try:
             async with asyncio.timeout(self._seconds):
                 return await answer
         except TimeoutError as error:
             process.close()
             raise EngineDeadError(
-                f"the process that {who} said nothing for {self._seconds:g} s and was ended: {what_to_do}"
+                f"the process that {who} did not answer for {self._seconds:g} s and was killed; {what_to_do}"
             ) from error
 
     def _check_alive(self, *processes: ControlledProcess) -> None:
@@ -170,7 +171,7 @@ class StandbyPool:
                 return await work()
             except StandbyDeadError as error:
                 if not left:
-                    what = f"{TRIES} standby processes have ended one after the other"
-                    raise EngineDeadError(f"{what}; of the last: {error}") from error
-                logger.warning("%s; another one takes its place", error)
+                    what = f"{TRIES} standby processes ended in a row"
+                    raise EngineDeadError(f"{what}; the last one: {error}") from error
+                logger.warning("%s; starting another one", error)
         raise AssertionError("the last try returns or raises")

@@ -1,1 +1,1 @@
-"""Drives models between sleep levels, as the plan says."""
+"""Moves models between sleep levels, as the plan says."""

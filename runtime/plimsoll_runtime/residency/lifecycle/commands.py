@@ -1,4 +1,4 @@
-"""Carries out operations of the host API: place, remove, wake, sleep and pin."""
+"""Executes operations of the host API: place, remove, wake, sleep and pin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEVER: frozenset[State] = frozenset()
 
 
 class Goals:
-    """Remembers operations, and which states end them."""
+    """Stores operations, each with the states that end it."""
 
     def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
@@ -35,7 +35,7 @@ class Goals:
         self._operations = Operations()
 
     def begin(self, name: ModelName, text: str, *content: object) -> tuple[OperationStatus | None, Operation]:
-        """The outcome of an operation that is known already, else a new one that nothing was done about yet.
+        """Return the status of a known operation and the operation, or None and a new operation.
 
         Raises UsageError, OperationConflict.
         """
@@ -47,7 +47,7 @@ class Goals:
         return None, Operation(text, digest, name)
 
     def go(self, model: Model, operation: Operation, goals: frozenset[State]) -> OperationStatus:
-        """Remember the operation, which ends when the model is in one of these states, and begin."""
+        """Store an operation that ends in one of the states `goals`, and start it."""
         self._operations.add(operation)
         self._steering.advance(model)
         if model.state in goals and model.rest is None and model.next_spec is None:
@@ -59,20 +59,20 @@ class Goals:
         return self.outcome(operation)
 
     def supersede(self, model: Model, why: str, *, all_of_them: bool = False) -> None:
-        """Operations that want the opposite end here."""
+        """End operations that contradict a new one."""
         for operation, goals in model.operations:
             if all_of_them or State.RESIDENT not in goals:
                 operation.end(Superseded(f"{why} by a later operation"))
         model.operations = [(operation, goals) for operation, goals in model.operations if not operation.done]
 
     async def settled(self, text: str, seconds: float) -> OperationStatus:
-        """The outcome of an operation that is known, once it has ended or so many seconds have passed.
+        """Return the status of a known operation when it has ended, or after `seconds`.
 
-        Raises UsageError for one that is not known (any more).
+        Raises UsageError for an unknown or forgotten operation.
         """
         found = self._operations.get(text)
         if found is None:
-            raise UsageError(f"there is no operation {text!r}, or it has been forgotten")
+            raise UsageError(f"operation {text!r} is unknown or has been forgotten")
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await found.wait()
@@ -81,21 +81,21 @@ class Goals:
         return self.outcome(found)
 
     def outcome(self, operation: Operation) -> OperationStatus:
-        """As it stands."""
+        """Return the current status of an operation."""
         model = self._state.models.get(operation.name)
         entry = None if model is None else self._state.entry(model)
         return OperationStatus(operation.id, operation.done, entry, operation.error)
 
 
 class Pins:
-    """Sets what people give a model: pin, weight, priority."""
+    """Sets the user's values of a model: pin, weight, priority."""
 
     def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
         self._steering = steering
 
     def check(self, name: ModelName, *, pinned: bool) -> None:
-        """Raises DoesNotFit where the models that are pinned would take more than the line together."""
+        """Raise DoesNotFit if the pinned models together would exceed the line."""
         if not pinned:
             return
         device = self._state.memory.device
@@ -103,12 +103,13 @@ class Pins:
         total = sum(model.found.sizes.least for model in kept if model.found is not None)
         if total + device.reserved > device.line:
             raise DoesNotFit(
-                f"{', '.join(str(model.name) for model in kept)} would take {size_text(total)} pinned together, but of "
-                f"the line of {size_text(device.line)} the runtime itself takes {size_text(device.reserved)}; pin fewer"
+                f"pinned together, {', '.join(str(model.name) for model in kept)} would take {size_text(total)}, but "
+                f"of the line of {size_text(device.line)} the runtime itself takes {size_text(device.reserved)}; "
+                "pin fewer"
             )
 
     def set(self, model: Model, *, pinned: bool, weight: float, priority: int) -> None:
-        """Change them."""
+        """Set the values of a model."""
         if pinned and not model.pinned:
             model.wished_at = self._state.now
         model.pinned, model.weight, model.priority = pinned, weight, priority
@@ -116,7 +117,7 @@ class Pins:
         self._state.journal.note()
 
     def anew(self) -> None:
-        """What did not fit may do so now."""
+        """Retry models that did not fit."""
         for model in self._state.models.values():
             if model.unfit is not None:
                 model.unfit, model.retry_at = None, self._state.now
@@ -124,7 +125,7 @@ class Pins:
 
 
 class Changes:
-    """The same operation again has the same outcome and no second effect."""
+    """Executes operations. Repeating one returns the same status and has no second effect."""
 
     def __init__(self, state: HostState, bounds: Bounds, steering: Replanner) -> None:
         self._state = state
@@ -133,7 +134,6 @@ class Changes:
         self._pins = Pins(state, steering)
 
     def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> OperationStatus:
-        """See `Host`."""
         check_spec(spec)
         done, new = self._goals.begin(name, operation, "place", level, spec)
         if done is not None:
@@ -150,7 +150,6 @@ class Changes:
         return self._goals.go(model, new, REACHED[level])
 
     def remove(self, name: ModelName, operation: str) -> OperationStatus:
-        """See `Host`."""
         done, new = self._goals.begin(name, operation, "remove")
         if done is not None:
             return done
@@ -162,7 +161,6 @@ class Changes:
         return self._goals.go(model, new, NEVER)
 
     def wake(self, name: ModelName, operation: str) -> OperationStatus:
-        """See `Host`."""
         done, new = self._goals.begin(name, operation, "wake")
         if done is not None:
             return done
@@ -172,15 +170,14 @@ class Changes:
         return self._goals.go(model, new, REACHED[Level.RESIDENT])
 
     def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
-        """See `Host`."""
         if level is Level.RESIDENT:
-            raise UsageError("level must be InHost or OnDisk: a model that sleeps is not Resident")
+            raise UsageError("level must be InHost or OnDisk; Resident is no sleep level")
         done, new = self._goals.begin(name, operation, "sleep", level)
         if done is not None:
             return done
         model = self._state.model(name)
         if model.pinned:
-            raise UsageError(f"{name} is pinned, so it would wake at once: unpin it first")
+            raise UsageError(f"{name} is pinned and would wake immediately; unpin it first")
         self._goals.supersede(model, "it was put to sleep", all_of_them=True)
         model.wish = None
         if model.state not in SLEPT[level] and model.state not in (State.ABSENT, State.FETCHING):
@@ -190,7 +187,6 @@ class Changes:
     def pin(
         self, name: ModelName, operation: str, *, pinned: bool | None, weight: float | None, priority: int | None
     ) -> OperationStatus:
-        """See `Host`."""
         if weight is not None:
             check_weight(weight)
         if priority is not None:
@@ -209,7 +205,6 @@ class Changes:
         return self._goals.go(model, new, frozenset(State))
 
     async def settled(self, operation: str, seconds: float) -> OperationStatus:
-        """See `Host`."""
         return await self._goals.settled(operation, seconds)
 
     def _place_again(self, model: Model, spec: ModelSpec) -> None:

@@ -1,4 +1,4 @@
-"""What cannot be done: who hears of it, and when it is tried again."""
+"""Records failures of models, refuses their waiting requests, and schedules new attempts."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Notes them with the models that they are of."""
+    """Records failures of models."""
 
     def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
         self._steering = steering
 
     def fail(self, model: Model, error: PlimsollError) -> None:
-        """Note a failure, tell who waits, and try it no sooner than after a while."""
+        """Record a failure, refuse waiting requests, and schedule a new attempt."""
         if isinstance(error, DeviceLostError):
             self.lose_device(error)
         self.back_off(model, error)
         wait = model.retry_at - self._state.now
         count = model.waiters.refuse(Refused("load_failed", f"{model.name} cannot be loaded: {error}", wait))
         self._state.counters.refusals["load_failed"] += count
-        if model.next_spec is None:  # else what is wanted is the next one, which has not failed
+        if model.next_spec is None:  # otherwise the next spec is wanted, which has not failed
             model.wish = None
             _end_operations(model, error)
         self._steering.advance(model)
 
     def back_off(self, model: Model, error: PlimsollError) -> None:
-        """The next try comes later, each time twice as long."""
+        """Schedule the next attempt, each time after twice the delay."""
         state, settings = self._state, self._state.settings
         seconds = min(settings.longest_back_off, settings.first_back_off * 2.0 ** min(model.failures, 30))
         model.failures += 1
@@ -46,7 +46,7 @@ class Failures:
         state.loop.call_at(model.retry_at, self._steering.advance, model)
 
     def lose_device(self, error: DeviceLostError) -> None:
-        """Nothing can be computed here any more: tell all who wait, and whoever has this host serve."""
+        """Record the loss of the device, and refuse all waiting requests; the host stops planning."""
         state = self._state
         if not state.loss.tell(error):
             return
@@ -59,7 +59,7 @@ class Failures:
         state.journal.note()
 
     def refuse(self, model: Model, action: Refuse) -> None:
-        """The plan says that it is not to be had: tell who waits."""
+        """Refuse the requests of a model that the plan refuses."""
         state, settings = self._state, self._state.settings
         error: HostError
         if action.code == DoesNotFit.code:
@@ -75,12 +75,12 @@ class Failures:
 
 
 def device_lost(error: DeviceLostError) -> Refused:
-    """What requests hear once the device is lost: the host ends, and another one may take its place."""
-    return Refused("device_lost", f"the device has failed, and the server is about to end: {error}", 5.0)
+    """Return the refusal for requests after the device is lost: the host ends, and another one may replace it."""
+    return Refused("device_lost", f"the device has failed and the server is stopping: {error}", 5.0)
 
 
 def _end_operations(model: Model, error: PlimsollError) -> None:
-    """Those that want it awake have failed."""
+    """End operations that want the model awake, with an error."""
     for operation, goals in model.operations:
         if State.RESIDENT in goals:
             operation.end(error)

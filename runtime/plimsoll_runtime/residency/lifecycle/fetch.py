@@ -1,4 +1,4 @@
-"""From Absent to OnDisk: a model's files, and what their headers say of its sizes."""
+"""From Absent to OnDisk: fetches a model's files and reads its sizes from their headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FetchDriver:
         self._steering = steering
 
     def begin(self, model: Model) -> None:
-        """Of one that is Absent."""
+        """Start to fetch an Absent model."""
         model.become(State.FETCHING, "being fetched", self._state.now)
         self._state.changed(model)
         model.task = self._state.tasks.spawn(self._fetch(model))
@@ -38,20 +38,20 @@ class FetchDriver:
             found = await state.engines.find(model.name, model.spec)
         except asyncio.CancelledError:
             model.task = None
-            model.become(State.ABSENT, "its fetch was called off", state.now)
+            model.become(State.ABSENT, "its fetch was cancelled", state.now)
             state.loop.call_soon(self._steering.advance, model)
             raise
         except PlimsollError as error:
             self._failed(model, error)
         except Exception as error:
-            logger.exception("%s could not be fetched", model.name)
+            logger.exception("cannot fetch %s", model.name)
             self._failed(model, HostError(f"{type(error).__name__}: {error}"))
         else:
             model.task = None
             model.found = replace(found, sizes=_with_least_kv(found.sizes, least_kv(model.spec)))
             model.seconds = Seconds.guessed(found.sizes.weights)
             model.error, model.failures = None, 0
-            model.become(State.ON_DISK, "its files are there", state.now)
+            model.become(State.ON_DISK, "its files are on disk", state.now)
             state.changed(model)
             self._steering.advance(model)
 
@@ -63,6 +63,6 @@ class FetchDriver:
 
 
 def _with_least_kv(sizes: Sizes, least: int | None) -> Sizes:
-    """What the spec asks for as the least KV cache counts where it is more than the model's own least."""
+    """Raise the minimum KV cache to the spec's minimum, if that is larger."""
     kv = max(sizes.kv_minimum, least or 0)
     return replace(sizes, kv_minimum=kv, kv_useful=max(kv, sizes.kv_useful))

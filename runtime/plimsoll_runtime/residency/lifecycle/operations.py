@@ -1,4 +1,4 @@
-"""Operations by id: the same one again has no second effect, and other content under its id is a conflict."""
+"""Operations by id: repeating one has no second effect, and other content with the same id is a conflict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_ID = 256
 
 
 class Operation:
-    """Something that was asked of one model. It ends once, with an error or without."""
+    """A requested change of one model. It ends once, with or without an error."""
 
     def __init__(self, text: str, content: str, name: ModelName) -> None:
         self.id = text
@@ -31,18 +31,19 @@ class Operation:
         return self._ended.is_set()
 
     def end(self, error: PlimsollError | None = None) -> None:
-        """It has come to what was asked for, or never will. Only the first end counts."""
+        """End the operation, successfully or with an error. Further calls are ignored."""
         if not self.done:
             self.error = error
             self._ended.set()
 
     async def wait(self) -> None:
-        """Return once it has ended."""
+        """Return when it has ended."""
         await self._ended.wait()
 
 
 class Operations:
-    """The latest ones by id. Those that have ended are forgotten, oldest first, beyond so many; no others are."""
+    """The latest operations by id. If there are more than `kept`, the oldest ended ones are forgotten; others never
+    are."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -52,23 +53,24 @@ class Operations:
         return len(self._known)
 
     def find(self, text: str, content: str) -> Operation | None:
-        """The operation of this id, if known. Raises OperationConflict where it was another, UsageError for no id."""
+        """Return the operation of this id, if known. Raises OperationConflict for other content, UsageError for a bad
+        id."""
         if not 0 < len(text) <= LONGEST_ID:
-            raise UsageError(f"operation must be a text of 1 to {LONGEST_ID} characters that names this change")
+            raise UsageError(f"operation must be an id of 1 to {LONGEST_ID} characters")
         known = self._known.get(text)
         if known is not None and known.content != content:
             raise OperationConflict(
-                f"operation {text!r} was something else before; a change needs an id of its own, and a change that is "
-                "sent again its old one"
+                f"operation id {text!r} was used for another change; give each change a new id, and repeat the id "
+                "only to retry the same change"
             )
         return known
 
     def get(self, text: str) -> Operation | None:
-        """The operation of this id."""
+        """Return the operation of this id, if known."""
         return self._known.get(text)
 
     def add(self, operation: Operation) -> None:
-        """Remember a new one."""
+        """Store a new operation."""
         self._known[operation.id] = operation
         surplus = len(self._known) - self._kept
         if surplus > 0:
@@ -79,7 +81,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """An operation as it stands. `model` is None once it has been forgotten; `error` is why it ended in vain."""
+    """The status of an operation. `model` is None after the model was removed; `error` is the reason of a failure."""
 
     operation: str
     done: bool

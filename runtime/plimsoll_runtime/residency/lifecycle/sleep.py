@@ -1,4 +1,4 @@
-"""From Resident to InHost or OnDisk: requests in flight end, the engine ends, and its memory is free."""
+"""From Resident to InHost or OnDisk: drains requests, ends the engine, and releases its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.residency.states import Level, State
 
 
 async def end_engine(engine: Engine) -> None:
-    """End an engine, and wait for that even if this task is cancelled meanwhile: its memory is not free before."""
+    """End an engine. Wait for its end even if this task is cancelled, because its memory is not free before."""
     stopping = asyncio.ensure_future(engine.stop())
     cancelled = False
     while not stopping.done():
@@ -29,7 +29,7 @@ async def end_engine(engine: Engine) -> None:
 
 
 class SleepDriver:
-    """Puts models to sleep, and gives their images up."""
+    """Puts models to sleep, and drops images."""
 
     def __init__(self, state: HostState, failures: Failures, steering: Replanner) -> None:
         self._state = state
@@ -37,7 +37,7 @@ class SleepDriver:
         self._steering = steering
 
     def evict(self, model: Model, action: Sleep) -> None:
-        """As the plan says."""
+        """Evict a model, as the plan says."""
         state = self._state
         state.clock = max(state.clock, action.value)
         state.counters.evictions += 1
@@ -47,7 +47,8 @@ class SleepDriver:
         self.drain(model, action.why, yielding=action.level is not Level.ON_DISK, told=True)
 
     def drain(self, model: Model, why: str, *, yielding: bool = False, told: bool = False) -> None:
-        """Hold new requests, and end its process once those in flight have ended. `told`: the decision was noted."""
+        """Hold new requests, and end the engine when those in flight have ended. `told`: the decision is in the journal
+        already."""
         assert model.resident is not None
         state = self._state
         lived = state.now - model.since
@@ -57,13 +58,13 @@ class SleepDriver:
         model.task = state.tasks.spawn(self._put_to_sleep(model, model.resident, why, lived, told=told))
 
     def drop(self, model: Model, action: DropImage) -> None:
-        """Give its image up, as the plan says."""
+        """Drop a model's image, as the plan says."""
         self._state.clock = max(self._state.clock, action.value)
         self._state.counters.drops += 1
         self.give_up_image(model, action.why)
 
     def give_up_image(self, model: Model, why: str) -> None:
-        """From InHost to OnDisk."""
+        """Drop an image, from InHost to OnDisk."""
         assert model.image is not None
         state = self._state
         model.image.close()
@@ -74,9 +75,10 @@ class SleepDriver:
         state.changed(model)
 
     def asleep(self, model: Model, why: str) -> None:
-        """Its process is gone: give its memory back, and keep its image if that is worth its room.
+        """Release the memory of a model whose process has ended, and keep its image if that is worth its memory.
 
-        Who waits for the memory wakes first: if he sleeps in an image himself, that leaves the sleepers its room.
+        Models that wait for the memory wake first: if one of them wakes from an image, that image leaves the sleepers'
+        memory.
         """
         state, memory = self._state, self._state.memory
         comer = model.view(memory.device.grants[model.name], state.now, elastic=state.elastic)
@@ -97,9 +99,9 @@ class SleepDriver:
         self._steering.kick()
 
     async def watch(self, model: Model, resident: Resident) -> None:
-        """See its engine die, should it; who has requests on it hears of that from the engine.
+        """Put a model to sleep when its engine dies. Requests on it get the engine's error.
 
-        One that dies of its device takes the host along.
+        If the engine died because the device failed, the host loses the device.
         """
         await resident.engine.wait_dead()
         if isinstance(resident.engine.failure, DeviceLostError):
@@ -121,7 +123,7 @@ class SleepDriver:
         if death is not None:
             state.counters.deaths += 1
             if resident.has_served or lived > state.settings.longest_back_off:
-                model.failures = 0  # it was no failure to load
+                model.failures = 0  # loading had not failed
             self._failures.back_off(model, death)
         elif not told and not model.leaving:
             state.journal.decide(model.name, "Asleep", why)

@@ -1,4 +1,4 @@
-"""Carries out the plan: drives models between sleep levels, resizes KV caches, and keeps the ledgers true."""
+"""Executes the plan: moves models between sleep levels, resizes KV caches, and keeps the ledgers up to date."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ResizeDriver:
         self._steering = steering
 
     def begin(self, model: Model, kv: int) -> None:
-        """Bring the cache of a resident model to so many bytes. What it grows by must be free."""
+        """Resize the KV cache of a resident model to `kv` bytes. If it grows, the difference must be free."""
         assert model.resident is not None
         device = self._state.memory.device
         grant = device.grants[model.name]
@@ -44,7 +44,7 @@ class ResizeDriver:
         model.resizing = self._state.tasks.spawn(self._resize(model, model.resident, kv))
 
     def settle(self, model: Model) -> None:
-        """What a cache has given back by now is free, where none is being resized."""
+        """Return memory that a cache has released since its last resize to the ledger."""
         model.kv_floor = 0
         if model.resident is not None and model.kv_wanted is None and not model.stopping:
             self._settle(model, model.resident)
@@ -54,7 +54,7 @@ class ResizeDriver:
             await resident.engine.resize(kv)
             self._state.counters.resizes += 1
         except PlimsollError as error:
-            logger.warning("%s's KV cache stays as it is: %s", model.name, error)
+            logger.warning("%s's KV cache was not resized: %s", model.name, error)
         finally:
             if model.resident is resident:
                 model.kv_wanted, model.resizing = None, None
@@ -65,7 +65,7 @@ class ResizeDriver:
             self._steering.kick()
 
     def _settle(self, model: Model, resident: Resident) -> None:
-        """The ledger follows a KV cache that has shrunk; it never grows without a grant."""
+        """Reduce the grant to the size of a KV cache that has shrunk; never increase it."""
         device = self._state.memory.device
         grant = device.grants[model.name]
         if resident.engine.kv_bytes < grant.kv:
@@ -73,9 +73,9 @@ class ResizeDriver:
 
 
 class Supervisor:
-    """Plans, and has plans and operations carried out. It is the `Replanner` of those who do.
+    """Makes plans, and executes plans and operations. It is the `Replanner` of the drivers.
 
-    All of it runs on one event loop: a ledger changes between two awaits, never across one. A model has at most one
+    Everything runs on one event loop: a ledger changes between two awaits, never across one. A model has at most one
     task that changes its state.
     """
 
@@ -91,7 +91,7 @@ class Supervisor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look at the memory, and go on to do so regularly."""
+        """Measure the memory, and start to do so regularly."""
         self._look()
         self._state.tasks.spawn(self._keep_looking())
 
@@ -112,12 +112,11 @@ class Supervisor:
         state.models.clear()
 
     def kick(self) -> None:
-        """See `Replanner`."""
         if self._kicked is None and not self._state.closing:
             self._kicked = self._state.loop.call_soon(self.replan)
 
     def replan(self, *, relieve: bool = False) -> None:
-        """See `Replanner`. `relieve`: the memory was looked at anew."""
+        """Plan and execute the plan immediately. `relieve`: the memory has just been measured."""
         if self._kicked is not None:
             self._kicked.cancel()
             self._kicked = None
@@ -132,7 +131,6 @@ class Supervisor:
         self._timer = None if found.look_at == math.inf else state.loop.call_at(found.look_at, self.kick)
 
     def advance(self, model: Model) -> None:
-        """See `Replanner`."""
         state = self._state
         if state.closing or state.models.get(model.name) is not model:
             return
@@ -145,11 +143,11 @@ class Supervisor:
         self.kick()
 
     def enter(self, model: Model) -> Resident:
-        """A request on a resident model begins."""
+        """Count a new request of a resident model."""
         return self._serving.enter(model)
 
     def leave(self, resident: Resident) -> None:
-        """A request has ended."""
+        """Record the end of a request."""
         resident.leave()
         if resident.active == 0:
             self.kick()
@@ -175,7 +173,7 @@ class Supervisor:
         assert model.task is not None
         assert model.resident is not None
         if model.resident.engine.failure is not None:
-            return  # it died a moment ago: what drains it ends it, and nobody would watch it any more
+            return  # it has just died: its drain ends it, and a resumed model would not be watched
         model.task.cancel()
         model.task, model.yielding = None, False
         model.become(State.RESIDENT, action.why, self._state.now)
@@ -185,12 +183,12 @@ class Supervisor:
         if model.state in (State.FETCHING, State.WAKING) and unloading and model.task is not None:
             self._call_off(model, model.task)
         elif model.state is State.RESIDENT:
-            why = "it is to be removed" if model.leaving else "its spec has changed" if unloading else "put to sleep"
+            why = "it is being removed" if model.leaving else "its spec has changed" if unloading else "put to sleep"
             self._sleeping.drain(model, why)
         elif model.state is State.DRAINING:
             model.yielding = False
         elif model.state is State.IN_HOST and level is Level.ON_DISK:
-            self._sleeping.give_up_image(model, "its image is given up")
+            self._sleeping.give_up_image(model, "its image was dropped")
         if model.state in (State.ON_DISK, State.ABSENT) or (model.state is State.IN_HOST and level is Level.IN_HOST):
             model.rest = None
             if model.leaving:
@@ -199,7 +197,7 @@ class Supervisor:
                 self._take_next_spec(model, model.next_spec)
 
     def _call_off(self, model: Model, task: asyncio.Task[None]) -> None:
-        """Cancel a task, once, and not before it has begun: one that never ran cleans nothing up."""
+        """Cancel a task once, and only after it has started: a task that never ran cleans nothing up."""
         if model.called_off is not task:
             model.called_off = task
             self._state.loop.call_soon(task.cancel)
@@ -211,7 +209,7 @@ class Supervisor:
         self._state.journal.decide(model.name, "Unloaded", "removed")
 
     def _take_next_spec(self, model: Model, spec: ModelSpec) -> None:
-        """Nothing of the old one is in memory: begin anew with the new one."""
+        """Replace the spec, when nothing of the old one is in memory."""
         model.spec, model.next_spec, model.found = spec, None, None
         model.error, model.unfit, model.failures, model.retry_at = None, None, 0, -math.inf
         model.measured_load = model.measured_wake = False
@@ -219,7 +217,7 @@ class Supervisor:
             model.become(State.ABSENT, "its spec has changed", self._state.now)
 
     def _let_go(self, model: Model) -> None:
-        """The host ends: nothing of it stays in memory or in the ledgers."""
+        """Release everything of a model when the host closes."""
         memory = self._state.memory
         if model.name in memory.device.grants:
             memory.release(model.name)
@@ -231,7 +229,7 @@ class Supervisor:
             operation.end(HostError("the server is shutting down"))
 
     async def _keep_looking(self) -> None:
-        """A look that fails ends nothing: the next one may tell more, and what waits for a model waits for it."""
+        """Measure the memory regularly. A failed measurement is logged and repeated."""
         failing = False
         while self._state.loss.error is None:
             await asyncio.sleep(self._state.settings.check_seconds)
@@ -242,14 +240,14 @@ class Supervisor:
                 self._failures.lose_device(error)
             except Exception as error:
                 if not failing:
-                    logger.exception("the memory cannot be looked at; it is tried again every few seconds")
+                    logger.exception("cannot measure the memory; trying again every few seconds")
                 failing = True
-                logger.debug("the memory cannot be looked at: %s", error)
+                logger.debug("cannot measure the memory: %s", error)
             else:
                 failing = False
 
     def _look(self) -> None:
-        """Measure the memory."""
+        """Measure the memory, and update the ledger and the pressure."""
         state, seen = self._state, self._state.engines.look()
         state.memory.device.reserve(seen.reserved)
         if seen.pressure is not state.pressure:

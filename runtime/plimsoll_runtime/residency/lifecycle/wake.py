@@ -1,6 +1,5 @@
-"""From InHost or OnDisk to Resident: waits for granted memory and starts an engine. Also counts the requests on awake
-models.
-"""
+"""From InHost or OnDisk to Resident: waits for granted memory and starts an engine. Also counts requests on awake
+models."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ from plimsoll_runtime.residency.states import Level, State
 
 
 class ModelUses:
-    """Counts uses, and lets in who waited."""
+    """Counts uses of models, and starts waiting requests."""
 
     def __init__(self, state: HostState) -> None:
         self._state = state
 
     def enter(self, model: Model) -> Resident:
-        """A request on a resident model begins."""
+        """Count a new request of a resident model."""
         assert model.resident is not None
         model.resident.enter()
         self._used(model, 1)
         return model.resident
 
     def let_in(self, model: Model) -> None:
-        """A model is resident: whoever waits for it begins."""
+        """Start the requests that wait for a model, which is resident."""
         assert model.resident is not None
         state = self._state
         model.wish = None
@@ -56,11 +55,11 @@ class ModelUses:
 logger = logging.getLogger(__name__)
 
 FREE_AGAIN_SECONDS = 0.2
-"""Between two looks whether memory that was given back is free."""
+"""Interval of checks whether released memory is free."""
 
 
 class WakeDriver:
-    """Wakes models. Memory is granted when a wake begins and given back when its process is gone."""
+    """Wakes models. Memory is granted when a wake starts and released when its process has ended."""
 
     def __init__(
         self, state: HostState, serving: ModelUses, sleeping: SleepDriver, failures: Failures, steering: Replanner
@@ -73,7 +72,7 @@ class WakeDriver:
         self._serials = itertools.count(1)
 
     def begin(self, model: Model, action: Wake) -> None:
-        """As the plan says, of one that sleeps."""
+        """Start to wake a sleeping model, as the plan says."""
         assert model.found is not None
         state = self._state
         room = state.memory.wake(model.name, action.grant, model.found.sizes.image)
@@ -90,16 +89,16 @@ class WakeDriver:
                 started = await self._start(model, found, grant, room=room)
                 await self._correct(model, started)
         except asyncio.CancelledError:
-            self._sleeping.asleep(model, "its wake was called off")
+            self._sleeping.asleep(model, "its wake was cancelled")
             state.loop.call_soon(self._steering.advance, model)
             raise
         except TimeoutError:
             longest = state.settings.load_seconds
-            self._failed(model, EngineDeadError(f"it did not answer within {longest:g} s and was ended"))
+            self._failed(model, EngineDeadError(f"it was not ready within {longest:g} s and was stopped"))
         except PlimsollError as error:
             self._failed(model, error)
         except Exception as error:
-            logger.exception("%s could not be woken", model.name)
+            logger.exception("cannot wake %s", model.name)
             self._failed(model, EngineDeadError(f"{type(error).__name__}: {error}"))
         else:
             self._woken(model, started, state.now - began, why, from_disk=from_disk)
@@ -113,19 +112,19 @@ class WakeDriver:
         return await state.engines.start(model.name, model.spec, found, model.image, grant)
 
     async def _until_free(self, name: ModelName, size: int) -> None:
-        """Wait until so much memory is really free. Raises MemoryLimitError where it is not in time."""
+        """Wait until `size` bytes are free. Raises MemoryLimitError after `free_seconds`."""
         state = self._state
         give_up = state.now + state.settings.free_seconds
         while (free := state.engines.look().free) < size:
             if state.now >= give_up:
                 raise MemoryLimitError(
-                    f"{name} was granted {size_text(size)}, but only {size_text(free)} are free: something that the "
-                    "host does not know of takes the rest"
+                    f"{name} was granted {size_text(size)}, but only {size_text(free)} are free; something outside of "
+                    "the host uses the rest"
                 )
             await asyncio.sleep(FREE_AGAIN_SECONDS)
 
     async def _correct(self, model: Model, started: Started) -> None:
-        """Sizes as they were measured, in the ledgers too. Where they do not fit it is ended: MemoryLimitError."""
+        """Store measured sizes, also in the ledgers. If they do not fit, end the engine and raise MemoryLimitError."""
         assert model.found is not None
         memory, sizes, grant = self._state.memory, model.found.sizes, started.grant
         measured = replace(sizes, image=started.image or sizes.image, weights=grant.weights, workspace=grant.workspace)
@@ -136,7 +135,7 @@ class WakeDriver:
                 memory.sleepers.change(model.name, started.image)
         except LedgerError as error:
             await end_engine(started.engine)
-            raise MemoryLimitError(f"it takes more than was predicted: {error}") from error
+            raise MemoryLimitError(f"it needs more memory than predicted: {error}") from error
 
     def _woken(self, model: Model, started: Started, seconds: float, why: str, *, from_disk: bool) -> None:
         assert model.found is not None
@@ -172,7 +171,7 @@ class WakeDriver:
     def _failed(self, model: Model, error: PlimsollError) -> None:
         broken = isinstance(error, ModelError) and model.image is not None and model.image.complete
         if broken:
-            # An image that does not fit the machine or the options is loaded anew.
+            # An image that does not fit the machine or the options must be loaded again.
             model.rest = Level.ON_DISK
         self._sleeping.asleep(model, "it could not be woken")
         self._failures.fail(model, error)

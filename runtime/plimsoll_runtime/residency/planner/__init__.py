@@ -1,1 +1,1 @@
-"""Decides which models are awake. Pure."""
+"""Decides which models are awake. Pure functions."""

@@ -1,4 +1,4 @@
-"""The actions of a plan, and their reasons in words."""
+"""The actions of a plan, and the texts of their reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_runtime.residency.states import Level
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Grant it memory, which is free, and bring it there, from its image or from disk."""
+    """Grant free memory to a model, and start it from its image or from disk."""
 
     name: ModelName
     grant: Grant
@@ -23,7 +23,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Let its requests end, hold new ones, then take its memory back. `value` is what it was worth."""
+    """Drain a model's requests, hold new ones, then release its memory. `value` is its retention value."""
 
     name: ModelName
     level: Level
@@ -33,7 +33,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """It drains for nobody any more: go on."""
+    """Stop draining: no other model needs the memory."""
 
     name: ModelName
     why: str
@@ -41,7 +41,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class DropImage:
-    """Give up the image of a model that sleeps; its files stay."""
+    """Drop the image of a sleeping model; its files stay."""
 
     name: ModelName
     value: float
@@ -50,7 +50,7 @@ class DropImage:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Shrink or grow its KV cache to so many bytes. What it grows by is free."""
+    """Resize a KV cache to `kv` bytes. If it grows, the difference is free."""
 
     name: ModelName
     kv: int
@@ -59,7 +59,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """It cannot be had: tell those who wait for it. `code` is that of `errors.Refused`, or of DoesNotFit."""
+    """Refuse waiting requests. `code` is one of `errors.Refused`, or that of DoesNotFit."""
 
     name: ModelName
     code: str
@@ -68,7 +68,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It is wanted and not to be had yet; `until` is when that may change by time alone."""
+    """The model is wanted but cannot wake yet; `until` is when that may change by time alone."""
 
     name: ModelName
     why: str
@@ -80,7 +80,7 @@ Action = Wake | Sleep | Resume | DropImage | Resize | Refuse | Wait
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, in this order, and the time at which to look again though nothing has happened."""
+    """The actions to do now, in this order, and the time of the next plan if nothing else happens."""
 
     actions: tuple[Action, ...]
     look_at: float = math.inf
@@ -90,7 +90,7 @@ _MINUTE, _HOUR = 60, 3600
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Format seconds for people.
 
     >>> duration(0.84), duration(45), duration(745), duration(7200)
     ('0.8 s', '45 s', '12 min', '2.0 h')
@@ -103,12 +103,12 @@ def duration(seconds: float) -> str:
 
 
 def idle(model: ModelView, now: float) -> str:
-    """How long nobody has used it."""
+    """Return how long the model has not been used."""
     return "never used" if model.last_used == -math.inf else f"{duration(now - model.last_used)} idle"
 
 
 def evicted(victim: ModelView, wanted: ModelView, now: float, clock: float) -> str:
-    """It is worth less than what needs its room."""
+    """Return the reason to evict a model that is worth less than the one that needs its memory."""
     return (
         f"evicted {victim.name} for {wanted.name}: value {victim.value:.4g} against {wanted.value_at(clock):.4g}, "
         f"{idle(victim, now)}, reload {duration(victim.reload_seconds)}"
@@ -116,7 +116,7 @@ def evicted(victim: ModelView, wanted: ModelView, now: float, clock: float) -> s
 
 
 def turned(victim: ModelView, wanted: ModelView, now: float) -> str:
-    """It has had its turn."""
+    """Return the reason to evict a model after its service slice."""
     return (
         f"evicted {victim.name}: it is {wanted.name}'s turn, which waits for {duration(now - (wanted.asked or now))}; "
         f"awake for {duration(now - victim.since)}, reload {duration(victim.reload_seconds)}"
@@ -124,7 +124,7 @@ def turned(victim: ModelView, wanted: ModelView, now: float) -> str:
 
 
 def woken(model: ModelView, now: float) -> str:
-    """Somebody asked for it."""
+    """Return the reason of a wake."""
     if model.waiting == 0:
         return "woken: it is pinned" if model.pinned else "woken by an operation"
     count = "a request" if model.waiting == 1 else f"{model.waiting} requests"
@@ -133,7 +133,7 @@ def woken(model: ModelView, now: float) -> str:
 
 
 def never_fits(model: ModelView, line: int, reserved: int, pinned: int) -> str:
-    """Whatever is evicted."""
+    """Return the reason why a model cannot fit, whatever is evicted."""
     sizes = model.sizes
     kept = f" and {size_text(pinned)} pinned models" if pinned else ""
     return (

@@ -1,4 +1,4 @@
-"""Chooses the models and images that could be evicted for another model. Pure."""
+"""Chooses the models and images that could be evicted for another model. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_runtime.residency.states import State
 
 @dataclass(frozen=True, slots=True)
 class EvictionSet:
-    """Models to be put to sleep, and KV caches to be shrunk to so many bytes, which together give `gained` bytes."""
+    """Models to put to sleep, and KV caches to shrink to a number of bytes; together they release `gained` bytes."""
 
     victims: tuple[ModelView, ...]
     shrinks: tuple[tuple[ModelView, int], ...]
@@ -22,34 +22,34 @@ class EvictionSet:
 
 
 def may_leave(model: ModelView) -> bool:
-    """Resident, and not pinned."""
+    """Return whether a model is resident and not pinned."""
     return model.state is State.RESIDENT and not model.pinned
 
 
 def is_idle(model: ModelView, settings: Settings, now: float) -> bool:
-    """Whether it may be evicted at once: nothing in flight, and older than the minimum residency."""
+    """Return whether a model can be evicted right away: nothing in flight, and older than the minimum residency."""
     return may_leave(model) and model.active == 0 and now >= model.since + settings.minimum_residency
 
 
 def turn_of(model: ModelView, settings: Settings) -> float:
-    """When a resident model has served for a slice."""
+    """Return when a resident model's service slice ends."""
     return model.since + settings.turn(model.reload_seconds)
 
 
 def by_value(model: ModelView) -> tuple[object, ...]:
-    """What is worth least comes first; whoever has a higher priority goes after all below it."""
+    """Sort key: lowest priority first, then lowest value."""
     return (model.priority, model.value, model.name)
 
 
 def by_turn(settings: Settings, now: float) -> Callable[[ModelView], tuple[object, ...]]:
-    """Whose slice of service ends first; of those whose slice is over, the idle ones, by value."""
+    """Return a sort key: earliest end of the service slice first; if it is over, idle models first, by value."""
     return lambda model: (max(now, turn_of(model, settings)), model.active > 0, *by_value(model))
 
 
 def choose(models: Sequence[ModelView], candidates: Sequence[ModelView], shortfall: int) -> EvictionSet | None:
-    """As few of the candidates, in their order, as give `shortfall` bytes with what KV caches of others can spare.
+    """Choose as few candidates, in order, as release `shortfall` bytes together with spare KV cache of other models.
 
-    None where all of them together do not.
+    Return None if all of them together do not.
     """
     picked: list[ModelView] = []
     for candidate in (None, *candidates):
@@ -86,25 +86,25 @@ def _room(models: Sequence[ModelView], picked: Sequence[ModelView], shortfall: i
 
 
 def _total(model: ModelView) -> int:
-    """What it gives back beyond what it is giving back already."""
+    """Return the bytes that evicting a model releases beyond those that it is releasing already."""
     assert model.grant is not None
     return model.grant.total - model.coming
 
 
 def may_drop(model: ModelView) -> bool:
-    """Whether it sleeps in an image that nobody waits for."""
+    """Return whether a model sleeps in an image that nothing waits for."""
     return model.state is State.IN_HOST and model.image > 0 and model.asked is None and not model.fill
 
 
 def by_image_value(model: ModelView) -> tuple[object, ...]:
-    """What is worth least comes first."""
+    """Sort key: lowest value first."""
     return (model.image_value, model.name)
 
 
 def make_room(view: HostView, comer: ModelView, size: int, free: int) -> tuple[DropImage, ...] | None:
-    """Whose images give way to the `size` bytes of one that goes to sleep, where `free` are left.
+    """Return the images to drop for the `size` bytes of a model that goes to sleep, if `free` bytes are left.
 
-    None where it cannot stay, or where what had to go would be worth more.
+    Return None if its image cannot stay, or if the images to drop would be worth more.
     """
     drops: list[DropImage] = []
     for sleeper in sorted(filter(may_drop, view.models), key=by_image_value):

@@ -1,12 +1,12 @@
-"""Who wakes, who gives way, and why: a pure function of what is there and of who is asked for.
+"""Decides which models wake and which are evicted, and why: a pure function of the host's view.
 
-Models that are wanted are looked at in the order in which they were first asked for. One that fits into free memory
-wakes. Else KV caches give up what they do not use, and models that are idle and worth less go (the churn guard: what
-must go may not be worth more, in expected seconds of loading, than what comes). Else it waits for its turn: it comes
-once it has waited as long as the swap would cost in loading (or for `patience`, if that is less) and those who must go
-have served for a slice (twice what bringing them back takes, within bounds); then they finish what they have and go.
-Whoever is first keeps what he will need; others may pass him only into what he leaves. So everybody's turn comes, and
-no model is swapped more often than once a slice.
+Wanted models are handled in the order in which they were first requested. A model that fits into free memory wakes.
+Otherwise KV caches release unused memory, and idle models that are worth less are evicted (churn guard: the victims'
+expected seconds of loading must not exceed those of the new model). Otherwise the model waits for a service slice to
+end. It wakes when it has waited as long as the swap would cost in loading (or `patience`, if less), and its victims
+have served for a slice (twice their reload time, within bounds); they then finish their requests and sleep. The first
+waiting model keeps the memory that it will need; others may pass it only if they fit into the rest. So every model gets
+its turn, and none is swapped more often than once in a slice.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from plimsoll_runtime.residency.states import ASLEEP, Level, State
 FULL_AT = 0.75
 """The share of a KV cache in use from which on it grows, if there is memory."""
 LEAST_GROWTH = 8
-"""A KV cache grows by an eighth at least, or not at all."""
+"""A KV cache grows by at least 1/LEAST_GROWTH, or not at all."""
 LEAD = 5.0
-"""Seconds before a foretold request at which its model should be awake."""
+"""Seconds before a predicted request at which its model should be awake."""
 LATE = 30.0
-"""Seconds after which a foretold request is not expected any more."""
+"""Seconds after which a predicted request is not expected any longer."""
 
 
 def plan(view: HostView, settings: Settings) -> Plan:
-    """The actions that are possible and right now. The same view has the same plan."""
+    """Return the actions to do now. The same view gives the same plan."""
     draft = _Draft(view, settings)
     for model in sorted(filter(_is_wanted, view.models), key=lambda m: (m.asked, m.name)):
         draft.admit(model)
@@ -67,7 +67,8 @@ def plan(view: HostView, settings: Settings) -> Plan:
 
 
 def _guard(wanted: ModelView, room: EvictionSet) -> bool:
-    """Whether what must go may go at once: it is worth no more than what comes, or ranks below it."""
+    """Return whether victims may be evicted right away: none has a higher priority, and those of the same priority are
+    together worth no more than `wanted`."""
     if any(victim.priority > wanted.priority for victim in room.victims):
         return False
     return sum(victim.worth for victim in room.victims if victim.priority == wanted.priority) <= wanted.worth
@@ -78,15 +79,15 @@ def _is_wanted(model: ModelView) -> bool:
 
 
 def _is_young(model: ModelView, settings: Settings, now: float) -> bool:
-    """Whether it may not be evicted yet, but for its age."""
+    """Return whether only the minimum residency protects a model from eviction."""
     return may_leave(model) and now < model.since + settings.minimum_residency
 
 
 class _Draft:
-    """A plan in the making.
+    """A plan under construction.
 
-    `free` can be granted now. `later` is what will be left once everybody who was admitted before is in and those who
-    go have gone; what wakes now must fit into both.
+    `free` can be granted now. `later` remains after all admitted models are awake and all leaving ones have gone. A
+    model that wakes now must fit into both.
     """
 
     def __init__(self, view: HostView, settings: Settings) -> None:
@@ -100,7 +101,7 @@ class _Draft:
         self.crowded = False
 
     def admit(self, wanted: ModelView) -> None:
-        """Wake it, make room for it, or say why not."""
+        """Wake a model, evict others for it, or record why not."""
         if self._cannot(wanted):
             return
         need = wanted.sizes.least
@@ -110,12 +111,12 @@ class _Draft:
         self.crowded = True
         if need <= self._later:
             self._later -= need
-            self.actions.append(Wait(wanted.name, "room is being made for it"))
+            self.actions.append(Wait(wanted.name, "memory is being freed for it"))
         else:
             self._make_room(wanted, need - self._later)
 
     def relieve(self) -> None:
-        """Give something up before the kernel does: one thing at each look at the memory."""
+        """Release memory before the kernel kills a process: one thing for each measurement."""
         view = self._view
         over = view.free < 0
         if not over and not (view.relieve and view.pressure is not Pressure.NONE):
@@ -137,27 +138,27 @@ class _Draft:
             return
         idle = sorted((m for m in self._models.values() if is_idle(m, self._settings, view.now)), key=by_value)
         if idle and not any(model.coming for model in view.models):
-            # Where memory is one, only what is dropped is free.
+            # If memory is shared, only a dropped image frees memory.
             text = f"evicted {idle[0].name}: {why}, {actions.idle(idle[0], view.now)}"
             self._sleep(idle[0], text, keep=over or not view.shared)
 
     def resume(self) -> None:
-        """Whoever drains for nobody goes on."""
+        """Resume models that drain although nothing needs their memory any longer."""
         if self._view.pressure is not Pressure.NONE or self._view.free < 0:
             return
         for model in self._view.models:
             if model.state is State.DRAINING and model.yielding:
-                self.actions.append(Resume(model.name, f"{model.name} goes on: nobody waits for its room any more"))
+                self.actions.append(Resume(model.name, f"{model.name} continues: no other model needs its memory"))
                 self._later -= model.coming
 
     def fill(self) -> None:
-        """Bring images into host memory that an operation wants there, through memory that is free."""
+        """Load images that an operation wants in host memory, through free device memory."""
         for model in self._view.models:
             if model.fill and model.asked is None and model.state is State.ON_DISK and not self._cannot(model):
                 self._wake_if_free(model, "its image is wanted in host memory")
 
     def preload(self) -> None:
-        """Wake what its rhythm foretells, into free memory only."""
+        """Wake models with a predicted request, into free memory only."""
         if self._view.pressure is not Pressure.NONE:
             return
         for model in sorted((m for m in self._view.models if m.due is not None), key=lambda m: (m.due, m.name)):
@@ -168,10 +169,10 @@ class _Draft:
                 self._look_again(begin)
             elif self._view.now <= model.due + LATE and model.retry_at <= self._view.now:
                 away = actions.duration(model.due - self._view.now)
-                self._wake_if_free(model, f"woken into free memory: a request is foretold in {away}")
+                self._wake_if_free(model, f"woken into free memory: a request is predicted in {away}")
 
     def grow(self) -> None:
-        """Give KV caches that are nearly full more of what is free."""
+        """Give nearly full KV caches more of the free memory."""
         if self._view.pressure is not Pressure.NONE:
             return
         for model in sorted(self._models.values(), key=lambda m: (-m.kv_used, m.name)):
@@ -187,10 +188,10 @@ class _Draft:
                 )
 
     def _cannot(self, wanted: ModelView) -> bool:
-        """Whether it cannot wake whatever others do; if so, that was said."""
+        """Return whether the model cannot wake whatever is evicted, and record why."""
         view = self._view
         if wanted.retry_at > view.now:
-            self.actions.append(Wait(wanted.name, "it failed and is not tried again yet", wanted.retry_at))
+            self.actions.append(Wait(wanted.name, "it failed; the next attempt comes later", wanted.retry_at))
             self._look_again(wanted.retry_at)
             return True
         pinned = sum(m.sizes.least for m in view.models if m.pinned and m.grant is not None and m.name != wanted.name)
@@ -215,11 +216,11 @@ class _Draft:
         ripening = sorted(filter(may_leave, models), key=by_turn(settings, now))
         room = choose(models, ripening, shortfall)
         if room is None:
-            self.actions.append(Wait(wanted.name, "others are on their way in or out, or use their memory"))
+            self.actions.append(Wait(wanted.name, "other models are waking, draining or in use"))
             self._later = 0
             return
         asked = now if wanted.asked is None else wanted.asked
-        # As in renting skis: whoever waits until waiting has cost what buying would, pays twice the best at most.
+        # As in ski rental: waiting until it has cost as much as the swap costs at most twice the optimum.
         cost = wanted.reload_seconds + sum(victim.reload_seconds for victim in room.victims)
         patience = min(settings.patience, cost)
         turn = max([asked + patience, *(turn_of(victim, settings) for victim in room.victims)])
@@ -237,13 +238,13 @@ class _Draft:
             del self._models[model.name]
 
     def _evict(self, wanted: ModelView, room: EvictionSet, whys: list[str]) -> None:
-        """Make the room that was chosen, and keep it for whom it is for."""
+        """Evict the chosen models, and keep the memory for the wanted one."""
         for victim, why in zip(room.victims, whys, strict=True):
             self._sleep(victim, why)
         for model, kv in room.shrinks:
             self._resize(model, kv, f"{model.name}'s KV cache shrinks for {wanted.name}")
         self._later += room.gained - wanted.sizes.least
-        self.actions.append(Wait(wanted.name, "room is being made for it"))
+        self.actions.append(Wait(wanted.name, "memory is being freed for it"))
 
     def _sleep(self, victim: ModelView, why: str, *, keep: bool = True) -> None:
         self.actions.append(Sleep(victim.name, Level.IN_HOST if keep else Level.ON_DISK, victim.value, why))
@@ -251,7 +252,7 @@ class _Draft:
 
     def _resize(self, model: ModelView, kv: int, why: str) -> None:
         self.actions.append(Resize(model.name, kv, why))
-        # Once a plan is enough.
+        # One change of a model in a plan is enough.
         del self._models[model.name]
 
     def _wake_if_free(self, model: ModelView, why: str) -> None:
@@ -259,7 +260,7 @@ class _Draft:
             self._wake(model, why)
 
     def _wake(self, model: ModelView, why: str) -> None:
-        """With half of the memory that is left for its KV cache, as far as that is of use to it."""
+        """Wake a model, with half of the remaining memory for its KV cache, as far as that is useful."""
         sizes = model.sizes
         rest = min(self._free, self._later) - sizes.least
         grant = Grant(sizes.weights, sizes.workspace, min(sizes.kv_useful, sizes.kv_minimum + rest // 2))

@@ -15,22 +15,22 @@ GIB = 2**30
 
 
 def retention_worth(frequency: float, reload_seconds: float, weight: float) -> float:
-    """Expected seconds of loading if it were not kept, weighted."""
+    """Return the expected seconds of loading if the model were not kept, weighted."""
     return frequency * reload_seconds * weight
 
 
 def retention_value(clock: float, frequency: float, reload_seconds: float, weight: float, size: int) -> float:
-    """The retention value, a GiB; what has the least goes first.
+    """Return the retention value per GiB. The lowest is evicted first.
 
     GreedyDual-Size-Frequency (Cherkasova, 1998): `clock + frequency x reload seconds x weight / size`. The clock is the
-    host's at the model's last use. It has risen to the value of what was evicted last, so that unused models fall
-    behind used ones.
+    host's at the model's last use. It rises to the value of each evicted model, so that unused models fall behind used
+    ones.
     """
     return clock + retention_worth(frequency, reload_seconds, weight) * GIB / max(1, size)
 
 
 class Pressure(IntEnum):
-    """How short memory is, beyond what the ledgers say."""
+    """The shortage of memory as measured, beyond what the ledgers say."""
 
     NONE = 0
     SOME = 1
@@ -38,7 +38,7 @@ class Pressure(IntEnum):
 
     @property
     def word(self) -> str:
-        """In a report."""
+        """The word for a report."""
         return self.name.lower()
 
 
@@ -46,14 +46,14 @@ class Pressure(IntEnum):
 class ModelView:
     """One model whose sizes are known.
 
-    `grant` is what it has of the device, `image` the bytes of its image, if there is one. `since` is when its state
-    began, `clock` the host's clock of values at its last use. `frequency` counts requests that wait as uses. `active`
-    requests are in flight, `waiting` wait for it to wake, `asked` is since when it is wanted (by them or by an
-    operation). Before `retry_at` it is not tried. `kv_used` and `kv_floor` are bytes of its KV cache that hold
-    sequences, and below which it could not shrink when it last tried; `kv_wanted` is what it is
-    being brought to, if it is.
-    `yielding`: it drains for others only, and may go on if they need its room no more. `fill`: an operation wants its
-    image in host memory. `due`: when its rhythm foretells the next request.
+    - `grant`: its device memory. `image`: bytes of its image, if there is one.
+    - `since`: when its state began. `clock`: the host's clock of retention values at its last use.
+    - `frequency`: decayed uses, including waiting requests. `active` requests are in flight, `waiting` wait for it.
+    - `asked`: since when it is wanted, by requests or an operation. `retry_at`: it is not tried before.
+    - `kv_used`: bytes of its KV cache that hold sequences. `kv_floor`: bytes below which it could not shrink in its
+      last attempt. `kv_wanted`: the size to which it is being resized, if any.
+    - `yielding`: it drains only for other models, and resumes if they do not need its memory.
+    - `fill`: an operation wants its image in host memory. `due`: the predicted time of its next request.
     """
 
     name: ModelName
@@ -82,39 +82,39 @@ class ModelView:
 
     @property
     def reload_seconds(self) -> float:
-        """Until it answers, from where it is, or would be once it slept."""
+        """Seconds until it is ready, from its current level, or from the level at which it would sleep."""
         return self.seconds.wake if self.image else self.seconds.from_disk
 
     @property
     def worth(self) -> float:
-        """Expected seconds of loading where it is not kept awake, weighted."""
+        """Expected seconds of loading if it is not kept awake, weighted."""
         return retention_worth(self.frequency, self.reload_seconds, self.weight)
 
     @property
     def value(self) -> float:
-        """What keeping it awake is worth."""
+        """The retention value of keeping it awake."""
         return self.value_at(self.clock)
 
     def value_at(self, clock: float) -> float:
-        """The same for another reading of the host's clock: of one that is about to be used, today's."""
+        """Return the value at another reading of the host's clock; for a model about to be used, the current one."""
         size = self.grant.total if self.grant is not None else self.sizes.least
         return retention_value(clock, self.frequency, self.reload_seconds, self.weight, size)
 
     @property
     def image_value(self) -> float:
-        """What keeping its image is worth while it sleeps."""
+        """The retention value of its image while it sleeps."""
         return retention_value(self.clock, self.frequency, self.seconds.load, self.weight, self.sizes.image)
 
     @property
     def spare_kv(self) -> int:
-        """Bytes of its KV cache that it can do without now."""
+        """Bytes of its KV cache that it does not need now."""
         if self.grant is None or self.state is not State.RESIDENT or self.kv_wanted is not None:
             return 0
         return max(0, self.grant.kv - max(self.sizes.kv_minimum, self.kv_floor, self.kv_used))
 
     @property
     def coming(self) -> int:
-        """Bytes that it is giving back."""
+        """Bytes that it is releasing."""
         if self.grant is None:
             return 0
         if self.state is State.DRAINING:
@@ -126,8 +126,8 @@ class ModelView:
 class HostView:
     """A host at one moment.
 
-    `line`, `reserved` and `free` are the device ledger's. `clock` is that of values. `relieve`: the memory was looked
-    at anew, and something must be given up if there is pressure.
+    `line`, `reserved` and `free` are the device ledger's. `clock` is that of retention values. `relieve`: the memory
+    has just been measured, and something must be released if there is pressure.
     """
 
     now: float

@@ -337,7 +337,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "tools",
         "uniqueItems",
     ),
-    ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "ends by its grammar"),
+    ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "with a constraint"),
     ({"messages": assistant(5)}, "messages[0].tool_calls[0].function.arguments", "valid string"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "the id of the tool call"),
     (

@@ -82,8 +82,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (as_outputs(yaml="a"), "structured_outputs.yaml", "Unknown parameter"),
     (as_outputs(regex="a" * 300_000), "structured_outputs", "262144 are the most"),
     (as_schema({}) | as_outputs(regex="a"), "structured_outputs", "'response_format' also constrains"),
-    (as_outputs(regex="a") | {"min_tokens": 2}, "min_tokens", "ends by its grammar"),
-    (as_outputs(regex="a") | {"ignore_eos": True}, "ignore_eos", "ends by its grammar"),
+    (as_outputs(regex="a") | {"min_tokens": 2}, "min_tokens", "with a constraint"),
+    (as_outputs(regex="a") | {"ignore_eos": True}, "ignore_eos", "with a constraint"),
 ]
 
 

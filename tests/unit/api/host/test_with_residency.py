@@ -136,7 +136,7 @@ async def test_a_lost_device_ends_what_runs_and_what_waits_with_its_reason(
             await asyncio.sleep(0)
         [found] = [engine for engine in engines.alive if engine.name.name == "m0"]
         found.die(DeviceLostError("the GPU is lost"))
-        told = "the device has failed, and the server is about to end: the GPU is lost"
+        told = "the device has failed and the server is stopping: the GPU is lost"
         assert await waiting == (503, "device_lost", f"T{told[1:]}.")
         assert [await answer for answer in served] == [(500, "engine_died", "the engine died: the GPU is lost")] * 2
         with pytest.raises(DeviceLostError):

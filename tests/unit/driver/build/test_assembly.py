@@ -158,6 +158,6 @@ def fits(kind: Any, wanted: Any) -> bool:
 
 def test_a_stage_without_what_it_needs() -> None:
     stages: Stages = {"sum": lambda one, two: one + two, "two": lambda: 2}
-    with pytest.raises(ValueError, match="the stage 'sum' needs two: add a stage that makes it before"):
+    with pytest.raises(ValueError, match="the stage 'sum' needs two; add an earlier stage that makes it"):
         run_stages(stages, {"one": 1})
     assert run_stages({name: stages[name] for name in ("two", "sum")}, {"one": 1}) == {"one": 1, "two": 2, "sum": 3}

@@ -22,8 +22,8 @@ STABLE: dict[str, Any] = {
 
 def test_a_field_that_our_program_does_not_know_is_for_transformers_code(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(outline_of(STABLE), TransformersOutline)
-    assert "qk_layernorm = True is not supported (only False) in our program" in caplog.text
-    assert "StableLmForCausalLM runs on Transformers' own code" in caplog.text
+    assert "qk_layernorm = True is not supported (only False) in Plimsoll's own implementation" in caplog.text
+    assert "StableLmForCausalLM runs on Transformers code" in caplog.text
     assert isinstance(outline_of({**STABLE, "qk_layernorm": False}), Program)
 
 
@@ -34,7 +34,9 @@ def test_where_theirs_is_not_wanted_or_cannot_read_the_file_the_field_is_refused
 
 
 def test_a_field_that_nobody_knows_is_refused_with_both_reasons() -> None:
-    with pytest.raises(UnsupportedFieldError, match=r"hidden_act = 'wobble' .*; nor does Transformers' own code"):
+    with pytest.raises(
+        UnsupportedFieldError, match=r"hidden_act = 'wobble' .*; Transformers code cannot serve it either"
+    ):
         outline_of({**STABLE, "qk_layernorm": False, "hidden_act": "wobble"})
 
 

@@ -73,7 +73,7 @@ def test_tokens_that_judge_are_in_the_image(tmp_path: Path, image: Image) -> Non
     expected = vectors(made(config, image))
     shutil.rmtree(tmp_path)
     assert vectors(made(config, image)) == expected
-    with pytest.raises(ModelError, match="its task is score, and embed is asked for; drop it and load"):
+    with pytest.raises(ModelError, match="its task is score, but embed is requested; drop it and load"):
         made(replace(config, task="embed"), image)
 
 
@@ -107,15 +107,15 @@ def test_a_step_holds_the_longest_prompt_whatever_is_asked_for(tmp_path: Path) -
     core.add(AddRequest("a", [5] * 512, RequestContext(ONCE, seed=0)))
     [output] = core.step().outputs
     assert output.vector is not None
-    with pytest.raises(UsageError, match="has 513 tokens, and may have 512"):
+    with pytest.raises(UsageError, match="has 513 tokens, but at most 512 are allowed"):
         core.add(AddRequest("a", [5] * 513, RequestContext(ONCE, seed=0)))
 
 
 def test_options_that_an_encoder_cannot_have_are_refused(tmp_path: Path) -> None:
     save(build(ENCODERS[0]), tmp_path)
     for options, message in (
-        ({"max_model_len": 513}, "beyond the model's limit of 512 tokens"),
-        ({"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}, "a model that sees prompts from both ends"),
+        ({"max_model_len": 513}, "exceeds the model's limit of 512 tokens"),
+        ({"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}, "a model that has bidirectional attention"),
         ({"model_impl": "transformers"}, "--model-impl transformers generates"),
         ({"task": "generate"}, "BertModel generates nothing"),
     ):

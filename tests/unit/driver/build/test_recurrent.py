@@ -45,7 +45,7 @@ def test_a_model_in_which_nothing_attends_has_no_cache(mamba: str) -> None:
     results = llm.generate([[n, 3, 5] for n in range(9)], GREEDY)
     assert [len(result.outputs[0].token_ids) for result in results] == [3] * 9
     assert llm.stats.preemptions == 0
-    with pytest.raises(UsageError, match="no layer of the model attends: it has no KV cache"):
+    with pytest.raises(UsageError, match="the model has no attention layers, so it has no KV cache"):
         blocks_within(0, llm.info)
 
 
@@ -97,5 +97,5 @@ def test_more_sequences_than_memory_holds_are_refused(mamba: str) -> None:
 
 
 def test_tiers_for_prefixes_are_refused(lfm2: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"recurrent layers \(Lfm2ForCausalLM\): leave them away"):
+    with pytest.raises(UsageError, match=r"recurrent layers \(Lfm2ForCausalLM\); omit them"):
         LLM(lfm2, **OPTIONS, kv_memory="1MiB", kv_disk=str(tmp_path), kv_disk_size="1MiB")

@@ -149,8 +149,8 @@ def test_without_a_length_the_longest_sequence_is_what_the_least_holds(folder: P
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": 1000}, r"the weights need \d+ bytes, and 1000 were granted; grant \d+ more"),
-        ({"workspace": 1000}, r"the largest step needs a workspace of \d+ bytes, and 1000 were granted"),
+        ({"weights": 1000}, r"the weights need \d+ bytes, but 1000 were granted; grant \d+ more"),
+        ({"workspace": 1000}, r"the largest step needs a workspace of \d+ bytes, but 1000 were granted"),
         ({"kv": 5000, "kv_least": 0}, "the 5000 bytes that are granted to the KV cache for good hold 0 tokens, but a"),
     ],
 )
@@ -167,9 +167,9 @@ def test_a_grant_that_is_not_enough_is_refused_with_the_numbers(
 def test_options_that_a_grant_does_not_count_are_refused(folder: Path, tmp_path: Path) -> None:
     grant = Grant(weights=2**30, workspace=2**30, kv=2**20)
     for options, error, message in (
-        ({"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}, UsageError, "take memory that no grant counts"),
-        ({"kv_memory": "40%"}, UsageError, "is a share of what is free, and memory is granted"),
-        ({"kv_memory": "2MiB"}, MemoryLimitError, "2097152 bytes, and 1048576 are granted for good"),
+        ({"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}, UsageError, "take memory outside of the grant"),
+        ({"kv_memory": "40%"}, UsageError, "is a share of free memory, but this engine gets granted memory"),
+        ({"kv_memory": "2MiB"}, MemoryLimitError, "2097152 bytes, but the grant guarantees only 1048576"),
     ):
         with pytest.raises(error, match=message):
             build(config_of(folder, **options), grant=grant)
@@ -191,13 +191,13 @@ def facts(folder: Path, **changes: Any) -> ImageFacts:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "other"}, r"its model is \('other', None\), and \('/.*', None\) is asked for"),
+        ({"model": "other"}, r"its model is \('other', None\), but \('/.*', None\) is requested"),
         ({"revision": "main"}, "its model is"),
-        ({"device": "cuda"}, "its kind of device is cuda, and cpu is asked for"),
-        ({"dtype": "bfloat16"}, "its dtype is bfloat16, and float32 is asked for"),
+        ({"device": "cuda"}, "its kind of device is cuda, but cpu is requested"),
+        ({"dtype": "bfloat16"}, "its dtype is bfloat16, but float32 is requested"),
         ({"code": "0.0.1"}, r"its version of plimsoll is 0\.0\.1"),
         ({"config": b"x"}, "its config is"),
-        ({"library": "old.so"}, "it is packed for the kernels of old.so, and here are those of libplimsoll_cpu"),
+        ({"library": "old.so"}, "it is packed for the kernels of old.so, but this process has libplimsoll_cpu"),
         ({"instructions": "neon"}, "packed for neon, and this processor and system run"),
     ],
 )
@@ -212,7 +212,9 @@ def test_an_image_of_files_that_have_changed_is_refused(folder: Path, image: Ima
     config = config_of(folder)
     build(config, image)
     save_model(make_model("LlamaConfig", {"head_dim": 16}, seed=1), folder)
-    with pytest.raises(ModelError, match=r"model\.safetensors has changed since; drop it and load the model again"):
+    with pytest.raises(
+        ModelError, match=r"model\.safetensors has changed since the image was made; drop it and load the model again"
+    ):
         build(config, image)
 
 
@@ -220,7 +222,7 @@ def test_an_image_for_another_backend_is_refused(folder: Path, image: Image) -> 
     if not runnable():
         pytest.skip("no CPU kernels here")
     build(config_of(folder, attention_backend="cpu"), image)
-    with pytest.raises(ModelError, match="it is for the attention backend cpu, and torch is asked for"):
+    with pytest.raises(ModelError, match="it is for the attention backend cpu, but torch is requested"):
         build(config_of(folder, attention_backend="torch"), image)
     with pytest.raises(
         ModelError,

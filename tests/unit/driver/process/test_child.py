@@ -110,7 +110,7 @@ def test_one_that_cannot_be_removed_stops_nobody(
     with monkeypatch.context() as patched:
         patched.setattr("plimsoll_runtime.utils.folder_lock.remove", refuse)
         remove_stale(temporary)
-    assert f"{left} is left of a process that was killed and cannot be removed: [Errno 13]" in caplog.text
+    assert f"cannot remove {left}, left by a killed process: [Errno 13]" in caplog.text
 
 
 def test_what_the_sockets_owner_removes_meanwhile_is_no_error(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

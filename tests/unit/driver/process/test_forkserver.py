@@ -115,7 +115,7 @@ sys.exit(fork_server.main())
         reply = await line.reply()
         assert isinstance(reply, Refused)
         assert reply.kind == "out-of-memory"
-        assert "no room for another engine process: [Errno 11] Resource temporarily unavailable" in reply.message
+        assert "cannot fork another engine process: [Errno 11] Resource temporarily unavailable" in reply.message
         assert process.returncode is None
     line.close()
     assert await process.wait() == 0, "it ends with its client"

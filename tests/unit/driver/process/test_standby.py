@@ -122,7 +122,7 @@ async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(
     config = EngineConfig(model=str(tmp_path), max_model_len=100)
     with pytest.raises(MemoryLimitError, match="the 10 bytes that are granted"):
         await cold.needs(config, kv=10)
-    with pytest.raises(UsageError, match="beyond the model's limit"):
+    with pytest.raises(UsageError, match="exceeds the model's limit"):
         await cold.needs(EngineConfig(model=str(tmp_path), max_model_len=1000))
     assert (await cold.needs(config)).max_model_len == 100
     assert cold.alive
@@ -147,7 +147,7 @@ async def test_a_model_is_measured_for_the_device_that_it_is_to_run_on(
 async def test_one_process_becomes_one_engine(cold: StandbyProcess) -> None:
     engine = await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
     assert engine.pid == cold.pid
-    with pytest.raises(UsageError, match="is an engine already; spawn another"):
+    with pytest.raises(UsageError, match="is already an engine; spawn another"):
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
     cold.close()
     assert engine.alive, "it belongs to the engine"

@@ -158,7 +158,7 @@ def test_the_latest_word_counts() -> None:
 @pytest.mark.parametrize("size", [10, 101])
 def test_a_size_that_it_cannot_have_is_refused_with_the_numbers(size: int) -> None:
     core, _ = core_of()
-    with pytest.raises(UsageError, match=rf"can have 1100 to 10000 bytes, and not {size}00: .* sequence of 40 tokens"):
+    with pytest.raises(UsageError, match=rf"can have 1100 to 10000 bytes, not {size}00: .* sequence of 40 tokens"):
         core.resize(size * BLOCK_BYTES)
     assert not core.has_work
 

@@ -439,7 +439,7 @@ def test_an_abort_while_a_block_waits_to_be_merged_leaks_nothing() -> None:
 def test_a_result_of_the_wrong_length_is_refused() -> None:
     bench = Bench()
     bench.add("r", [1])
-    with pytest.raises(ValueError, match="0 outputs came for 1"):
+    with pytest.raises(ValueError, match="returned 0 outputs for 1"):
         bench.scheduler.commit(bench.plan(), StepResult([]))
 
 
@@ -612,7 +612,7 @@ def test_a_deadline_that_passes_in_the_queue_ends_the_request() -> None:
     clock.wait(0.1)
     (output,) = bench.scheduler.expire()
     assert (output.request_id, output.finish_reason, output.token_ids) == ("b", "deadline", [])
-    assert output.error == "its deadline of 2.5 s passed before the first token, when it was in the queue"
+    assert output.error == "the deadline of 2.5 s passed before the first token, while it waited in the queue"
     assert (len(bench.scheduler), bench.scheduler.stats().expired) == (1, 1)
     assert bench.scheduler.expire() == []
 
@@ -625,7 +625,7 @@ def test_a_deadline_that_passes_amid_the_prompt_gives_everything_back() -> None:
     under_way = bench.plan()
     clock.wait(1)
     (output,) = bench.scheduler.expire()
-    assert "when it was in the prompt" in str(output.error)
+    assert "while its prompt was computed" in str(output.error)
     assert bench.scheduler.commit(under_way, bench.runner.run(under_way.plan)) == []
     assert (bench.scheduler.stats().blocks_used, len(bench.scheduler)) == (0, 0)
 

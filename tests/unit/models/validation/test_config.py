@@ -76,7 +76,7 @@ def test_what_may_be_served_is_left_to_the_engine(config: dict[str, Any], option
 
 @pytest.mark.parametrize(("config", "limit"), [(LLAMA, 4096), (BERT, 512)])
 def test_a_length_beyond_the_models_is_refused(config: dict[str, Any], limit: int) -> None:
-    with pytest.raises(UsageError, match=f"--max-model-len {limit + 1} is beyond the model's limit of {limit} tokens"):
+    with pytest.raises(UsageError, match=f"--max-model-len {limit + 1} exceeds the model's limit of {limit} tokens"):
         check_config(config, max_model_len=limit + 1)
 
 

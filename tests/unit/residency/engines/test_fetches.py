@@ -48,7 +48,7 @@ def test_one_that_waits_begins_once_another_has_ended_and_can_be_called_off(hub:
     assert fetches.enter(first)
     waiting, given_up = fetches.new(), fetches.new()
     given_up.call_off()
-    with pytest.raises(SourceError, match="the fetch of hf://org/model was called off"):
+    with pytest.raises(SourceError, match="the fetch of hf://org/model was cancelled"):
         given_up("org/model", None, None)
     found: list[Path] = []
     thread = threading.Thread(target=lambda: found.append(waiting("org/model", None, None)), daemon=True)

@@ -311,7 +311,7 @@ async def test_that_no_gpu_is_used_though_there_is_a_driver_is_told(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     await opened("auto")
-    assert "torch finds no GPU, though there is a driver for one: models run on the CPU" in caplog.text
+    assert "a GPU driver is installed but torch finds no GPU; models run on the CPU" in caplog.text
 
 
 @pytest.mark.usefixtures("_gpu")
@@ -388,7 +388,7 @@ async def test_files_that_are_not_there_and_a_grant_that_is_too_small(tmp_path: 
 async def test_sleepers_that_leave_nothing_are_refused() -> None:
     engines = Processes(2**30)
     try:
-        with pytest.raises(UsageError, match=r"the sleepers are to have 1\.00 GiB, but there are 1\.00 GiB in all"):
+        with pytest.raises(UsageError, match=r"--sleepers 1\.00 GiB leaves none of the 1\.00 GiB"):
             await engines.open(0.9, 2**30)
     finally:
         await engines.close()

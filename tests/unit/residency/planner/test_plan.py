@@ -216,7 +216,7 @@ def test_rhythm_wakes_into_free_memory_only() -> None:
     soon = model("soon", due=NOW + 8)
     (wake,) = actions(host(soon))
     assert isinstance(wake, Wake)
-    assert wake.why == "woken into free memory: a request is foretold in 8.0 s"
+    assert wake.why == "woken into free memory: a request is predicted in 8.0 s"
     assert actions(host(soon, resident("idle"), line=7 * GIB)) == ()
     assert plan(host(replace(soon, due=NOW + 60)), Settings()).look_at == NOW + 60 - 4 - 5
     assert actions(host(replace(soon, due=NOW - 31))) == ()

@@ -210,8 +210,7 @@ class TierIndex:
         return None
 
     def prospect(self, names: Iterable[bytes]) -> Prospect:
-        """Return what `prefetch` would do with a chain of names. If `gained` is 0, there would be nothing to wait for.
-        """
+        """Return what `prefetch` would do with a chain of names. If `gained` is 0, there is nothing to wait for."""
         ready = gained = reads = 0
         room = self._host.available
         for name in names:
