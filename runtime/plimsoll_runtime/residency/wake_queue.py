@@ -40,8 +40,8 @@ class Bounds:
         if self.size + size > self._most_bytes:
             raise Refused(
                 "too_many_waiting",
-                f"requests of {size_text(self.size)} already wait for models to wake; this one has {size_text(size)} "
-                f"and the limit is {size_text(self._most_bytes)} (--max-held-bytes)",
+                f"requests of {size_text(self.size)} already wait for models to wake; this one's "
+                f"{size_text(size)} exceed the limit (--max-held-bytes)",
                 retry_after,
             )
         self.count += 1

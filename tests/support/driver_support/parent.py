@@ -1,4 +1,4 @@
-"""A process that starts an engine, to be killed."""
+"""A parent process that starts an engine, for tests that kill it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ time.sleep(60)
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """A parent of an engine."""
+    """Start a parent of an engine."""
     command = [sys.executable, "-c", PARENT, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
 
 
 def read_line(process: subprocess.Popen[str]) -> str:
-    """The next line that a process prints."""
+    """Return the next line that a process prints."""
     assert process.stdout is not None
     return process.stdout.readline()

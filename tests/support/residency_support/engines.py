@@ -1,6 +1,6 @@
-"""Engines that are no processes: they take the time and the memory that a test says, and fail as it says.
+"""Fake engines without processes. A test sets the time and memory that they take, and their failures.
 
-They keep the books that the kernel would: a byte more than there is, and the test ends there.
+They check memory as the kernel would: exceeding the capacity fails the test.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 @dataclass
 class Behaviour:
-    """Of one model. Errors are raised once each; `hangs` names the calls that never return ("find", "start").
+    """Behaviour of one model's engine. Each error is raised once; `hangs`: calls that never return ("find", "start").
 
-    `private`: bytes of the weights that are beside the image. `grows`: bytes of workspace beyond what was predicted.
+    `private`: bytes of weights outside of the image. `grows`: bytes of workspace beyond the prediction.
     """
 
     image: int = 2
@@ -46,7 +46,7 @@ class Behaviour:
 
 
 class FakeImage:
-    """Bytes that are counted."""
+    """An image that only counts bytes."""
 
     def __init__(self, size: int, closed: Callable[[FakeImage], None]) -> None:
         self._size = size
@@ -62,7 +62,7 @@ class FakeImage:
 
 
 class FakeEngine:
-    """One process."""
+    """A fake engine process."""
 
     def __init__(self, engines: FakeEngines, name: ModelName, grant: Grant, inner: Any) -> None:
         self._engines = engines
@@ -104,7 +104,7 @@ class FakeEngine:
         return self.kv_bytes
 
     def die(self, error: PlimsollError) -> None:
-        """As a process does, with its requests; its memory is free once it was stopped."""
+        """Die like a process, with its requests; its memory is free after `stop`."""
         if self.failure is None:
             self.failure = error
             self._dead.set()
@@ -114,7 +114,7 @@ class FakeEngine:
 
 
 class FakeEngines:
-    """A device of `capacity` bytes; `engine_of` makes what an engine's `info` and `generate` are taken from."""
+    """A device of `capacity` bytes. `engine_of` makes the object that provides an engine's `info` and `generate`."""
 
     def __init__(
         self,
@@ -141,12 +141,12 @@ class FakeEngines:
 
     @property
     def used(self) -> int:
-        """Bytes of the device that processes have, or are about to take."""
+        """Bytes of the device that processes have or are about to take."""
         private = sum(engine.grant.weights + engine.grant.workspace + engine.kv_bytes for engine in self.alive)
         return private + sum(self.starting.values())
 
     def check(self) -> None:
-        """What the kernel would do."""
+        """Fail if memory is exceeded."""
         assert self.used <= self.capacity, "out of memory on the device"
         if not self.shared:
             held = sum(image.nbytes for image in self.images)
@@ -202,4 +202,4 @@ class FakeEngines:
         return Started(engine, measured, 0 if image is None else image.nbytes)
 
     async def close(self) -> None:
-        """Nothing is left that the host did not end."""
+        """Do nothing: the host has ended all engines."""

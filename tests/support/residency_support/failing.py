@@ -1,4 +1,4 @@
-"""Real engines whose device fails when a prompt says so: `build` is the factory, for processes of their own."""
+"""Real engines whose device fails on certain prompts. `build` is the factory, for separate processes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from plimsoll_runtime.utils.progress import Progress
 
 FACTORY = "residency_support.failing:build"
 FAULT, LOST = 3, 5
-"""Tokens with which such a prompt begins."""
+"""First tokens of prompts that make the device fail."""
 TEXTS = {FAULT: "CUDA error: an illegal memory access was encountered", LOST: "CUDA error: GPU is lost"}
 
 
 class AcceleratorError(RuntimeError):
-    """What torch raises for a device that has failed."""
+    """Stands for the error that torch raises when a device has failed."""
 
 
 def build(config: EngineConfig, progress: Progress, **given: Any) -> EngineCore:
-    """As `build_engine`, in a process that is this engine's alone."""
+    """Build an engine like `build_engine`, in a process that runs only this engine."""
     plain = OwnThreads.run
 
     def run(self: OwnThreads, plan: StepPlan) -> Launched:

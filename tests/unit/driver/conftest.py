@@ -1,4 +1,4 @@
-"""The child process finds the fake engine and its simulated runner where pytest finds them."""
+"""Makes the fake engine and its simulated runner importable in child processes."""
 
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -18,20 +18,20 @@ HERE = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     given = filter(None, [os.environ.get("PYTHONPATH")])
-    # A machine under load must not make a killed process one that is not gone at once.
+    # On a machine under load, a killed process must not count as one that does not end.
     monkeypatch.setattr(control_socket, "AT_ONCE_SECONDS", 60.0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent / "engine"), *given]))
 
 
 @pytest.fixture
 def kernels_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an engine chooses, its process computes with from then on."""
+    """Undo an engine's choice of CPU kernels, which lasts as long as the process."""
     monkeypatch.setattr(library._chosen, "name", None)
 
 
 @pytest.fixture
 def threads_as_before() -> Iterator[None]:
-    """What an engine computes with, its process keeps."""
+    """Undo an engine's choice of threads, which lasts as long as the process."""
     before = thread_count()
     yield
     share(before)

@@ -1,4 +1,4 @@
-"""Engines for the child process in tests. The model's name says how the engine behaves."""
+"""Engines for child processes in tests. The model's name selects the engine's behaviour."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from plimsoll_runtime.errors import MemoryLimitError, ModelError, SourceError, U
 
 FACTORY = "fake_engine:build"
 POISON_PROMPT = 40
-"""A prompt that begins with this token makes the runner do what the model's name says."""
+"""A prompt that begins with this token triggers the behaviour of the model's name."""
 
 
 class AcceleratorError(RuntimeError):
-    """What torch raises for a device that has failed."""
+    """Stands for the error that torch raises when a device has failed."""
 
 
 DEVICE_ERRORS = {
@@ -42,11 +42,11 @@ LOAD_ERRORS = {
 
 
 class OutOfMemoryError(RuntimeError):
-    """What torch raises for a device."""
+    """Stands for the error that torch raises when device memory runs out."""
 
 
 class TroubledRunner:
-    """Computes plans like the runner that it wraps, until the prompt comes that means trouble."""
+    """Computes plans like the wrapped runner, until the poison prompt triggers the trouble."""
 
     def __init__(self, inner: Callable[[StepPlan], Launched], trouble: str) -> None:
         self._inner = inner
@@ -71,7 +71,7 @@ class TroubledRunner:
 
 
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
-    """An engine over a simulated runner, in trouble as `config.model` says."""
+    """Build an engine with a simulated runner, with the trouble that `config.model` names."""
     if config.model in LOAD_ERRORS:
         raise LOAD_ERRORS[config.model]
     for percent in range(1001):
@@ -99,5 +99,5 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> Engin
 
 
 def missing(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
-    """What an operating system says, which is nobody's kind."""
+    """Raise an error of the operating system, which has no ErrorKind."""
     raise OSError(errno.ENOSPC, "no space left")

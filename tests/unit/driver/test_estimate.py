@@ -1,4 +1,4 @@
-"""What a model needs, from the headers of its files: the same as of the loaded one."""
+"""Memory needs by the headers of a model's files equal those of the loaded model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "vocab_siz
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The library has read its environment when it was imported."""
+    """A fake hub. The library reads its environment when it is imported, so its constants are patched."""
     with serving(Hub()) as made:
         for name, value in {
             "ENDPOINT": made.url,
@@ -108,7 +108,7 @@ def test_a_hub_that_sends_whole_files_is_stopped(hub: Hub, tmp_path: Path) -> No
 
 
 def test_gguf_of_a_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Metadata of any length, of a file in parts."""
+    """Metadata of any length, in a file of several parts."""
     (tmp_path / "model").mkdir()
     write_gguf(make_model("Qwen2Config", WIDE), tmp_path / "model" / "m.gguf", Kind.Q8_0, parts_of=20)
     monkeypatch.setattr(headers, "FIRST", 32)

@@ -1,4 +1,4 @@
-"""Memory for graphs of steps: the same in an engine, in what it is predicted to need, and in what it is granted."""
+"""Memory for CUDA graphs: equal in an engine, in its estimate and in its grant."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def config_of(folder: Path, **options: Any) -> EngineConfig:
-    """By a backend of torch's ops, which is the same on any device."""
+    """Return a config with a backend of torch ops, which works on any device."""
     return EngineConfig(
         model=str(folder), dtype="float32", attention_backend="sdpa", max_model_len=64, max_sequences=4, **options
     )
@@ -70,7 +70,7 @@ def test_a_share_is_of_what_nobody_has_granted(folder: Path) -> None:
 
 
 def test_what_a_gpus_engine_needs_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the headers alone, for whoever grants and for whoever asks; on a CPU nothing is added."""
+    """The estimates by headers include graphs on a GPU, and add nothing on a CPU."""
     files, config = resolve(str(folder)), config_of(folder, graph_memory="100MiB")
     needs, found = measure(config), fit(files, config)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -87,7 +87,7 @@ def test_what_a_gpus_engine_needs_has_it(folder: Path, monkeypatch: pytest.Monke
 def test_an_engine_captures_within_the_grant_that_its_headers_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that is smaller than predicted leaves graphs what they may have; a larger one takes of theirs."""
+    """If a step is smaller than predicted, graphs get their full memory; a larger step takes some of it."""
     config = config_of(folder, graph_memory="100MiB")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))

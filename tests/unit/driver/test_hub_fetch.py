@@ -1,4 +1,4 @@
-"""Snapshots that are fetched in a process of its own, which is ended when nobody wants them any more."""
+"""Snapshots are fetched in a separate process, which ends when the fetch is cancelled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.weights.sources.hub import Access
 
 SECONDS = 60
-"""For what comes at once, on a busy machine."""
+"""Time limit for immediate results, on a busy machine."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 class Fetching(threading.Thread):
-    """A fetch in a thread, with how it ended."""
+    """A fetch in a thread, with its result or error."""
 
     def __init__(self, fetch: HubFetch) -> None:
         super().__init__(daemon=True)
@@ -49,7 +49,7 @@ class Fetching(threading.Thread):
 
 
 def kept(home: Path) -> list[bytes]:
-    """What the cache has of files, whole or not."""
+    """Return the contents of all files in the cache, complete or not."""
     return sorted(path.read_bytes() for path in (home / "hub" / "models--org--model" / "blobs").iterdir())
 
 
@@ -76,7 +76,7 @@ def test_called_off_it_ends_and_keeps_what_is_whole(hub: Hub, tmp_path: Path) ->
     assert str(fetching.error) == "the fetch of hf://org/model was cancelled"
     assert hub.hung_up.wait(SECONDS)
     assert fetch.anonymous == 0
-    assert WEIGHTS[:3] not in kept(tmp_path), "no other fetch would go on with it"
+    assert WEIGHTS[:3] not in kept(tmp_path), "no other fetch would continue it"
     before = set(kept(tmp_path))
     hub.stalls = False
     again = HubFetch()("org/model", None, None)

@@ -1,4 +1,4 @@
-"""What the tests of the scheduler and the core are made of."""
+"""Builders for tests of the scheduler and the engine core."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def make_core(
     snapshots: int | None = None,
     **options: Any,
 ) -> tuple[EngineCore, SimulatedRunner]:
-    """A core over a simulated runner (`wrap`ped, if so wanted), which checks its own integrity after every step.
+    """Return a core with a simulated runner (wrapped by `wrap`), which checks its integrity after every step.
 
-    With a number of `snapshots`, none perhaps, the runner is recurrent.
+    With a number of `snapshots`, which may be 0, the runner is recurrent.
     """
     defaults = {"max_batch_tokens": 16, "max_sequences": 4, "overlap": False, "check_integrity_every": 1}
     config = EngineConfig(model="simulated", **(defaults | options))
@@ -78,14 +78,14 @@ def request(
     temperature: float = 0.0,
     **params: Any,
 ) -> AddRequest:
-    """A greedy request that runs to its limit, unless told otherwise."""
+    """Return a request that is greedy and runs to its limit, unless the arguments say otherwise."""
     stop = (salt,) if salt else ()
     chosen = SamplingParams(temperature=temperature, max_tokens=max_tokens, ignore_eos=ignore_eos, stop=stop, **params)
     return AddRequest(name, prompt, RequestContext(chosen, chosen.output_seed(), salt))
 
 
 def with_context(request: AddRequest, **changes: Any) -> AddRequest:
-    """The same request with another context."""
+    """Return the request with another context."""
     return msgspec.structs.replace(request, context=msgspec.structs.replace(request.context, **changes))
 
 
@@ -97,7 +97,7 @@ def sequence_of(
     stop_ids: Iterable[int] = (),
     min_len: int = 0,
 ) -> SequenceState:
-    """A sequence that waits."""
+    """Return a waiting sequence."""
     context, kv = RequestContext(params, seed=0), SequenceKv([])
     return SequenceState(
         f"r{queue.arrival}", context, Prompt(prompt), min_len, max_len, frozenset(stop_ids), queue, kv, Report()
@@ -105,7 +105,7 @@ def sequence_of(
 
 
 def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[RequestOutput]]:
-    """Step until nothing is left; what each request was told."""
+    """Step until no work is left; return the outputs of each request."""
     outputs: dict[str, list[RequestOutput]] = {}
     for _ in range(limit):
         if not core.has_work:
@@ -116,5 +116,5 @@ def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[RequestOutput]]
 
 
 def tokens_of(outputs: list[RequestOutput]) -> list[int]:
-    """All tokens of a request's outputs."""
+    """Return all tokens of a request's outputs."""
     return [token for output in outputs for token in output.token_ids]

@@ -1,7 +1,7 @@
-"""A batch state beside a simulated runner: after every plan it is what one would build from nothing.
+"""Batch states next to a simulated runner: after every plan they equal a state built from scratch.
 
-What a scheduler knows of its sequences when it plans a step is written down then, and compared when the step runs,
-which may be steps later.
+The scheduler's sequences are recorded when it plans a step, and compared when the step runs, possibly several steps
+later.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 CPU = torch.device("cpu")
 LONGEST = 1000
-"""Tokens of a sequence, at least as many as there are ever simulated."""
+"""Tokens of a sequence, at least as many as any simulation has."""
 
 Tables = list[tuple[int, list[int]]]
-"""Of a sequence in each group: the number of the first block, and the blocks."""
+"""For each cache group of a sequence: the number of the first block, and the blocks."""
 
 
 class KeptBeside:
-    """States, of which one keeps all on a device too, and what is expected of the steps that are still to come."""
+    """Two batch states, one of them on a device, and the expectations of the planned steps."""
 
     def __init__(self, runner: SimulatedRunner, num_blocks: int) -> None:
-        """`num_blocks`: the most that there will ever be."""
+        """`num_blocks`: the largest number of blocks in the test."""
         sizes = (runner.max_sequences, len(runner.rules), num_blocks)
         columns = columns_of(LONGEST, runner.block_size)
         self.states = (BatchState(*sizes), DeviceState(*sizes, columns, CPU))
@@ -38,11 +38,11 @@ class KeptBeside:
         self._expected: deque[list[Tables]] = deque()
 
     def planned(self, sequences: Sequence[SequenceState]) -> None:
-        """A step was planned, of these sequences."""
+        """Record the sequences of a planned step."""
         self._expected.append([[(t.first, t.blocks.copy()) for t in s.kv.tables] for s in sequences])
 
     def begin(self, plan: StepPlan) -> None:
-        """The next step runs."""
+        """Run and check the next step."""
         expected = self._expected.popleft()
         for state in self.states:
             state.begin(plan)
@@ -54,7 +54,7 @@ class KeptBeside:
                 self._check_inputs(plan, state, expected)
 
     def moved(self, plan: StepPlan) -> None:
-        """Of the next step only this is done."""
+        """Apply the next step's moves only."""
         self._expected.popleft()
         for state in self.states:
             state.begin(plan)
@@ -88,7 +88,7 @@ class KeptBeside:
             assert there is None or there.begins.tolist() == begins
 
     def end(self, plan: StepPlan, result: StepResult) -> None:
-        """It has run."""
+        """Record the results of a step."""
         pairs = zip(plan.sequences, result.outputs, strict=True)
         if chosen := [(s.slot, output) for s, output in pairs if s.sample]:
             slots, outputs = zip(*chosen, strict=True)

@@ -1,11 +1,11 @@
-"""A runner without a model, whose tokens are a hash of everything that attention would have read.
+"""A runner without a model. Its tokens are a hash of everything that attention would have read.
 
-It keeps a cache of two layers for each group, all groups in the same blocks. What the first one holds of a token
-depends on the token, its position, its tenant and the group; what the second one holds depends on all that the group's
-rule shows of the first one through the block table up to there; a token is chosen by all that the second ones show. So
-any block that is missing, stale, aliased, copied wrongly, given back too early, found for the wrong prefix, group or
-tenant changes the text, and the text is compared with one computed in a straight line, with no blocks and no batch.
-Where it is `recurrent`, a token is chosen by the slot's state as well, which depends on all tokens since the first.
+It has a cache of two layers for each cache group, all groups in the same blocks. A cell of the first layer depends on
+the token, its position, its tenant and the group. A cell of the second layer depends on all first-layer cells that the
+group's rule shows through the block table. A token is sampled from all second-layer cells that it attends to. So any
+block that is missing, stale, aliased, copied wrongly, released too early, or found for the wrong prefix, group or
+tenant changes the text, and tests compare the text with one computed directly, without blocks and batches. If it is
+`recurrent`, tokens also depend on the slot's state, which depends on all tokens since the first.
 
 As in a real runner, a layer of all sequences is written before any of them reads it, and copies come before all.
 """
@@ -39,19 +39,19 @@ POISON = 49
 
 
 def tenant_of(params: SamplingParams) -> str:
-    """The tenant, which tests hide in the stop strings: the engine never reads those."""
+    """Return the tenant, which tests hide in the stop strings: the engine never reads those."""
     return params.stop[0] if params.stop else ""
 
 
 def first_layer(token: int, position: int, tenant: str, group: int) -> bytes:
-    """What a token leaves in the first layer's cache."""
+    """Return the cell of a token in the first layer."""
     return _digest(b"%d/%d/" % (token, position), tenant.encode(), b"" if group == 0 else b"/%d" % group)
 
 
 def second_layer(context: Sequence[bytes], first: int, start: int, rule: Rule) -> list[bytes]:
-    """What the tokens from `start` on leave in the second layer's.
+    """Return the second-layer cells of the tokens from `start` on.
 
-    Given the first layer's from the first one that any of them sees, which stands at `first`, up to them.
+    `context` has the first-layer cells from position `first`, the first one that any of these tokens attends to.
     """
     if isinstance(rule, Full):
         state, cells = blake2b(digest_size=8), []
@@ -65,7 +65,7 @@ def second_layer(context: Sequence[bytes], first: int, start: int, rule: Rule) -
 
 
 def remembered(tokens: Sequence[int], tenant: str, state: bytes = b"") -> list[bytes]:
-    """A recurrent layer's state behind each of these tokens, after what it was before them."""
+    """Return a recurrent layer's state after each of these tokens, from the state before them."""
     states = []
     for token in tokens:
         state = _digest(state, b"%d/" % token, tenant.encode())
@@ -74,21 +74,22 @@ def remembered(tokens: Sequence[int], tenant: str, state: bytes = b"") -> list[b
 
 
 def report(context: Sequence[bytes], target: int) -> TokenLogprob:
-    """The log probability of the token that follows a context."""
+    """Return the log probability of the token after a context."""
     number = int.from_bytes(_digest(*context), "little")
     return TokenLogprob(target, -float(number % 1000) / 100, 1 + number % VOCAB)
 
 
 def follower(token: int | None) -> int | None:
-    """The one token that may follow another, where a grammar says so."""
+    """Return the only token that may follow another by the grammar, if there is only one."""
     return None if token is None or token % 8 in (0, 4, 5, 7) else token + 1
 
 
 def choose(
     context: Sequence[bytes], params: SamplingParams, seed: int, index: int, last: int | None = None
 ) -> int | None:
-    """Output token `index` after a context, and `last` before it, where a grammar counts; None where the logits are not
-    finite.
+    """Return output token `index` after a context; `last` is the token before it, if a grammar applies.
+
+    Return None if the logits are not finite.
     """
     if POISON in params.stop_token_ids:
         return None
@@ -104,7 +105,7 @@ def choose(
 
 @dataclass
 class Answer:
-    """All that a request is told, from its first token to its last."""
+    """All outputs of a request, joined."""
 
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
@@ -119,7 +120,7 @@ def oracle(
     recurrent: bool = False,
     forces: bool = False,
 ) -> Answer:
-    """The answer to a request, computed in a straight line. Greedy, or with a seed; `forces`: by a grammar."""
+    """Compute the output of a request directly. It is greedy or seeded; `forces`: with a grammar."""
     params, tokens = request.context.params, list(request.prompt_token_ids)
     tenant, answer = tenant_of(params), Answer()
     limit = max_len - len(tokens)
@@ -144,12 +145,12 @@ def oracle(
 
 
 Contents = list[list[bytes | None]]
-"""What a block holds: the cells of each layer."""
+"""The contents of a block: the cells of each layer."""
 
 
 @dataclass
 class Kept:
-    """A block table as the plans have told: the blocks from number `first` of the sequence on."""
+    """A block table as the plans have sent it: the blocks from number `first` of the sequence on."""
 
     first: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -157,14 +158,14 @@ class Kept:
     def change(self, first: int, start: int, blocks: Sequence[int]) -> None:
         if start > first:
             assert self.first <= first, "a table has blocks again that it had given back"
-            assert start <= self.first + len(self.blocks), "a table goes on behind blocks that nobody has told of"
+            assert start <= self.first + len(self.blocks), "a table continues after blocks that no plan has sent"
         self.blocks = [*self.blocks[first - self.first : start - self.first], *blocks] if start > first else [*blocks]
         self.first = first
 
 
 @dataclass
 class Slot:
-    """What the runner remembers of the sequence in a slot."""
+    """The runner's data of the sequence in a slot."""
 
     init: SlotInit
     tables: list[Kept]
@@ -176,9 +177,9 @@ class Slot:
 
 
 class SimulatedRunner:
-    """Checks every plan as it runs it. `computed_tokens` counts the rows of all steps.
+    """Checks every plan that it runs. `computed_tokens` counts the rows of all steps.
 
-    Where a grammar `forces` tokens, up to `most_forced` come in the step that chooses the one before them.
+    If a grammar `forces` tokens, a step returns up to `most_forced` of them after the sampled one.
     """
 
     def __init__(
@@ -236,12 +237,12 @@ class SimulatedRunner:
         return StepResult([self._output(sequence) for sequence in plan.sequences])
 
     def move(self, plan: StepPlan) -> None:
-        """Do what a plan moves, and no more."""
+        """Apply only the moves of a plan."""
         self._fill_slots(plan)
         self._move_blocks(plan)
 
     def spoil(self, plan: StepPlan) -> None:
-        """A step that finds no memory when it has written to all that it was to compute, and nothing of it is true."""
+        """Run a step that lacks memory after it has overwritten everything that it was to compute."""
         self.move(plan)
         for sequence in plan.sequences:
             for group in range(len(self.rules)):
@@ -256,7 +257,7 @@ class SimulatedRunner:
         slots = [slot for _, slot in plan.resumes]
         assert len(set(slots)) == len(slots)
         for row, slot in plan.resumes:
-            assert self.slots[slot].next_start is None, "who has begun goes back"
+            assert self.slots[slot].next_start is None, "a sequence moves back to an earlier position"
             self.slots[slot].state = self.rows[row]
 
     def _remember(self, sequence: ScheduledSequence) -> None:
@@ -264,7 +265,7 @@ class SimulatedRunner:
             return
         slot = self.slots[sequence.slot]
         before = b"" if sequence.start == 0 else slot.state
-        assert before is not None, "a sequence goes on without a state"
+        assert before is not None, "a sequence continues without a state"
         slot.states = remembered(self._tokens(sequence), tenant_of(slot.init.context.params), before)
         slot.state = slot.states[-1]
 
@@ -307,7 +308,7 @@ class SimulatedRunner:
         self._copy_blocks(plan)
 
     def _check_idle(self, plan: StepPlan) -> None:
-        """What a plan spills and restores beside earlier steps, none of those uses."""
+        """Check that the `idle_steps` before a plan do not use the blocks that it spills and restores."""
         self._used_before.append(self._used)
         self._used = set()
         moved = {block for block, _ in plan.spills} | {block for _, block in plan.restores}
@@ -366,7 +367,7 @@ class SimulatedRunner:
     def _tokens(self, sequence: ScheduledSequence) -> Sequence[int]:
         if LAST_CHOSEN not in sequence.token_ids:
             return sequence.token_ids
-        assert len(sequence.token_ids) == 1, "what the last step chose is planned beside other tokens"
+        assert len(sequence.token_ids) == 1, "LAST_CHOSEN is planned with other tokens"
         last = self.slots[sequence.slot].last
         assert last is not None, "no step has chosen a token for this slot"
         return [last]
@@ -401,7 +402,7 @@ class SimulatedRunner:
         return cells
 
     def _context(self, sequence: ScheduledSequence, position: int) -> list[bytes]:
-        """What the token at a position sees of all second layers."""
+        """Return the second-layer cells that the token at a position attends to."""
         groups = enumerate(self.rules)
         seen = [c for g, rule in groups for c in self._read(1, sequence, g, rule.oldest(position), position + 1)]
         if self.recurrent:
@@ -432,7 +433,7 @@ class SimulatedRunner:
 
 
 def _context(tokens: Sequence[int], tenant: str, rules: Sequence[Rule], recurrent: bool) -> list[bytes]:
-    """What the last of these tokens sees of all second layers."""
+    """Return the second-layer cells that the last of these tokens attends to."""
     seen = []
     for group, rule in enumerate(rules):
         first = [first_layer(token, position, tenant, group) for position, token in enumerate(tokens)]

@@ -1,4 +1,4 @@
-"""A device that copies to and from frames of host memory behind the host's back, when a test or chance has it."""
+"""A device that copies to and from frames of host memory asynchronously, at times that a test or chance decides."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 
 class _Step(NamedTuple, Generic[T]):
-    """What a step leaves in frames, and what it must find in those that it reads until it is over."""
+    """The contents that a step writes to frames, and those that it must find in the frames it reads."""
 
     filled: dict[int, T]
     read: dict[int, T]
 
 
 class SimulatedCopies(Generic[T]):
-    """See FrameCopies: between `frames` and a device, in the order of the steps.
+    """`FrameCopies` between `frames` and a device, in step order.
 
-    A frame holds what is `unknown` from when a step is launched that fills it until that step's copies are over. Unless
-    it `lags` they are over at once, else when `pass_steps` says so. Whoever writes to a frame too early is found out.
+    A frame holds `unknown` from the launch of a step that fills it until that step's copies end. Without `lags` they
+    end immediately, else with `pass_steps`. Writing to a frame too early fails the test.
     """
 
     def __init__(self, frames: dict[int, T], unknown: Callable[[], T]) -> None:
@@ -31,7 +31,7 @@ class SimulatedCopies(Generic[T]):
         self._under_way: deque[_Step[T]] = deque()
 
     def launch(self, filled: dict[int, T], read: Iterable[int]) -> dict[int, T]:
-        """A step fills these frames, and then reads some: what it finds there."""
+        """Launch a step that fills frames and then reads others; return the contents that it reads."""
         for frame in filled:
             self._frames[frame] = self._unknown()
         self._under_way.append(step := _Step(filled, {}))
@@ -42,19 +42,19 @@ class SimulatedCopies(Generic[T]):
         return step.read
 
     def pass_steps(self, count: int) -> None:
-        """The copies of so many steps are over, if there are so many."""
+        """End the copies of up to `count` steps."""
         for _ in range(min(count, len(self._under_way))):
             step = self._under_way.popleft()
             for frame, contents in step.filled.items():
-                assert self._frames[frame] == self._unknown(), "somebody writes to a frame that is being filled"
+                assert self._frames[frame] == self._unknown(), "a frame is written while it is being filled"
                 self._frames[frame] = contents
             for frame, contents in step.read.items():
-                assert self._frames[frame] == contents, "somebody writes to a frame that is being read"
+                assert self._frames[frame] == contents, "a frame is written while it is being read"
             self.steps_over += 1
 
     @property
     def under_way(self) -> int:
-        """Steps whose copies are not over."""
+        """Number of steps whose copies have not ended."""
         return len(self._under_way)
 
     def _newest(self, frame: int) -> T:

@@ -1,4 +1,4 @@
-"""A disk that does what it is told to, when it is told to: late, wrong or broken, as a test or chance has it."""
+"""A disk that acts only when told to: late, wrong or broken, as a test or chance decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Write(NamedTuple, Generic[T]):
-    """What a frame held when it was to be written; without a frame a name, or without that everything, is deleted."""
+    """The contents of a frame to write. Without a frame, a name is deleted; without a name, everything."""
 
     frame: int | None
     name: bytes | None
@@ -24,10 +24,10 @@ class _Write(NamedTuple, Generic[T]):
 
 
 class SimulatedDisk(Generic[T]):
-    """A `TierStore` between `frames` and files; nothing happens but in `do_write`, `do_read` and `tick`.
+    """A `TierStore` between `frames` and files; it acts only in `do_write`, `do_read` and `tick`.
 
-    `faults` is the share of what `tick` does that fails; what a failed read leaves in a frame is `rubbish`. It fails
-    too where a file is not there, or is rotten: checksums tell. A read says that it took `read_ns`.
+    `faults` is the share of operations in `tick` that fail. A failed read leaves `rubbish` in its frame. Reads of
+    missing or rotten files fail too, as checksums would detect. Each read reports `read_ns`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SimulatedDisk(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be done, or to be told."""
+        """Whether operations or results are pending."""
         return bool(self.writes or self.reads or self._done)
 
     def names(self) -> Sequence[bytes]:
@@ -80,7 +80,7 @@ class SimulatedDisk(Generic[T]):
         self.tick(1)
 
     def tick(self, count: int) -> None:
-        """Do the next `count` things, one way or the other."""
+        """Do the next `count` operations, with or without success."""
         for _ in range(count):
             if self.writes and (not self.reads or self._random.random() < 0.5):
                 self.do_write(self._works())
@@ -88,13 +88,13 @@ class SimulatedDisk(Generic[T]):
                 self.do_read(0, self._works())
 
     def give_up(self) -> None:
-        """Break: all that is under way fails, but what was to be deleted is."""
+        """Break: all pending operations fail, except deletes."""
         self.broken = True
         self._faults = 1.0
         self.tick(len(self.reads) + len(self.writes))
 
     def do_write(self, ok: bool) -> None:
-        """The oldest write or delete. Only writes fail."""
+        """Do the oldest write or delete. Only writes fail."""
         frame, name, contents = self.writes.popleft()
         if name is None:
             self.files.clear()
@@ -108,7 +108,7 @@ class SimulatedDisk(Generic[T]):
             self._done.append(Done(frame, ok))
 
     def do_read(self, number: int, ok: bool) -> None:
-        """A read, counted from the oldest."""
+        """Do a read, counted from the oldest."""
         frame, name = self.reads.pop(number)
         ok = ok and name in self.files and name not in self.rotten
         self.frames[frame] = deepcopy(self.files[name]) if ok else self._rubbish()
@@ -120,7 +120,7 @@ class SimulatedDisk(Generic[T]):
 
 
 def disk_of(runner: SimulatedRunner, faults: float = 0.0, seed: int = 0) -> SimulatedDisk[Contents]:
-    """A disk for what a simulated runner has in its host frames."""
+    """Return a disk for the host frames of a simulated runner."""
 
     def rubbish() -> Contents:
         return [[b"rubbish"] * runner.block_size for _ in runner.layers]
@@ -129,5 +129,5 @@ def disk_of(runner: SimulatedRunner, faults: float = 0.0, seed: int = 0) -> Simu
 
 
 def disk_of_names(left: Sequence[bytes] = ()) -> SimulatedDisk[bytes | None]:
-    """A disk for frames that hold nothing but the name of what lies in them; rubbish has none."""
+    """Return a disk for frames that hold only the name of their contents; rubbish has none."""
     return SimulatedDisk({}, lambda: None, [(name, name) for name in left])

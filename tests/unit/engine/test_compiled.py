@@ -1,4 +1,4 @@
-"""What was compiled while requests waited is among an engine's statistics."""
+"""Kernels compiled while requests waited are in the engine's statistics."""
 
 from __future__ import annotations
 

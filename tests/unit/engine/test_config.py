@@ -1,4 +1,4 @@
-"""An engine's options: numbers that no engine can have are refused where the record is made, with what can be."""
+"""Invalid engine options are refused when the record is made, and the error names the valid ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The core, driven as a process drives it: how requests end, what is refused, what a failure does."""
+"""The engine core, driven like by its process: ends of requests, refusals, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long steps may take: never less than the least, far more than they have taken, and what was odd is forgotten."""
+"""Allowed step durations: at least the minimum, well above measured ones, and outliers fade."""
 
 from __future__ import annotations
 

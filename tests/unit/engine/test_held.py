@@ -1,4 +1,4 @@
-"""Requests whose constraint is being compiled: nobody waits for them, and they lose nothing."""
+"""Requests whose constraint is being compiled delay no other requests, and are not lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.errors import UsageError
 
 
 class SlowCompiler:
-    """Compiles when it is told to."""
+    """A compiler that finishes when a test says so."""
 
     def __init__(self) -> None:
         self.vocabulary: Vocabulary | None = None

@@ -1,4 +1,4 @@
-"""Steps in a thread of their own: in order, ahead of their commit, and over with the object that runs them."""
+"""Steps in a worker thread: in order, ahead of their commit, and the thread ends with its object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def echo(plan: StepPlan) -> StepResult:
 
 
 def fail_on(bad: int) -> tuple[list[int], Pipeline]:
-    """The numbers of the plans that were run, and steps that fail at one of them."""
+    """Return the numbers of the plans that were run, and a pipeline that fails at one of them."""
     seen: list[int] = []
 
     def run(plan: StepPlan) -> StepResult:
@@ -58,7 +58,7 @@ class Echo:
 
 
 class Held:
-    """A runner that computes a step when it is let to."""
+    """A runner that computes a step when a test allows it."""
 
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
@@ -92,7 +92,7 @@ def test_nothing_is_run_after_a_failure() -> None:
 
 
 class Launches:
-    """A runner whose steps are over when somebody waits for them; `log` says what happened."""
+    """A runner whose steps end when their results are requested; `log` records the calls."""
 
     def __init__(self, failing: str | None = None) -> None:
         self.log: list[str] = []
@@ -123,7 +123,7 @@ class Launch:
 
 
 def drive(steps: Pipeline, count: int) -> list[int]:
-    """The results of so many steps, as many planned ahead as the pipeline wants."""
+    """Return the results of `count` steps, planned ahead as far as the pipeline allows."""
     found = []
     for number in range(count):
         if number == 0:
@@ -173,7 +173,7 @@ def test_a_step_that_the_next_one_has_waited_for_is_told_at_once() -> None:
     ],
 )
 def test_a_failure_comes_in_its_turn(failing: str, results: int, seen: list[str]) -> None:
-    """A step that was begun before is waited for first. Behind one that could not begin, no other one is begun."""
+    """A step that was launched before is waited for first. After one that could not start, no other one starts."""
     runner = Launches(failing)
     steps = ThreadedSteps(runner.run)
     for number in range(3):
@@ -301,7 +301,7 @@ def test_the_next_step_is_planned_while_one_runs() -> None:
         runner.go.release()
     assert [o.token_ids for o in core.step().outputs] == [oracle(request("r", [1, 2]), 256).token_ids[:1]]
     assert runner.started.acquire(timeout=30)
-    assert runner.started.acquire(timeout=30), "the second step runs although nobody has asked for it"
+    assert runner.started.acquire(timeout=30), "the second step runs before its result is requested"
     for _ in range(8):
         runner.go.release()
     assert len(tokens_of(drain(core)["r"])) == 7
@@ -321,7 +321,7 @@ def test_offline_a_step_more_is_planned_before_answers_are_dealt_with() -> None:
         runner.go.release()
     core.step()
     for _ in range(3):
-        assert runner.started.acquire(timeout=30), "the third step runs although nobody has asked for the second"
+        assert runner.started.acquire(timeout=30), "the third step runs before the second's result is requested"
     core.check_integrity()
     assert len(tokens_of(drain(core)["r"])) == 7
 
@@ -342,7 +342,7 @@ def test_a_stop_token_leaves_a_step_to_be_waited_for() -> None:
 
 
 class BrokenOff:
-    """A runner whose second step something breaks off."""
+    """A runner whose second step is interrupted by an error."""
 
     def __init__(self, inner: Runner, error: BaseException) -> None:
         self._inner = inner
@@ -358,12 +358,12 @@ class BrokenOff:
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_breaks_a_step_off_ends_the_engine(overlap: bool) -> None:
-    """Nobody knows what the device holds then."""
+    """The state of the device is unknown then."""
     core, _ = make_core(wrap=lambda runner: BrokenOff(runner, SystemExit(3)), overlap=overlap)
     core.add(request("r", [1, 2]))
     with pytest.raises(SystemExit):
         drain(core)
-    with pytest.raises(EngineDeadError, match="broken off by SystemExit; load the model again"):
+    with pytest.raises(EngineDeadError, match="interrupted by SystemExit; load the model again"):
         core.step()
 
 

@@ -1,4 +1,4 @@
-"""Whatever comes, in whatever order: every request gets the answer that it would get alone, and gets it in time."""
+"""Random sequences of events: every request gets the output that it would get alone, and in time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SHARED = [3 * i % VOCAB for i in range(60)]
 
 @dataclass
 class Expectation:
-    """What a request is to be told, what it has been told, and the step by which it must be over."""
+    """A request's expected output, its output so far, and the step by which it must end."""
 
     answer: Answer
     last_step: int
@@ -62,7 +62,7 @@ class Expectation:
 WORTH = 2
 
 MOST_BLOCKS = 4096
-"""More than a test ever has."""
+"""More blocks than any test has."""
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FirstComeFirstServed,
@@ -71,7 +71,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "sjf": lambda: ShortestJob(stretch=2),
     "prefix": lambda: LongestPrefix(worth=WORTH),
 }
-"""Favours so small that they end within a test."""
+"""Policies with favours small enough to end within a test."""
 
 
 GROUPS: list[tuple[Rule, ...]] = [
@@ -124,7 +124,7 @@ def request_shapes(draw: st.DrawFn) -> Shape:
 
 
 class Engine(RuleBasedStateMachine):
-    """Requests with shared prefixes and salts come, go and are aborted while steps run in pools that are too small.
+    """Requests with shared prefixes and salts arrive and are aborted while steps run in pools that are too small.
 
     Up to `depth` steps are planned before the first of them is run and committed. A step takes a second.
     """
@@ -211,7 +211,8 @@ class Engine(RuleBasedStateMachine):
                 self._add(AddRequest(f"r{self.count}", prompt, context))
 
     def _prompt(self, shape: Shape) -> list[int]:
-        """A piece of what all share or of a conversation that was had before, often of whole blocks, and a tail."""
+        """Return a prompt: a piece of the shared tokens or of an earlier conversation, often whole blocks, and a
+        tail."""
         base = self.conversations[shape.follows % len(self.conversations)]
         piece = base[: shape.length]
         if shape.whole_blocks and len(piece) > self.limits.block_size:
@@ -226,10 +227,10 @@ class Engine(RuleBasedStateMachine):
         self.conversations.append([*request.prompt_token_ids, *answer.token_ids])
         sequence = self.scheduler._sequences[request.request_id]
         work = len(request.prompt_token_ids) + len(answer.token_ids) + 1
-        # The first in rank computes a token in every step in which it is not waiting for its last one, once those
-        # that ran when it came and rank behind it have let it in. Whoever ranks behind later cannot hold it up. So a
-        # request is over once all that were there before it, all that came later and rank before it, and it itself
-        # would be, one after the other, each with those that it had to wait for. In a burst it is left out of steps.
+        # The first sequence computes a token in every step in which it does not wait for its last one, once the running
+        # sequences that are behind it have admitted it. Later sequences behind it cannot delay it. So a request must
+        # have ended when all requests before it, all later ones that pass it, and itself would have ended one after the
+        # other, each with the ones that it waits for. In a burst it is left out of some steps.
         behind = sum(e.work for e in self.live.values() if self._may_precede(sequence, work, e.sequence))
         for other in self.live.values():
             if self._may_precede(sequence, work, other.sequence):
@@ -239,11 +240,11 @@ class Engine(RuleBasedStateMachine):
         self.live[request.request_id] = Expectation(answer, last_step, work, Answer(), sequence)
 
     def tiers(self) -> TierIndex | None:
-        """Where blocks go that the pool hands out again."""
+        """The tiers for evicted blocks; None: no tiers."""
         return None
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
-        """Whether what has just come can ever rank before what was there: a prefix may be found later."""
+        """Return whether a new sequence can ever be ahead of an old one; its prefix may be found later."""
         if self.policy == "prefix":
             return new.queue.arrived_tokens - WORTH * work < old.queue.arrived_tokens
         return new.queue.order_key < old.queue.order_key
@@ -262,12 +263,12 @@ class Engine(RuleBasedStateMachine):
 
     @rule(more=st.integers(0, 20))
     def resize(self, more: int) -> None:
-        """To what the longest sequence needs, and so many blocks more."""
+        """Resize to the blocks of the longest sequence plus `more`."""
         self.wanted = sequence_blocks(self.groups, self.limits.max_len, self.limits.block_size) + 1 + more
         self.scheduler.resize(self.wanted)
         work = sum(e.work for e in self.live.values())
         for expectation in self.live.values():
-            # Whoever gives way for a smaller pool is computed again.
+            # Sequences that are preempted for a smaller pool are computed again.
             expectation.last_step += self.patience * work
 
     @rule()
@@ -281,7 +282,7 @@ class Engine(RuleBasedStateMachine):
             self.scheduler.check_integrity(self.steps)
 
     def teardown(self) -> None:
-        """Everyone finishes, nothing is left behind."""
+        """All requests end, and nothing is left behind."""
         if not hasattr(self, "scheduler"):
             return
         while self.live:
@@ -300,7 +301,7 @@ class Engine(RuleBasedStateMachine):
         assert {len(layer) for layer in self.runner.layers} == {self.wanted}
 
     def _step(self) -> None:
-        """Plan until `depth` steps are under way or no more can be planned, then run and commit the first."""
+        """Plan until `depth` steps are in progress or no more can be planned, then run and commit the first."""
         for output in self.scheduler.expire():
             self._tell(output)
         assert all(self._in_time(e) for e in self.live.values())
@@ -325,10 +326,10 @@ class Engine(RuleBasedStateMachine):
         self.kept.end(step.plan, result)
         self.now_ns += SECOND_NS
         outputs = self.scheduler.commit(step, result)
-        # A step that changes the number of blocks computes nothing, and holds up nobody for long.
+        # A step that changes the number of blocks computes nothing, and delays others only briefly.
         self.committed += step.plan.num_blocks is None
         names = [output.request_id for output in outputs]
-        assert len(set(names)) == len(names), "a request is told twice in one step"
+        assert len(set(names)) == len(names), "a request has two outputs in one step"
         for output in outputs:
             self._tell(output)
         for name, expectation in self.live.items():
@@ -376,7 +377,7 @@ class Prefix(Engine):
 
 
 class Grouped(Engine):
-    """With groups that see the whole context, and such as give blocks back."""
+    """With cache groups of full attention, and others that release blocks."""
 
     @initialize(
         num_blocks=st.integers(24, 60),
@@ -395,7 +396,7 @@ class Grouped(Engine):
 
 
 class Recurrent(Grouped):
-    """With layers that go on from states: in some runs with too few rows for them, or groups that see little or all."""
+    """With recurrent layers: in some runs with too few snapshot rows, or groups that attend to little or everything."""
 
     recurrent = True
 
@@ -423,9 +424,9 @@ class RecurrentPriority(Recurrent):
 
 
 class Tiered(Engine):
-    """With host memory, with a disk that fails now and then, or with both: nobody notices but by the time it takes.
+    """With host memory, a disk that sometimes fails, or both: outputs do not change, only times.
 
-    In most runs the device copies behind the host's back, and its copies are over long after their steps.
+    In most runs the device copies asynchronously, and its copies end long after their steps.
     """
 
     def tiers(self) -> TierIndex:
@@ -441,17 +442,17 @@ class Tiered(Engine):
         )
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
-        """Whoever comes while somebody waits for the disk may go ahead."""
+        """A sequence that arrives while another waits for the disk may pass it."""
         return True
 
     @rule(shape=request_shapes(), lengths=st.lists(st.sampled_from([8, 12, 16, 24, 60]), min_size=8, max_size=24))
     def crowd(self, shape: Shape, lengths: list[int]) -> None:
-        """So many at once, about what was had before, that most of them are far from the front."""
+        """Add so many requests with earlier prefixes at once that most of them are far from the front."""
         self.add([replace(shape, length=length, follows=i) for i, length in enumerate(lengths)])
 
     @invariant()
     def who_is_far_from_the_front_holds_no_frames(self) -> None:
-        """As many as may run and those that are near have something read, and hold it, at most."""
+        """At most as many sequences as may run or are near the front have prefetches."""
         if not hasattr(self, "scheduler"):
             return
         most = self.limits.max_sequences + max(1, self.limits.max_sequences // AHEAD_SHARE)
@@ -460,7 +461,7 @@ class Tiered(Engine):
 
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def forget_prefixes(self, really: bool = True) -> None:
-        """Seldom, or hardly anything would be on the disk when it is wanted."""
+        """Rarely, because otherwise hardly any requested block would be on the disk."""
         if really:
             super().forget_prefixes()
 
@@ -474,7 +475,7 @@ class Tiered(Engine):
 
     @rule(ns=st.sampled_from([0, SECOND_NS // 10, 100 * SECOND_NS]))
     def disk_changes_pace(self, ns: int) -> None:
-        """What is on it may now be computed instead."""
+        """Blocks on disk may then be computed instead."""
         self.disk.read_ns = ns
 
     @rule(really=st.sampled_from([False] * 9 + [True]))
@@ -483,7 +484,7 @@ class Tiered(Engine):
             self.disk.give_up()
 
     def _step(self) -> None:
-        """The disk works a little beside each step; when nothing else is to be done, it is waited for."""
+        """The disk works a little in each step; if nothing else is to be done, the scheduler waits for it."""
         self.disk.tick(self.ticks)
         self.runner.frame_copies.pass_steps(self.copies_passed)
         super()._step()
@@ -504,7 +505,7 @@ class TieredPriority(Tiered):
 
 
 class Forced(Grouped):
-    """With tokens that nothing else can follow, which come with the ones before them."""
+    """With tokens that the grammar forces, returned together with the sampled one."""
 
     forces = True
 

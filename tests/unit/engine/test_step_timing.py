@@ -1,4 +1,4 @@
-"""The timeline: phases that touch each other, a ring that forgets the oldest, and a core that marks its phases."""
+"""The timeline: phases without gaps, a ring that drops the oldest, and a core that marks its phases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase, Timeline
 
 
 class Clock:
-    """Goes on only when it is told to."""
+    """A clock that moves only when a test says so."""
 
     def __init__(self) -> None:
         self.now = 1000
@@ -29,7 +29,7 @@ def test_phases_touch_and_leave_nothing_out() -> None:
     clock = Clock()
     timeline = Timeline(8, clock)
     for _ in range(2):
-        clock.now += 500  # between steps: nobody's
+        clock.now += 500  # between steps, counted for no phase
         timeline.begin()
         for phase, duration in ((StepPhase.SCHEDULE, 10), (StepPhase.FORWARD, 300), (StepPhase.COMMIT, 0)):
             clock.now += duration
@@ -94,7 +94,7 @@ class MarkingRunner:
 
 
 def serve_timed(timelines: Sequence[Timeline], *, overlap: bool) -> EngineCore:
-    """A core that has served three requests, its runner with the last of the timelines."""
+    """Return a core that has served three requests; its runner has the last of the timelines."""
     core, _ = make_core(
         max_batch_tokens=8,
         max_sequences=2,
@@ -109,7 +109,7 @@ def serve_timed(timelines: Sequence[Timeline], *, overlap: bool) -> EngineCore:
 
 
 def phases_by_step(timeline: Timeline) -> list[list[StepPhase]]:
-    """The phases of each step, which follow one another without a gap."""
+    """Return the phases of each step, after checking that they have no gaps."""
     timeline.check_integrity()
     spans = timeline.take()
     steps = [[span for span in spans if span.step == step] for step in sorted({span.step for span in spans})]

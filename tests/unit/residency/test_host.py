@@ -1,4 +1,4 @@
-"""One host and engines that are no processes: who waits, who is woken, what is told."""
+"""A host with fake engines: waiting, waking, and reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from plimsoll_runtime.residency.states import Level
 A, B, C = (ModelName("team", letter) for letter in "abc")
 SPEC = ModelSpec(revision="1", source="file:///models/a")
 SETTINGS = Settings(line=1.0, sleepers=4, minimum_residency=10, service_slice=20, patience=5, wait_seconds=60)
-"""A model takes 4 to 5 of 10 bytes: two fit."""
+"""A model takes 4 to 5 of 10 bytes, so two fit."""
 
 Test = Callable[[Host, FakeEngines], Coroutine[Any, Any, None]]
 
@@ -73,7 +73,7 @@ def entry(host: Host, name: ModelName) -> ModelReport:
 
 
 async def use(host: Host, name: ModelName, seconds: float = 1.0) -> float:
-    """One request; how long it waited."""
+    """Run one request, and return how long it waited."""
     loop = asyncio.get_running_loop()
     asked = loop.time()
     async with host.lease(name) as resident:
@@ -128,7 +128,7 @@ def test_two_that_fit_are_both_awake_and_the_third_waits_for_its_turn() -> None:
         await asyncio.gather(use(host, A), use(host, B))
         assert {engine.name for engine in engines.alive} == {A, B}
         waited = await use(host, C)
-        # Nobody goes before its minimum residency of 10 s; then C loads for 5 s.
+        # No model is evicted before its minimum residency of 10 s; then C loads for 5 s.
         assert 13 <= waited <= 16
         assert len(engines.alive) == 2
         (gone,) = {A, B} - {engine.name for engine in engines.alive}
@@ -155,7 +155,7 @@ def test_a_model_in_use_is_drained_for_its_turn_and_holds_new_requests() -> None
         assert (entry(host, A).active, entry(host, A).waiting) == (1, 1)
         with pytest.raises(Refused, match="was not awake within 60 s"):
             await other
-        # Nobody wants its room any more: it goes on at once.
+        # No other model needs its memory any longer, so it resumes immediately.
         await asyncio.sleep(0.1)
         assert late.done() or entry(host, A).state == "Resident"
         await asyncio.gather(long, late)
@@ -199,7 +199,7 @@ def test_a_kernels_fault_is_its_engines_alone() -> None:
 
 
 def test_a_lost_device_takes_the_host_with_it() -> None:
-    """Who waits is refused at once, who is served may go on, and nothing is begun any more."""
+    """Waiting requests are refused, running ones may continue, and nothing new is started."""
 
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A, B, C)
@@ -483,7 +483,7 @@ def test_an_operation_that_fails_says_why() -> None:
         outcome = await host.settled("one", 60)
         assert (outcome.done, str(outcome.error)) == (True, "no such model")
         assert entry(host, A).state == "Absent"
-        # It is tried again by itself, and what was asked for in vain must be asked for anew.
+        # The host retries by itself, but failed operations must be requested again.
         await asyncio.sleep(6)
         assert (entry(host, A).state, entry(host, A).error) == ("OnDisk", None)
         host.wake(A, "two")
@@ -723,7 +723,7 @@ def test_on_a_gpu_images_stay_with_the_sleepers() -> None:
         await asyncio.gather(use(host, A), use(host, B))
         assert host.report().sleepers.used == 4
         await use(host, C)
-        # There is no room for a third image: C has none, and loads from disk each time.
+        # There is no memory for a third image, so C has none and loads from disk each time.
         assert entry(host, C).host_bytes == 0
         host.check_integrity()
 

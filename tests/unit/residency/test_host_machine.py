@@ -1,4 +1,4 @@
-"""A host under whatever may happen to it: everybody is answered or refused, and in the end nothing is left."""
+"""A host under random events: every request is served or refused, and nothing is left in the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ levels = st.sampled_from(Level)
 
 
 class Life(RuleBasedStateMachine):
-    """Placements, requests, deaths, hangs, cancellations, operations, pressure, in any order."""
+    """Placements, requests, deaths, hangs, cancellations, operations and pressure in any order."""
 
     @initialize(how=st.lists(behaviours, min_size=4, max_size=4), capacity=st.integers(6, 20), shared=st.booleans())
     def begin(self, how: list[Behaviour], capacity: int, shared: bool) -> None:
@@ -70,7 +70,7 @@ class Life(RuleBasedStateMachine):
         await self.host.start()
 
     async def ask(self, name: ModelName, seconds: float, size: int) -> str:
-        """One request, and what became of it."""
+        """Run one request, and return its result."""
         try:
             async with self.host.lease(name, size=size) as resident:
                 assert resident.name == name
@@ -86,7 +86,7 @@ class Life(RuleBasedStateMachine):
             return error.code
 
     def send(self, what: str, call: Any, *arguments: Any, **named: Any) -> None:
-        """An operation with an id of its own; whatever comes of it is an outcome or an error of the host's."""
+        """Send an operation with a new id; its result is a status or a host error."""
         self.ids += 1
         text = f"operation-{self.ids}"
 
@@ -216,7 +216,7 @@ class Life(RuleBasedStateMachine):
             asyncio.set_event_loop(None)
 
     async def end(self) -> None:
-        """In the end everything that was asked for was answered or refused, and nothing of it is left."""
+        """In the end every request has a result, and nothing is left."""
         self.engines.pressure, self.engines.taken_by_others, self.engines.reserved = Pressure.NONE, 0, 0
         for how in self.engines.behaviours.values():
             how.hangs, how.find_errors, how.start_errors = set(), [], []

@@ -1,4 +1,4 @@
-"""No grant is ever over the line, and the books equal those of a plain list of what was given and taken."""
+"""Grants never exceed the line, and the ledgers equal a plain list of grants and releases."""
 
 import pytest
 from hypothesis import settings
@@ -14,12 +14,12 @@ grants = st.builds(Grant, weights=sizes, workspace=sizes, kv=sizes)
 
 
 def granted(memory: Memory) -> int:
-    """Of all models, without what is reserved."""
+    """Return the grants of all models, without reserved memory."""
     return memory.device.used - memory.device.reserved
 
 
 class Books(RuleBasedStateMachine):
-    """The reference: two dictionaries, and what may be added to them worked out anew each time."""
+    """The reference: two dictionaries, from which the free memory is computed each time."""
 
     @initialize(line=st.integers(0, 200), room=st.integers(0, 120), shared=st.booleans())
     def begin(self, line: int, room: int, shared: bool) -> None:

@@ -1,4 +1,4 @@
-"""A use counts half after five minutes, and regular bursts foretell the next one."""
+"""A use counts half after five minutes, and periodic bursts predict the next one."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_bursts_at_regular_times_foretell_the_next() -> None:
     "times",
     [
         [0.0, 600.0, 1200.0],  # too few
-        [0.0, 600.0, 900.0, 1800.0, 2400.0],  # no rhythm
+        [0.0, 600.0, 900.0, 1800.0, 2400.0],  # not periodic
         [float(second) for second in range(0, 4000, 50)],  # never quiet: one burst
     ],
 )

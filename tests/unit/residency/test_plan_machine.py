@@ -1,4 +1,4 @@
-"""Whatever is asked for, and when: no plan does harm, and everybody's turn comes in bounded time."""
+"""Random requests: no plan does harm, and every model gets its turn in bounded time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shuffled(view: HostView, seed: int) -> HostView:
 
 
 def repeatable(view: HostView, how: Settings) -> Plan:
-    """The planner, asked three times."""
+    """Return a plan, after checking that equal views give equal plans."""
     first = plan(view, how)
     assert plan(view, how) == first
     assert plan(shuffled(view, 7), how) == first
@@ -63,7 +63,7 @@ def repeatable(view: HostView, how: Settings) -> Plan:
 
 
 class Watch:
-    """Judges each action by the view that it was planned on."""
+    """Checks each action against the view that it was planned on."""
 
     def __init__(self, how: Settings) -> None:
         self.how = how
@@ -157,7 +157,7 @@ def test_everybody_is_served_and_nobody_harmed(
 def test_swaps_are_bounded_however_many_ask(
     made: list[tuple[Sizes, float, float, int, int]], line: int, seed: int
 ) -> None:
-    """Requests to all models all the time: nobody wakes more often than once a slice."""
+    """With requests to all models all the time, no model wakes more often than once in a slice."""
     how = Settings(minimum_residency=10.0, service_slice=20.0, patience=5.0)
     world = World(
         [

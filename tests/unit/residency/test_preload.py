@@ -1,4 +1,4 @@
-"""What is foretold takes free memory and nothing else: nobody goes, shrinks, waits or is refused for a guess."""
+"""Predicted wakes use free memory only: no model is evicted, shrunk, delayed or refused for them."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def views(draw: st.DrawFn) -> HostView:
 
 
 def foretold(view: HostView, action: Action) -> bool:
-    """Whether it wakes a model that nobody asks for."""
+    """Return whether an action wakes a model without a request."""
     return isinstance(action, Wake) and next(m for m in view.models if m.name == action.name).asked is None
 
 
 def for_others(view: HostView, actions: tuple[Action, ...]) -> list[Action]:
-    """What is done for those who ask, without the growth of KV caches, which free memory is for as well."""
+    """Return the actions for requested models, except growth of KV caches, which uses free memory too."""
     grants = {model.name: model.grant for model in view.models}
 
     def grows(action: Action) -> bool:

@@ -1,4 +1,4 @@
-"""Seconds of loading: what was measured stays what it was, however it is divided."""
+"""Measured loading times keep their total, however they are divided."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_load_takes_what_it_took_and_no_less_than_the_wake_that_is_part_of_it(
 
 
 def test_a_wake_before_any_load_says_nothing_of_the_files() -> None:
-    """The image was filled by an engine before this process: the guess stays for what was not measured."""
+    """The image was filled by an earlier process's engine, so the guess stays for the load time."""
     guessed = Seconds.guessed(10**9)
     assert guessed.wake == GUESSED_WAKE_SECONDS
     assert guessed.woken(5.0, loaded=False) == Seconds(guessed.load, 5.0)

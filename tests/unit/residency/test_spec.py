@@ -1,4 +1,4 @@
-"""What is placed: read with care, and turned into an engine's options."""
+"""Model specs: parsing, validation, and conversion to engine options."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The ways that there are between disk and device, and no others."""
+"""The allowed state transitions between disk and device, and no others."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""An engine's stages, and which kinds of graphs it has: by its device, its backend and what its layers keep."""
+"""The stages of building an engine, and its kinds of graphs by device, backend and layers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CAPTURE = Recorder()
 
 
 class Kind:
-    """Graphs that are none: what they were made with."""
+    """A stand-in for a kind of graphs that records its arguments."""
 
     def __init__(self, made: list[tuple[str, dict[str, Any]]], name: str, *args: Any, **limits: Any) -> None:
         assert CAPTURE in args, "one for all kinds: they share its memory"
@@ -78,13 +78,12 @@ def test_kinds_of_graphs(backend: Any, states: Any, expected: list[str], monkeyp
 
 
 def test_without_graphs_no_step_graphs_are_made() -> None:
-    """Their buffers are as large as the batches that they would hold."""
+    """Their buffers would be as large as the batches."""
     made = run_stages({"graphs_of": GPU_WITHOUT_GRAPHS["graphs_of"]}, {})
     assert made["graphs_of"](NoAttention.__new__(NoAttention)) is NO_GRAPHS
 
 
 def test_steps_and_sampling_are_captured_together() -> None:
-    """Within the same bounds."""
     forward_pass: Any = SimpleNamespace(capture_graphs=lambda *args, beside: (args, beside))
     sampling: Any = object()
     captured: Any = parts.graph_capturing(forward_pass, CAPTURE, sampling)("bounds", "progress")  # type: ignore[arg-type]
@@ -107,9 +106,8 @@ def test_steps_and_sampling_are_captured_together() -> None:
 def test_stages_by_device(
     pooling: bool, device: str, seconds: float, probed: bool, ours: bool, expected: Stages
 ) -> None:
-    """A probe looks into each op, which a graph hides. A Mamba's hidden states in Transformers' code are float32,
-    whatever the model's dtype.
-    """
+    """A probe looks into each op, which a graph hides. The hidden states of a Mamba in Transformers code are float32,
+    whatever the model's dtype."""
     facts: Any = SimpleNamespace(pooling=object() if pooling else None)
     head: Any = None
     outline: Any = Program(facts, (), head) if ours else SimpleNamespace(facts=facts)
@@ -133,7 +131,7 @@ GIVEN = {
 
 @pytest.mark.parametrize("stages", [CPU, GPU, GPU_WITHOUT_GRAPHS, POOLING])
 def test_each_stage_gets_what_it_needs(stages: Stages) -> None:
-    """Each part is made before it is needed, of the type that is asked for, and somebody needs it."""
+    """Each part is made before it is needed, has the annotated type, and is needed by another part."""
     kinds, needed = dict[str, Any](GIVEN), set[str]()
     for name, make in dict[str, Any](stages).items():
         hints = get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
@@ -149,7 +147,7 @@ def test_each_stage_gets_what_it_needs(stages: Stages) -> None:
 
 
 def fits(kind: Any, wanted: Any) -> bool:
-    """Whether what is of a kind may stand for what is wanted; None for what says nothing of types."""
+    """Return whether a value of a type can be passed for an annotation; None: no annotation."""
     if kind is None or wanted is None or kind == wanted:
         return True
     found, options = get_origin(kind) or kind, get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)

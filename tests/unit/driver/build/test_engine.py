@@ -1,4 +1,4 @@
-"""An engine that cannot be built says why, with the numbers and what to change."""
+"""Errors of engines that cannot be built have the numbers and say what to change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build(model: Path, **options: Any) -> EngineCore:
 
 
 def say_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Of so many bytes of memory."""
+    """Set the free memory to `size` bytes."""
     for module in (loader, memory_plan):
         monkeypatch.setattr(module, "free_memory", lambda device: size)
 
@@ -105,7 +105,7 @@ def test_a_step_that_leaves_no_room(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])
 def test_weights_that_may_not_be_read(form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another user's file is; root may read any."""
+    """Simulates a file of another user, because root may read any file."""
     model = folder
     if form == "gguf":
         model = tmp_path / "m.gguf"
@@ -184,13 +184,13 @@ def test_kernels_that_have_all_cores_leave_one_while_its_caller_computes(
 @pytest.mark.usefixtures("threads_as_before")
 @pytest.mark.parametrize("overlap", [True, False])
 def test_each_of_two_engines_computes_with_its_own_threads(folder: Path, overlap: bool) -> None:
-    """Torch's backend keeps its two, although an engine that leaves torch one was loaded after it."""
+    """The torch backend keeps its two threads, although the engine loaded after it leaves one to torch."""
     if not runnable():
         pytest.skip("no CPU kernels here")
     seen: dict[str, set[tuple[int, int]]] = {}
 
     class Watch:
-        """A probe that notes the threads of each step."""
+        """A probe that records the threads of each step."""
 
         def __init__(self, backend: str) -> None:
             self.timeline = Timeline()

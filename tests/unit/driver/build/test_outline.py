@@ -1,4 +1,4 @@
-"""Whose code computes a model: ours, Transformers' where ours does not know a field, or nobody's."""
+"""The choice of a model's code: Plimsoll's, Transformers' for unsupported fields, or a refusal."""
 
 from __future__ import annotations
 

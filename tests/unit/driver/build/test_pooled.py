@@ -1,4 +1,4 @@
-"""Engines that give vectors: what they take, what they say of themselves, and that they wake as they slept."""
+"""Engines of pooling models: their results, their info, and waking from an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines of models with recurrent layers: what they keep, what they do without, and what they refuse."""
+"""Engines of models with recurrent layers: memory, missing features, and refusals."""
 
 from __future__ import annotations
 

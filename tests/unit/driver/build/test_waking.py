@@ -1,4 +1,4 @@
-"""An engine that wakes from an image says what the loaded one said, takes what it was granted, and is never misled."""
+"""Engines that wake from an image: same outputs as after a load, the granted memory, and refusal of wrong images."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def build(config: EngineConfig, image: Image | None = None, grant: Grant | None 
 
 
 def answers(core: EngineCore) -> list[RequestOutput]:
-    """What it says to a few prompts, with the log probabilities of all that it could say."""
+    """Return the outputs of a few prompts with all log probabilities."""
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=20, prompt_logprobs=20)
     for number, prompt in enumerate(prompts((3, 40, 70))):
         core.add(AddRequest(str(number), prompt, RequestContext(params, seed=0)))
@@ -102,7 +102,7 @@ def test_it_takes_what_was_granted_whatever_is_free(
     folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (loader, memory_plan):
-        monkeypatch.setattr(module, "free_memory", lambda device: pytest.fail("it asks what is free"))
+        monkeypatch.setattr(module, "free_memory", lambda device: pytest.fail("it measures free memory"))
     config = config_of(folder, kv_memory=None, max_model_len=100)
     needs = measure(config)
     grant = Grant(
@@ -125,7 +125,8 @@ def test_it_takes_what_was_granted_whatever_is_free(
 def test_what_it_takes_is_measured_with_the_threads_that_it_will_have(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How fast a backend attends depends on them: what another one takes is of no use to the engine."""
+    """The speed of attention backends depends on the threads, so a choice for another number would not help the
+    engine."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
     monkeypatch.setattr(selection, "CPU_SECONDS", 60.0)
@@ -268,7 +269,7 @@ def test_a_load_that_was_broken_off_leaves_an_image_that_can_be_filled(
 def test_its_answers_are_the_same_while_its_cache_changes(
     folder: Path, image: Image, backend: str, overlap: bool
 ) -> None:
-    """Every few steps another size, to the least and back: what is in use moves, and the bits stay."""
+    """The cache gets another size every few steps; blocks in use move, and the results stay equal to the last bit."""
     if backend == "cpu" and not runnable():
         pytest.skip("no CPU kernels here")
     options = {"kv_memory": None, "max_model_len": 120, "attention_backend": backend, "overlap": overlap}
@@ -299,7 +300,7 @@ def test_its_answers_are_the_same_while_its_cache_changes(
 
 
 class Registry:
-    """A recorder in place of CUDA's runtime."""
+    """Records calls in place of CUDA's runtime."""
 
     def __init__(self, error: int = 0) -> None:
         self.calls: list[tuple[str, int, int]] = []
@@ -315,7 +316,7 @@ class Registry:
 
 
 def test_a_gpu_copies_from_pages_that_are_pinned_for_as_long(folder: Path, image: Image) -> None:
-    """The whole image, from a multiple of 2 MiB on, and not once it is copied."""
+    """The whole image is pinned, from a multiple of 2 MiB on, and only until it is copied."""
     build(config_of(folder, attention_backend="torch"), image)
     header = image.header()
     assert header is not None
@@ -354,7 +355,7 @@ sys.stdin.readline()
 
 
 def test_memory_by_what_becomes_of_it() -> None:
-    """Of a process in which nothing else goes on."""
+    """Measured on an idle process."""
     with subprocess.Popen(
         [sys.executable, "-c", TAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as taking:

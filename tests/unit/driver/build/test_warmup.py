@@ -1,4 +1,4 @@
-"""What an engine does before it is ready: first steps, and graphs within the bounds that it has."""
+"""The warm-up of an engine: first steps, and graphs within limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 class Parts:
-    """An engine's parts, which note what the warm-up has of them."""
+    """The parts of an engine, which record the warm-up's calls."""
 
     def __init__(
         self, *, woken: bool = False, pooling: object = None, max_model_len: int = 100, device: str = "cuda"

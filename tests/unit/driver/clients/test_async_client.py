@@ -1,4 +1,4 @@
-"""The asyncio client and a real child process, in good days and bad ones."""
+"""The asyncio client with a real child process: normal work and failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from plimsoll_runtime.errors import (
 
 MAX_LEN = 1999 * 4
 HUNG_SECONDS = 3
-"""A step of these engines takes a millisecond, and an engine that lives waits for a core for less than this."""
+"""A step of these engines takes a millisecond, and a live engine waits for a CPU core less than this."""
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ async def answer(engine: AsyncEngine, wanted: AddRequest) -> list[RequestOutput]
 
 
 async def begun(engine: AsyncEngine, wanted: AddRequest) -> tuple[asyncio.Task[list[RequestOutput]], asyncio.Event]:
-    """A request that runs in a task; the event tells of its first output."""
+    """Run a request in a task; the event is set at its first output."""
     first = asyncio.Event()
 
     async def run() -> list[RequestOutput]:
@@ -178,7 +178,7 @@ async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
 async def test_an_engine_that_fails_is_told_with_its_reason(
     trouble: str, message: str, error: type[EngineDeadError]
 ) -> None:
-    """A kernel's fault is that of its process alone; damaged memory and a lost device are everybody's."""
+    """A kernel's fault affects only its process; damaged memory and a lost device affect all processes."""
     async with running(trouble) as engine:
         other, first = await begun(engine, request("other", [1], max_tokens=None))
         await first.wait()
@@ -222,7 +222,7 @@ async def test_why_it_could_not_be_loaded(model: str, kind: ErrorKind, message: 
 async def test_an_engine_that_must_have_a_gpu_and_finds_none_says_that_it_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Before it reads anything: it would compute on the CPU, maybe in memory that nobody has granted."""
+    """It fails before it reads anything: it would compute on the CPU, possibly in memory that was not granted."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceLostError, match=r"models are to run on a GPU \(--device cuda\), and torch finds none: "):
         await AsyncEngine.start(EngineConfig(model="/nowhere", device="cuda"))
@@ -281,7 +281,7 @@ async def test_signals_to_the_engine_are_the_servers_business() -> None:
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder whose path is short enough for a socket, wherever tests keep their files."""
+    """A folder with a path short enough for a socket, wherever tests keep their files."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
@@ -309,7 +309,7 @@ async def test_descriptors_are_given_back() -> None:
         async with running():
             pass
     async with asyncio.timeout(60):
-        while psutil.Process().num_fds() > before:  # ZeroMQ closes some in a thread of its own
+        while psutil.Process().num_fds() > before:  # ZeroMQ closes some in a background thread
             await asyncio.sleep(0.01)
 
 
@@ -384,7 +384,7 @@ async def test_an_answer_that_has_begun_outlives_its_deadline(monkeypatch: pytes
 
 
 async def test_a_process_that_cannot_be_killed_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that waits for a driver in the kernel."""
+    """Simulates a process that waits for a driver in the kernel."""
     monkeypatch.setattr("plimsoll_runtime.driver.clients.async_client.STOP_SECONDS", 0.1)
     monkeypatch.setattr("plimsoll_runtime.driver.clients.async_client.KILL_SECONDS", 0.1)
     monkeypatch.setattr("plimsoll_runtime.driver.process.child.KILL_SECONDS", 0.1)
@@ -400,7 +400,7 @@ async def test_a_process_that_cannot_be_killed_holds_up_nobody(monkeypatch: pyte
 
 
 async def resting(engine: AsyncEngine) -> None:
-    """Wait until the engine has nothing to do."""
+    """Wait until the engine is idle."""
     async with asyncio.timeout(60):
         while engine._child._pulse.read().due_ns:
             await asyncio.sleep(0.01)
@@ -412,7 +412,7 @@ def lose_patience(engine: AsyncEngine) -> None:
 
 
 async def warm(engine: AsyncEngine) -> None:
-    """Let the engine learn what steps of one and two tokens take."""
+    """Let the engine measure steps of one and two tokens."""
     await answer(engine, request("warm", [1], max_tokens=4))
 
 

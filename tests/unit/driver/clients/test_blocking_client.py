@@ -1,4 +1,4 @@
-"""The blocking client is driven like a core."""
+"""The blocking client has the methods of an engine core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order the client hears of events and of the process's end, over a stand-in for the process."""
+"""The order of events and of the process's end at the client, with a fake process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INFO = EngineInfo("m", "llama", "float32", "cpu", "torch", 10, 10, 4, 10, 1, 1, 
 
 @pytest.fixture
 def child() -> Iterator[Any]:
-    """An engine's process: `comes(event)` and `ends()` say what happens. To kill it ends it."""
+    """A fake engine process, controlled by `comes(event)` and `ends()`. Killing it ends it."""
     (events, coming), (ended, ending) = socket.socketpair(), socket.socketpair()
     with events, coming, ended, ending:
         made = create_autospec(EngineChild, instance=True, events_fd=events.fileno(), owes_a_reason=False)
@@ -90,7 +90,7 @@ async def test_a_reason_that_comes_after_the_end_is_waited_for(child: Any, monke
 async def test_one_that_is_not_gone_when_it_was_killed_leaves_no_descriptor_with_the_loop(
     child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And holds up the loop no more: it was waited for already."""
+    """The event loop is not blocked a second time, because `stop` has waited already."""
     monkeypatch.setattr(client_module, "KILL_SECONDS", 0.01)
     child.kill.side_effect = None
     await AsyncEngine(child, None).stop()
@@ -101,7 +101,7 @@ async def test_one_that_is_not_gone_when_it_was_killed_leaves_no_descriptor_with
 
 
 async def test_it_is_stopped_once_however_many_ask(child: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By then the number of its descriptor may be another's, whose reader would be removed."""
+    """Its descriptor's number may belong to another file by then, whose reader would be removed."""
     engine = AsyncEngine(child, None)
     await soon(asyncio.gather(engine.stop(), engine.stop()))
     child.close.assert_called_once()
@@ -115,7 +115,7 @@ async def test_it_is_stopped_once_however_many_ask(child: Any, monkeypatch: pyte
 async def test_to_cancel_a_stop_kills_the_process_and_another_call_waits_for_its_end(
     child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the patience that one that serves gets."""
+    """Cancelling skips the time that a loaded engine gets to end by itself."""
     monkeypatch.setattr(client_module, "STOP_SECONDS", 3600.0)
     child.receive.side_effect = [INFO, *[None] * 99]
     engine = AsyncEngine(child, None)

@@ -1,4 +1,4 @@
-"""An engine in the event loop's own process: answers whole, aborts, and a death that everybody hears of."""
+"""An engine in the event loop's process: final-only outputs, aborts, and errors for all requests when it dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 
 class Counting(EngineCore):
-    """Each request gets its prompt's tokens, one a step."""
+    """An engine core that returns the prompt's tokens, one in each step."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.left: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Outputs that wait are joined into one."""
+"""Waiting outputs are joined into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt goes to the engine's process once, stays there while requests may name it, and no longer."""
+"""A shared prompt is sent to the engine process once, and stays there only while requests may refer to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = 131_000
 
 
 class Wire:
-    """Both sides, and what goes between them."""
+    """Both sides, and the messages between them."""
 
     def __init__(self) -> None:
         self.sender = PromptSender(self._carry)

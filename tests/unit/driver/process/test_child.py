@@ -1,4 +1,4 @@
-"""What killed processes leave behind is removed; what belongs to anybody who lives, or to nobody we know, is not."""
+"""Folders left by killed processes are removed; those of live processes or of unknown origin are not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def owner_of_a_folder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process that has made a folder and waits."""
+    """Start a process that makes a folder and waits."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAKE_AND_WAIT, str(parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -114,7 +114,7 @@ def test_one_that_cannot_be_removed_stops_nobody(
 
 
 def test_what_the_sockets_owner_removes_meanwhile_is_no_error(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZeroMQ deletes a socket when it is closed, in a thread of its own."""
+    """ZeroMQ deletes a socket when it is closed, in a background thread."""
     folder = SocketFolder("commands")
     (folder.path / "commands").touch()
     plain = Path.unlink
@@ -136,7 +136,7 @@ def test_a_removal_that_was_cut_short_is_finished_by_the_next(temporary: Path, m
     plain = Path.unlink
 
     def killed(self: Path, missing_ok: bool = False) -> None:
-        """The first file is gone, and so is the process."""
+        """Remove the first file, then act as if the process was killed."""
         plain(self)
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Between two steps the engine's process takes a bounded number of commands, whatever lies in its socket."""
+"""Between two steps the engine process takes a limited number of commands, however many are queued."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Parent:
 
 @pytest.fixture
 def parent() -> Iterator[Parent]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short enough for a socket's path
         made = Parent(Path(folder))
         yield made
         made.close()
 
 
 def take(parent: Parent, core: Any) -> int:
-    """How many commands one turn takes, once at least one is there."""
+    """Return how many commands one call takes, after at least one has arrived."""
     before = parent.taken()
     parent.process._commands.poll(20_000)
     assert parent.process._take_commands(core)

@@ -1,4 +1,4 @@
-"""The child process by itself: it never outlives its parent."""
+"""The engine process alone: it never outlives its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that forks engines: whose children they are, what they share, how they and it end."""
+"""The fork server: parents of its forks, shared memory, and the end of both."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_how_an_engine_ends_is_told_as_of_any_other(server: ForkServer) ->
 async def test_one_that_nobody_waits_for_any_more_ends(server: ForkServer) -> None:
     await server.ready()
     before = set(psutil.Process().children())
-    os.kill(server.pid, signal.SIGSTOP)  # else it may have forked before
+    os.kill(server.pid, signal.SIGSTOP)  # otherwise it may have forked before
     forking = asyncio.create_task(server.fork())
     await asyncio.sleep(0)
     forking.cancel()
@@ -143,7 +143,7 @@ def test_a_fork_that_fails_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_importing_touches_no_device() -> None:
-    """A process that is forked from one that has asked a driver for anything can use no device."""
+    """If a process has called a driver, its forks cannot use any device."""
     code = """
 import torch
 def touched(*_): raise AssertionError("a device is looked for")

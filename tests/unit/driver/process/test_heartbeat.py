@@ -1,4 +1,4 @@
-"""Which beats mean that an engine has hung, under a clock that the tests move."""
+"""The beats that mean a hung engine, with a clock that tests control."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ START = 1000 * SECOND
 
 
 class World:
-    """A clock, an engine's beat and the watch that looks at it once a second."""
+    """A clock, an engine's beat and a watch that checks it once a second."""
 
     def __init__(self, timeout: float = 60.0) -> None:
         self.now = START
@@ -20,14 +20,14 @@ class World:
         self.watch = Watch(timeout, lambda: self.now)
 
     def busy(self, seconds: float) -> None:
-        """The engine takes all commands, and says that it will be busy for so long."""
+        """The engine takes all commands, and announces to be busy for `seconds`."""
         self.beat = Beat(self.now + int(seconds * SECOND), self.sent)
 
     def rests(self) -> None:
         self.beat = Beat(0, self.sent)
 
     def passes(self, seconds: float) -> bool:
-        """Whether the engine counts as hung at any check in that time."""
+        """Return whether the engine counts as hung at any check in that time."""
         hung = False
         for _ in range(int(seconds / CHECK_SECONDS)):
             self.now += int(CHECK_SECONDS * SECOND)
@@ -35,7 +35,7 @@ class World:
         return hung
 
     def stands_still(self, seconds: float) -> bool:
-        """The watcher does not run for so long; whether it then takes the engine for hung."""
+        """Stop the watcher for `seconds`; return whether the engine counts as hung afterwards."""
         self.now += int(seconds * SECOND)
         return self.watch.is_hung(self.beat, self.sent)
 
@@ -106,7 +106,7 @@ def test_commands_that_wait_for_a_long_step_are_no_sign() -> None:
 
 @pytest.mark.parametrize("stopped", [70, 600, 86_400])
 def test_whoever_was_stopped_itself_gives_the_engine_its_time(stopped: int) -> None:
-    """Both were stopped in the middle of a step: it has what it had left."""
+    """Both were stopped in the middle of a step: the engine keeps the rest of its time."""
     world = World()
     world.busy(60)
     assert not world.passes(10)

@@ -1,4 +1,4 @@
-"""A process that stands by becomes any engine; an image outlives its engines, however they end."""
+"""A standby process can become any engine; an image outlives its engines, however they end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def tokens(engine: AsyncEngine, seed: int) -> list[int]:
 
 @pytest.mark.slow
 async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(server: ForkServer, tmp_path: Path) -> None:
-    """Two models at once; one engine is stopped, the other killed; both wake and say what they said."""
+    """Two models run at the same time; one engine is stopped, the other killed; both wake with the same outputs."""
     images, grants, configs = [], [], []
     said: list[list[int]] = []
     for number, family in enumerate(("LlamaConfig", "Gemma3TextConfig")):
@@ -135,7 +135,7 @@ async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(
 async def test_a_model_is_measured_for_the_device_that_it_is_to_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU that is gone is no reason to tell what the model would take on the CPU."""
+    """If the GPU is gone, the model is not measured for the CPU instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
     with contextlib.closing(StandbyProcess.spawn()) as standby:
@@ -189,7 +189,7 @@ async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loo
 async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: StandbyProcess) -> None:
     os.kill(cold.pid, signal.SIGKILL)
     await asyncio.to_thread(cold.process.wait)
-    gc.collect()  # what tests before this one have left
+    gc.collect()  # frees objects of earlier tests
     before = open_descriptors()
     with pytest.raises(StandbyDeadError, match="was killed by signal 9"):
         await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
@@ -215,7 +215,7 @@ async def test_a_start_that_fails_here_leaves_neither_process_nor_descriptor(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gc.collect()  # what tests before this one have left
+    gc.collect()  # frees objects of earlier tests
     before = open_descriptors()
     with monkeypatch.context() as broken:
         broken.setattr(owner, name, fails)

@@ -1,4 +1,4 @@
-"""The pool against a model of it, and the order in which blocks come back."""
+"""The pool compared with a model of it, and the order of reuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
 
 
 class Pool(RuleBasedStateMachine):
-    """Blocks are taken, shared, named, forgotten and given back; a model says who holds what and what is findable."""
+    """Blocks are taken, shared, named, forgotten and released; a model tracks holders and names."""
 
     @initialize(count=st.integers(2, 12))
     def start(self, count: int) -> None:
@@ -89,7 +89,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def shrink(self, data: st.DataObject) -> None:
-        """What is held keeps its holders and its name under a new number, and only what is idle is given up for it."""
+        """Used blocks keep their holders and names under new numbers; only idle blocks are evicted."""
         least = max(2, self.pool.used + 1)
         count = data.draw(st.just(least) | st.integers(least, self.count))
         evictions = self.pool.evictions
@@ -151,7 +151,7 @@ def test_what_is_moved_keeps_its_holders_and_its_name() -> None:
 
 
 def test_it_is_known_in_which_step_a_block_was_given_back() -> None:
-    """By its last holder; what a larger pool has more may have been used by whom nobody knows."""
+    """Counts the last holder's release. Blocks that a grown pool adds may have been used before, by unknown holders."""
     pool = BlockPool(4)
     first, other = pool.take(), pool.take()
     pool.share(first)

@@ -1,4 +1,4 @@
-"""Groups of layers that give back what they no longer read, beside those that keep everything."""
+"""Cache groups that release blocks, next to groups that keep all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prompt_of(length: int, first: int = 0) -> list[int]:
 
 
 def answers(core: EngineCore, prompts: Sequence[Sequence[int]], groups: Sequence[Rule] = MIXED) -> None:
-    """Every prompt's answer is the one that is computed in a straight line."""
+    """Check that the output of every prompt equals the oracle's."""
     for number, prompt in enumerate(prompts):
         core.add(request(f"r{number}", prompt))
     told = drain(core)
@@ -54,7 +54,7 @@ def answers(core: EngineCore, prompts: Sequence[Sequence[int]], groups: Sequence
     begun=st.integers(0, 119),
 )
 def test_the_peak_is_what_a_sequence_holds(window: int, tokens: int, size: int, chunk: int, begun: int) -> None:
-    """However its chunks are cut, up to so many blocks each, it needs no more than that."""
+    """Whatever the chunks are, of up to LEAST_CHUNK blocks each, a sequence needs at most the peak."""
     rule, start = SlidingWindow(window), min(begun, tokens - 1)
     chunk, peak, held = min(chunk, LEAST_CHUNK * size), peak_blocks(SlidingWindow(window), start, tokens, size), 0
     computed = start
@@ -109,7 +109,7 @@ def test_a_long_answer_holds_its_window() -> None:
 def test_a_long_prompt_holds_its_window_and_a_chunk() -> None:
     core, runner = grouped(max_batch_tokens=12)
     answers(core, [prompt_of(190)])
-    # 7 tokens that are still seen and a chunk of 12, from wherever in a block
+    # 7 tokens that are still attended to and a chunk of 12, starting anywhere in a block
     assert runner.most_held <= 50 + 2 * 6
 
 
@@ -138,7 +138,7 @@ def test_a_prefix_is_found_whose_first_blocks_a_window_has_given_back() -> None:
 
 
 def test_a_prefix_ends_where_all_groups_have_what_is_read() -> None:
-    """The window's blocks of the last tokens are used again first: what is left of them ends the prefix earlier."""
+    """The window's blocks of the last tokens are reused first, so the prefix hit ends earlier."""
     core, _ = grouped()
     prompt = prompt_of(60)
     answers(core, [prompt])
@@ -173,7 +173,7 @@ def test_a_model_of_windows_alone_finds_a_prefix_without_its_beginning() -> None
     answers(core, [prompt], [SlidingWindow(8)])
     before = runner.computed_tokens
     answers(core, [[*prompt, 3]], [SlidingWindow(8)])
-    assert runner.computed_tokens - before < 20, "only what comes behind the prefix is computed"
+    assert runner.computed_tokens - before < 20, "only tokens after the prefix are computed"
 
 
 def test_a_broken_sequence_leaves_nothing_that_can_be_found() -> None:

@@ -1,4 +1,4 @@
-"""A prefix is computed once, whoever wants it and whenever, and by nobody for another tenant: tokens are counted."""
+"""A prefix is computed once for all requests of a tenant, and never shared with another tenant, by counts of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 
 COMMON = [(3 * i) % 47 for i in range(64)]
 OWN = 3
-"""Tokens of its own that each prompt has behind the common ones."""
+"""Tokens that each prompt has after the common ones."""
 
 
 def prompt(number: int) -> list[int]:
@@ -75,7 +75,7 @@ def test_tenants_compute_for_themselves_even_when_they_come_together() -> None:
 
 
 def test_a_tenant_learns_nothing_by_asking_what_another_asked() -> None:
-    """Whatever it asks, and whoever asked before, it computes as many tokens as if it were alone."""
+    """A tenant's requests compute as many tokens as if it were alone, whatever was requested before."""
     guesses = [COMMON[:n] for n in (4, 5, 16, 40, 64)]
     alone, alone_runner = make_core(num_blocks=200)
     beside, beside_runner = make_core(num_blocks=200)
@@ -114,6 +114,6 @@ def test_blocks_of_a_prompt_are_named_once_however_many_answers_it_gets(monkeypa
 
 
 def in_prompt(named: bytes) -> bool:
-    """Whether these are the name of a block before and the tokens of one of the prompt's."""
+    """Return whether the hashed bytes are a block name followed by the tokens of a block of the prompt."""
     tokens = array("I", named[32:])
     return any(tokens.tolist() == prompt(1)[i : i + len(tokens)] for i in range(0, len(prompt(1)), len(tokens)))

@@ -1,4 +1,4 @@
-"""States at borders of blocks: who goes on from where, and what is computed again."""
+"""State snapshots at block boundaries: resuming sequences, and tokens that are computed again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def prompt_of(length: int, first: int = 0) -> list[int]:
 
 
 def ask(core: EngineCore, prompts: Sequence[Sequence[int]], **params: Any) -> list[int]:
-    """All at once; each gets the answer that it gets alone. How many of each one's tokens came from the cache."""
+    """Run all requests together, and check each output against the oracle; return the cached tokens of each."""
     requests = [request(f"r{number}", prompt, **params) for number, prompt in enumerate(prompts)]
     for each in requests:
         core.add(each)
@@ -71,12 +71,14 @@ def test_of_many_at_once_two_compute_what_they_share(groups: Sequence[Rule]) -> 
 def test_of_equal_prompts_one_is_computed() -> None:
     core, _ = recurrent()
     assert ask(core, [prompt_of(300)] * 6, max_tokens=1) == [0, *[288] * 5]
-    assert ask(core, [prompt_of(150, 5)] * 6, max_tokens=1) == [0, 0, *[144] * 4], "too short to be cut for nobody"
+    assert ask(core, [prompt_of(150, 5)] * 6, max_tokens=1) == [0, 0, *[144] * 4], (
+        "too short to be cut without another sequence"
+    )
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_next_turn_goes_on_from_the_answer(overlap: bool) -> None:
-    """From its last border that is 64 tokens behind another one of its own."""
+    """It resumes from its last own snapshot, which is at least 64 tokens after the one before it."""
     core, _ = recurrent(overlap=overlap)
     prompt = prompt_of(100)
     core.add(request("first", prompt, max_tokens=100))
@@ -85,7 +87,7 @@ def test_the_next_turn_goes_on_from_the_answer(overlap: bool) -> None:
 
 
 class Watched:
-    """Keeps the plans of a runner."""
+    """Records the plans of a runner."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -98,7 +100,7 @@ class Watched:
 
 
 def test_chunks_end_where_snapshots_are_taken() -> None:
-    """A long prompt keeps one for itself at the end of each chunk, and one for others at its end."""
+    """A long prompt keeps a snapshot for itself at the end of each chunk, and one for others at its end."""
     watched: list[Watched] = []
 
     def watch(runner: Any) -> Any:
@@ -124,7 +126,7 @@ def test_a_sequence_that_gave_way_goes_on_from_its_own_snapshot() -> None:
     tokens += tokens_of(told["slow"])
     assert core.stats.preemptions == 1
     assert tokens == oracle(slow, core.info.max_model_len, recurrent=True).token_ids
-    assert runner.computed_tokens == (100 + 119) + (5 + 1) + (100 + 89 - 176), "what it had behind 176 tokens is lost"
+    assert runner.computed_tokens == (100 + 119) + (5 + 1) + (100 + 89 - 176), "its state after 176 tokens is lost"
 
 
 @pytest.mark.parametrize("groups", KINDS)
@@ -152,7 +154,7 @@ def test_without_rows_nothing_is_found() -> None:
 
 @pytest.mark.parametrize(("length", "steps"), [(60, [1, 1, 1]), (200, [1, 2, 1]), (300, [2, 1, 1])])
 def test_what_is_cut(length: int, steps: list[int]) -> None:
-    """Nothing that is short; what has been there before; and what is long. Behind a snapshot there is little left."""
+    """Cut are prompts that share a prefix and long ones, but not short ones or short rests after a snapshot."""
     core, _ = recurrent()
     for expected in steps:
         before = core.stats.steps
@@ -162,7 +164,7 @@ def test_what_is_cut(length: int, steps: list[int]) -> None:
 
 @pytest.mark.parametrize("budget", [512, 100])
 def test_a_broken_sequence_leaves_no_snapshot(budget: int) -> None:
-    """Neither one for others nor, amid its chunks, one of its own."""
+    """Neither one for others nor, between its chunks, one of its own."""
     core, _ = recurrent(max_batch_tokens=budget)
     broken = request("broken", prompt_of(300), stop_token_ids=(POISON,))
     core.add(broken)

@@ -1,4 +1,4 @@
-"""Packed log probabilities: what goes in comes out, in parts of a bounded size."""
+"""Packed log probabilities are unpacked unchanged, in parts of limited size."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A prompt is a sequence of four bytes a token, which any number of sequences hold."""
+"""A prompt stores four bytes for each token, and any number of sequences share it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_prompt_of_a_prompt_is_the_same() -> None:
 
 
 class Recorder:
-    """Keeps what sequences take their slots with."""
+    """Records the slot assignments of sequences."""
 
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
@@ -54,7 +54,7 @@ class Recorder:
 
 
 def test_all_answers_hold_one_prompt_which_nobody_changes() -> None:
-    """Waiting, running and after a preemption; and they are the answers that each would get alone."""
+    """Checked while waiting, while running and after a preemption; each output equals the one computed alone."""
     recorders: list[Recorder] = []
 
     def recorded(runner: Runner) -> Runner:

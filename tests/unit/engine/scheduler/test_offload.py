@@ -1,4 +1,4 @@
-"""What the tiers bring back, who waits for it, and who does not."""
+"""Restoring blocks from tiers, and the sequences that wait for it or do not."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.execution.kv.offload.host_memory import runs
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]
-"""Of 6 blocks each; the pool of these tests holds one and a half of them, the frames two and a half."""
+"""Six blocks each. The pool of these tests holds one and a half of them, the frames two and a half."""
 
 
 class Tiered:
-    """An engine over a pool that is too small, and a disk."""
+    """An engine with a pool that is too small, and a disk."""
 
     def __init__(
         self, *, frames: int = 16, places: int = 128, keeps: bool = False, faults: float = 0.0, **options: Any
@@ -36,7 +36,7 @@ class Tiered:
         )
 
     def ask(self, number: int, name: str = "r", **params: Any) -> int:
-        """Ask for a prefix and one token; how many tokens that took to compute, once the text is right."""
+        """Request a prefix and one token, and check the text; return the number of computed tokens."""
         wanted = request(name, [*PREFIXES[number], 40 + number], max_tokens=1, **params)
         before = self.runner.computed_tokens
         self.core.add(wanted)
@@ -46,11 +46,11 @@ class Tiered:
         return self.runner.computed_tokens - before
 
     def fill(self, **params: Any) -> list[int]:
-        """Ask for all: then the first half of them is on the disk, and there alone. How many tokens each took."""
+        """Request all prefixes, so that the first half is on the disk only; return the computed tokens of each."""
         return [self.ask(i, **params) for i in range(8)]
 
     def again(self, **params: Any) -> list[int]:
-        """Ask for the first half again."""
+        """Request the first half again."""
         return [self.ask(i, **params) for i in range(4)]
 
     def _tiers(self, frames: int, places: int, keeps: bool, faults: float) -> Callable[[SimulatedRunner], TierIndex]:
@@ -85,7 +85,7 @@ def test_blocks_that_nobody_used_of_late_are_moved_beside_earlier_steps() -> Non
 
 
 def test_blocks_come_back_in_runs() -> None:
-    """Frames that follow each other are copied to blocks that do."""
+    """Consecutive frames are copied to consecutive blocks."""
     plans: list[StepPlan] = []
 
     def noted(runner: SimulatedRunner) -> TierIndex:
@@ -211,7 +211,7 @@ def test_two_that_want_the_same_prefix_read_and_restore_it_once() -> None:
 
 
 class Clocked:
-    """A scheduler whose disk and clock move when they are told to, with a prefix on the disk."""
+    """A scheduler whose disk and clock tests control, with prefixes on the disk."""
 
     def __init__(self, *, frames: int = 16, prefixes: int = 8, policy: Policy | None = None) -> None:
         self.now_ns = SECOND_NS
@@ -232,7 +232,7 @@ class Clocked:
         return request(name, [*prefix, 40 + number % 8], **{"max_tokens": 1, **params})
 
     def holders(self) -> list[str]:
-        """Who has something read, or holds what was read."""
+        """Return the sequences with a prefetch."""
         tiers = self.scheduler._kv.tiers
         return [] if tiers is None else [s.request_id for s in tiers.prefetches]
 
@@ -242,7 +242,7 @@ class Clocked:
         return step
 
     def run(self, step: Step) -> list[str]:
-        """The requests that heard of it."""
+        """Run and commit a step; return the requests with outputs."""
         result = self.runner.run(step.plan)
         self.now_ns += self.step_ns
         outputs = self.scheduler.commit(step, result)
@@ -307,7 +307,7 @@ def test_who_waits_for_the_disk_can_be_aborted_and_can_miss_a_deadline() -> None
 
 
 def test_a_block_may_go_and_come_back_within_one_step() -> None:
-    """It is spilled for one request, and the next one of the same step wants it."""
+    """It is spilled for one request, and the next request of the same step needs it."""
     engine = Clocked()
     engine.scheduler.add(request("first", [1] * 16, max_tokens=1))
     engine.scheduler.add(engine.about(3, "second"))
@@ -321,7 +321,7 @@ def test_a_block_may_go_and_come_back_within_one_step() -> None:
 
 
 def answered(engine: Clocked, number: int, name: str) -> int:
-    """Ask for a prefix that is on the disk; how many of its tokens came back, once the text is right."""
+    """Request a prefix on the disk, and check the text; return the number of restored tokens."""
     wanted = engine.about(number, name)
     before = engine.scheduler.stats().tiers
     engine.scheduler.add(wanted)
@@ -397,7 +397,7 @@ def test_the_core_waits_for_the_disk_when_there_is_nothing_else() -> None:
 
 
 def crowd(**options: Any) -> Clocked:
-    """All four slots are taken by long answers, and behind them wait 30 whose prefixes lie on the disk."""
+    """Take all four slots by long outputs, and queue 30 requests whose prefixes are on the disk."""
     engine = Clocked(frames=40, prefixes=38, **options)
     for i in range(4):
         engine.scheduler.add(request(f"long-{i}", [i], max_tokens=8, priority=-20))
@@ -409,7 +409,7 @@ def crowd(**options: Any) -> Clocked:
 
 def test_who_is_far_from_the_front_has_nothing_read() -> None:
     engine = crowd()
-    assert engine.holders() == ["r0"], "nobody can begin, and one is next"
+    assert engine.holders() == ["r0"], "no sequence can start, and one is next"
     engine.disk.tick(1000)
     engine.run(engine.plan())
     assert engine.holders() == ["r0"]

@@ -1,4 +1,4 @@
-"""Who ranks before whom, how far a favour reaches, and that nobody waits for ever."""
+"""The order of sequences by policy, the bound of each favour, and that no sequence starves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sequence(
     prefix: int = 0,
     **params: Any,
 ) -> SequenceState:
-    """A request that came as number `arrival`, after so many seconds and tokens of the engine."""
+    """Return a request that arrived as number `arrival`, after so many seconds and tokens of the engine."""
     chosen = SamplingParams(**params)
     arrived = int(seconds * SECOND_NS)
     due = None if chosen.deadline is None else arrived + int(chosen.deadline * SECOND_NS)
@@ -84,7 +84,7 @@ REACH = {
     "sjf": (0, TOKENS_PER_EXPECTED_TOKEN * LONGEST),
     "prefix": (0, TOKENS_PER_CACHED_TOKEN * LONGEST),
 }
-"""Seconds, and tokens of the engine, after which a newcomer ranks behind whatever it is."""
+"""Seconds and engine tokens after which any new request is behind an older one."""
 
 
 @st.composite
@@ -113,7 +113,7 @@ def test_whoever_comes_late_enough_ranks_behind(policy: str, data: st.DataObject
 
 
 class Crowd:
-    """A small engine in which favoured requests never stop coming, and one that nobody favours."""
+    """A small engine with an endless stream of favoured requests, and an unfavoured one."""
 
     def __init__(self, policy: Policy) -> None:
         self.now_ns = SECOND_NS
@@ -122,12 +122,12 @@ class Crowd:
         self.count = 0
 
     def favoured(self) -> None:
-        """Short, urgent, and with a prefix that is in the cache."""
+        """Add a request that is short, urgent, and has a cached prefix."""
         self.count += 1
         self.scheduler.add(request(f"f{self.count}", [5] * 20, max_tokens=2, priority=-5, deadline=3))
 
     def steps_of_the_unfavoured(self, patience: int) -> int | None:
-        """In which step the unfavoured request ends; None when it has not by then."""
+        """Return the step in which the unfavoured request ends; None if it takes more than `patience` steps."""
         for _ in range(4):
             self.favoured()
         self._step()

@@ -1,4 +1,4 @@
-"""Prompts of which nothing but a vector is wanted: in the same batches, in chunks or as wholes, and each ends once."""
+"""Prompts of pooling models: batched with others, in chunks or whole, and each ends once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BROKEN = 49
 
 
 class VectorRunner:
-    """Gives of each prompt its tokens and where it is parted, seen chunk by chunk; and keeps the plans."""
+    """Returns each prompt's tokens and the position of its second text, collected by chunks; records the plans."""
 
     def __init__(self) -> None:
         self.plans: list[StepPlan] = []
@@ -91,7 +91,7 @@ def test_wholes_wait_for_a_step_that_holds_them() -> None:
         core.add(asked(name, prompt))
     outputs = drain(core)
     assert {name: vector_of(each[0]) for name, each in outputs.items()} == {n: [*p, 0] for n, p in prompts.items()}
-    # A step holds the longest prompt there may be, though fewer tokens were asked for; nobody goes ahead of others.
+    # A step holds the longest possible prompt, even with a smaller token budget, and the order is kept.
     assert [[len(s.token_ids) for s in plan.sequences] for plan in runner.plans] == [[10], [20, 3], [LONGEST]]
 
 
@@ -132,7 +132,7 @@ def test_one_that_fails_ends_alone() -> None:
 
 
 class PooledMachine(RuleBasedStateMachine):
-    """Any order of requests, aborts and steps: each request that is not aborted gets its own vector, once."""
+    """Requests, aborts and steps in any order: each request that is not aborted gets its own vector, once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The pool changes its size while sequences run: nobody is lost, and nobody reads what was given up."""
+"""The pool is resized while sequences run: no sequence is lost, and none reads removed blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def blocks(core: EngineCore) -> int:
 
 
 def under_way(core: EngineCore) -> bool:
-    """Whether it has not yet the size that was asked for."""
+    """Return whether the cache does not have the requested size yet."""
     return core.resizing
 
 
@@ -33,7 +33,7 @@ def under_way(core: EngineCore) -> bool:
 def test_sequences_that_run_are_moved_and_go_on(overlap: bool) -> None:
     core, runner = core_of(overlap=overlap, max_batch_tokens=100)
     requests = {name: request(name, prompt, max_tokens=12) for name, prompt in PROMPTS.items()}
-    # Others first, so that those that stay lie far behind.
+    # Fill low blocks first, so that the blocks that stay have high numbers.
     core.add(request("first", list(range(30)), max_tokens=1))
     drain(core)
     for each in requests.values():
@@ -55,7 +55,7 @@ def test_sequences_that_run_are_moved_and_go_on(overlap: bool) -> None:
 
 
 def test_a_merge_under_way_finds_its_block_where_it_was_moved_to() -> None:
-    """Two equal sequences fill equal blocks in a step; before that is over, the block that both are to have moves."""
+    """Two equal sequences fill equal blocks in one step; before it ends, the block that both will share moves."""
     limits = Limits(num_blocks=65, block_size=4, max_len=40, max_batch_tokens=200, max_sequences=8)
     scheduler, runner = Scheduler(limits), SimulatedRunner(65, 4, 200, 8)
     names = ["r1", "r2"]
@@ -106,9 +106,9 @@ def test_blocks_in_use_are_moved_and_keep_their_names() -> None:
     assert blocks(core) == 11
     core.add(request("again", PROMPTS["r0"], max_tokens=2))
     [output, *_] = drain(core)["again"]
-    assert output.cached_tokens == 23, "the prefix is found where it was moved to"
+    assert output.cached_tokens == 23, "the prefix is found after its blocks were moved"
     assert held < 11
-    # The pool hands out its first blocks first: what is held lies in front, and nothing had to move.
+    # The pool allocates its first blocks first, so used blocks are in front, and nothing had to move.
     assert runner.moves == 0
     core.resize(65 * BLOCK_BYTES)
     drain(core)

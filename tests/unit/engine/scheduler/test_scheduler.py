@@ -1,4 +1,4 @@
-"""What the scheduler plans: who computes when, what is shared, who gives way."""
+"""The plans of the scheduler: order, sharing, preemption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plimsoll_runtime.errors import UsageError
 
 
 class Bench:
-    """A scheduler and a runner whose steps can be looked at and held back."""
+    """A scheduler and a runner whose steps can be inspected and delayed."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Bench:
         self.scheduler.add(request(name, list(prompt), max_tokens=max_tokens, **params))
 
     def blocks(self, slot: int) -> list[int]:
-        """What the runner has been told of a slot's table."""
+        """Return the runner's block table of a slot."""
         return self.runner.slots[slot].tables[0].blocks
 
     def plan(self) -> Step:
@@ -61,7 +61,7 @@ class Bench:
 
 
 def sizes(plan: StepPlan) -> list[tuple[int, int]]:
-    """(slot, tokens) of each scheduled sequence."""
+    """Return (slot, tokens) of each scheduled sequence."""
     return [(s.slot, len(s.token_ids)) for s in plan.sequences]
 
 
@@ -162,7 +162,8 @@ def test_slots_are_taken_from_the_smallest() -> None:
 
 
 def test_requests_that_arrive_together_compute_a_common_prefix_once() -> None:
-    """64 requests, 96 tokens in common, 4 of their own: in one step, and less than a tenth of the common work."""
+    """64 requests with 96 common tokens and 4 of their own run in one step, with less than a tenth of the separate
+    work."""
     core, runner = make_core(num_blocks=1000, max_batch_tokens=1000, max_sequences=64)
     common = [i % 40 for i in range(96)]
     for i in range(64):
@@ -310,7 +311,7 @@ def test_the_newest_gives_way_when_blocks_run_out() -> None:
     assert alone.freed_slots == [1]
     init = next(p.new_slots[0] for p in plans if p.new_slots)
     assert list(init.prompt_ids) == [4, 5, 6]
-    assert len(init.output_ids) > 1, "what was generated before is not generated again"
+    assert len(init.output_ids) > 1, "earlier output is not generated again"
 
 
 def test_blocks_run_out_and_everyone_still_finishes() -> None:
@@ -449,7 +450,7 @@ def test_a_cache_smaller_than_a_sequence_is_refused() -> None:
 
 
 class Clock:
-    """Goes on only when it is told to."""
+    """A clock that moves only by `wait`."""
 
     def __init__(self) -> None:
         self.now_ns = SECOND_NS
@@ -462,7 +463,7 @@ class Clock:
 
 
 def names(bench: Bench, plan: StepPlan) -> list[str]:
-    """The prompts' first tokens stand for the requests."""
+    """Return the requests of a plan, named by the first token of their prompts."""
     return [chr(bench.runner.slots[s.slot].init.prompt_ids[0] % 20 + ord("a")) for s in plan.sequences]
 
 
@@ -479,7 +480,7 @@ def test_the_urgent_takes_a_slot_from_the_last_that_it_outranks() -> None:
     rest = []
     while len(bench.scheduler):
         rest.append(names(bench, bench.run()))
-    assert "b" in rest[-1], "whoever gave way is served in the end"
+    assert "b" in rest[-1], "preempted sequences finish in the end"
 
 
 def test_the_urgent_takes_blocks_from_those_that_it_outranks_as_many_as_it_needs() -> None:

@@ -1,4 +1,4 @@
-"""A step for which there is no memory: nobody is lost or told twice, and smaller steps follow."""
+"""A step that lacks memory: no request is lost or answered twice, and smaller steps follow."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ NEVER = 10**6
 
 
 class Short(Engine):
-    """Now and then a step finds no memory; those that were planned behind it are moved and not computed.
+    """Some steps lack memory; steps planned after them only move blocks.
 
-    Who has to wait for smaller steps is told late, and who finds no memory for a token alone is told so.
+    Requests may end later because of smaller steps. A request that lacks memory for a single token gets an error.
     """
 
     shortages = 0
@@ -89,7 +89,7 @@ TestShortGroupedTiered, TestShortRecurrent = ShortGroupedTiered.TestCase, ShortR
 
 
 class Scarce:
-    """A runner with memory for so many tokens a step; `tried` are the sizes of the steps that it was given."""
+    """A runner with memory for `most` tokens in a step; `tried` are the sizes of its steps."""
 
     def __init__(self, inner: Runner, most: int) -> None:
         self._inner = inner
@@ -107,7 +107,7 @@ class Scarce:
 
 @pytest.fixture(params=[False, True], ids=["one-at-a-time", "overlapped"])
 def scarce(request: pytest.FixtureRequest) -> Callable[[int], tuple[EngineCore, Scarce]]:
-    """A core whose runner has memory for so many tokens a step."""
+    """Return a function that makes a core whose runner has memory for so many tokens in a step."""
 
     def make(most: int) -> tuple[EngineCore, Scarce]:
         made: list[Scarce] = []
@@ -183,13 +183,13 @@ def test_prefixes_that_were_computed_are_not_computed_again() -> None:
     made[0].most = 1000
     core.step()
     assert before == 34
-    # The last block had two tokens; of a whole prompt's blocks none is computed again.
+    # The last block had two tokens; no token of a whole prompt block is computed again.
     assert simulated.computed_tokens - before <= 3
     drain(core)
 
 
 class ScarceOnce:
-    """A runner that finds no memory for the first step of a kind."""
+    """A runner that lacks memory for the first step of a kind."""
 
     def __init__(self, inner: Runner, kind: Callable[[StepPlan], object]) -> None:
         self._inner = inner
@@ -246,7 +246,7 @@ def test_blocks_that_a_step_moved_are_where_they_should_be(kind: str) -> None:
 
 
 class Failing:
-    """A runner without memory for anything, whose device is gone when that was found out."""
+    """A runner that lacks memory for everything, and then loses its device."""
 
     def run(self, plan: StepPlan) -> Launched:
         if plan.num_tokens:

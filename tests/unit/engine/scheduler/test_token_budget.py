@@ -1,4 +1,4 @@
-"""How a step on a CPU is shared between prompts and those that decode."""
+"""The division of a step on a CPU between prompts and decodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_few_newcomers_are_cut_small() -> None:
 
 
 def burst(pace: Pacer, decodes: int, newcomers: int, steps: int) -> list[Pace]:
-    """Steps that prompts fill wherever they may have them alone."""
+    """Return the paces of steps that prompts fill whenever these contain prompts only."""
     paces = []
     for _ in range(steps):
         paces.append(pace.next(decodes, newcomers))

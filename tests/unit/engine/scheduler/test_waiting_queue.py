@@ -1,4 +1,4 @@
-"""The queue's front, whatever has left it or moved in it."""
+"""The front of the queue, after removals and moves."""
 
 from __future__ import annotations
 

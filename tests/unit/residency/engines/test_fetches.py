@@ -1,4 +1,4 @@
-"""How many fetches of a host go on at a time."""
+"""The number of concurrent fetches of a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel says of memory, in files made for it, and what is read out of that."""
+"""Memory pressure read from simulated kernel files."""
 
 import asyncio
 from functools import partial
@@ -96,7 +96,7 @@ def test_what_a_cgroup_leaves_counts_in_either_version(
 def test_the_pod_that_has_read_the_libraries_first_plans_with_as_much_as_the_others(
     root: Path, own: Path, monkeypatch: pytest.MonkeyPatch, folder: str, limit: str, usage: str, mapped: str
 ) -> None:
-    """And with no byte that the kernel would not give: what is no page of a file counts in both."""
+    """It also plans no memory that the kernel would not give: anonymous memory counts in both pods."""
     own.write_text("")
     total = "total_" if folder == "memory" else ""
     taken, libraries, image = 500 * MIB, 165 * MIB, 60 * MIB

@@ -1,4 +1,4 @@
-"""Real engines under a host: two models of which one fits, in turns; one is killed, and the other serves on."""
+"""Real engines of a host: two models take turns in memory for one; one is killed, and the other keeps serving."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SLEEPERS = 64 * 2**20
 
 @pytest.fixture(autouse=True)
 def _nobody_else_takes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes of the machine that stall for memory, or take all of it, would stop these hosts from loading."""
+    """Prevent other processes that use up memory from stopping these hosts' loads."""
     monkeypatch.setattr(module, "read_stalls", lambda: None)
     monkeypatch.setattr(module, "host_memory_left", lambda: 2**36)
 
@@ -59,7 +59,7 @@ def spec(folder: Path, seed: int, sequences: int = 4) -> ModelSpec:
 
 
 async def say(resident: Resident, tokens: int = 8, first: int = 1) -> list[int]:
-    """What the model answers to one prompt, which begins with this token."""
+    """Return the model's output for a prompt that begins with token `first`."""
     prompt = [first, *prompts((20,))[0][1:]]
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     request = AddRequest(os.urandom(4).hex(), prompt, RequestContext(params, seed=0))
@@ -76,7 +76,7 @@ def entry(host: Host, name: ModelName) -> ModelReport:
 
 
 def engines_left() -> list[psutil.Process]:
-    """Engine processes of this one, the one that stands by included."""
+    """Return this process's engine processes, including the standby process."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # it has just ended
@@ -103,7 +103,7 @@ async def start(engines: Processes, specs: dict[ModelName, ModelSpec], **setting
 
 
 async def limit_for(model: ModelSpec, models: float) -> int:
-    """Memory in all that holds so many of these."""
+    """Return a memory limit that holds `models` models."""
     engines = Processes()
     await engines.open(1.0, SLEEPERS)
     try:
@@ -126,7 +126,7 @@ async def test_two_models_that_do_not_fit_together_take_turns(tmp_path: Path) ->
         host.check_integrity()
         awake = [model for model in host.report().models if model.state == "Resident"]
         assert len(awake) == 1
-        # From its image: the files were read once.
+        # It woke from its image: the files were read once.
         assert all(entry(host, name).loads == 1 for name in (A, B))
         assert sum(entry(host, name).wakes for name in (A, B)) >= 1
         device = host.report().device
@@ -138,7 +138,7 @@ async def test_two_models_that_do_not_fit_together_take_turns(tmp_path: Path) ->
 
 @pytest.mark.slow
 async def test_a_kv_cache_gives_way_before_its_model_must(tmp_path: Path) -> None:
-    """The first one had half of all that was free; the second needs some of that, and both serve."""
+    """The first model has half of the free memory; the second needs some of it, and both serve."""
     specs = {A: spec(tmp_path / "a", 1, sequences=8000), B: spec(tmp_path / "b", 2, sequences=8000)}
     host = await start(Processes(await limit_for(specs[A], 2.3)), specs)
     try:
@@ -214,7 +214,7 @@ async def test_a_kernels_fault_ends_its_engine_and_a_lost_device_the_host(
 
 @pytest.mark.parametrize("phrase", ["GPU is lost", "unspecified launch failure", "unknown error"])
 def test_a_device_that_cannot_be_looked_at_any_more_is_lost(phrase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process launches no kernel that could have a fault."""
+    """The error cannot come from a kernel, because this process launches none."""
     error: list[Exception] = [RuntimeError("NVML: not supported"), RuntimeError(f"CUDA error: {phrase}")]
 
     def free(device: torch.device) -> int:
@@ -233,7 +233,7 @@ NEEDS = Needs(image=100, private=10, workspace=20, block_bytes=1, kv_least=5, kv
 
 
 class FakeSpare:
-    """No process: it keeps what it was told to measure and to start."""
+    """A fake standby pool that records the configs of measurements and starts."""
 
     def __init__(self) -> None:
         self.told: list[EngineConfig] = []
@@ -253,7 +253,7 @@ class FakeSpare:
 
 @pytest.fixture
 def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One of 2 GiB, with a driver."""
+    """Simulate a GPU of 2 GiB with a driver."""
     memory_of = {"get_memory_info": lambda device: (2**30, 2**31), "empty_cache": lambda: None}
     for name, made in memory_of.items():
         monkeypatch.setattr(torch.accelerator, name, made)
@@ -285,7 +285,7 @@ async def opened(wanted: str) -> tuple[Processes, FakeSpare, Device]:
 async def test_a_host_and_its_engines_agree_on_the_device(
     wanted: str, driver: bool, seen: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a host plans for is what it tells, whatever an engine would find by itself."""
+    """The host decides the device, and its engines use that one, whatever they would find themselves."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen)
     if not driver:
         monkeypatch.setattr(module, "ACCELERATORS", ())
@@ -323,7 +323,7 @@ async def test_a_host_that_must_have_a_gpu_and_finds_none_is_refused(monkeypatch
 
 @pytest.mark.usefixtures("_gpu")
 async def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for what torch and the driver say, and no process beside this one."""
+    """With stand-ins for torch and the driver, and no other process."""
     _, _, device = await opened("auto")
     assert (device.kind, device.name, device.capacity, device.findings) == ("cuda", "a GPU", 2**31, ("a finding",))
 
@@ -339,7 +339,7 @@ async def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monk
 async def test_a_wake_goes_on_though_the_process_that_was_to_be_its_engine_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once while it stands by, and then the one that takes its place, before it is ready."""
+    """First while it stands by; then its replacement, before that is ready."""
     host = await start(Processes(), {A: spec(tmp_path / "a", 1)})
     fork, made = ForkServer.fork, list[StandbyProcess]()
 
@@ -375,7 +375,7 @@ async def test_files_that_are_not_there_and_a_grant_that_is_too_small(tmp_path: 
         sizes = found.sizes
         with pytest.raises(Exception, match="were granted"):
             await engines.start(B, good, found, None, Grant(1, sizes.workspace, sizes.kv_minimum))
-        # The next one gets a process of its own.
+        # The next one gets a new process.
         started = await engines.start(B, good, found, None, Grant(sizes.weights, sizes.workspace, sizes.kv_minimum))
         await started.engine.stop()
         assert started.grant.total <= sizes.least

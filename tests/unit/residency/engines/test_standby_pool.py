@@ -1,4 +1,4 @@
-"""Processes that stand by and are killed, at the worst of times."""
+"""Standby processes that are killed at critical moments."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Doom = Callable[[int], list[StandbyProcess]]
 
 @pytest.fixture
 def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
-    """Called with a number: so many processes have ended once they are forked, some of them after they said that they
-    were ready. The list has all that are forked."""
+    """Return a function that dooms the next `number` forked processes, half of them after they report to be ready. Its
+    list has all forked processes."""
     fork = ForkServer.fork
 
     def begin(number: int) -> list[StandbyProcess]:
@@ -58,20 +58,20 @@ def config(folder: Path) -> EngineConfig:
 
 
 async def kill(pid: int) -> None:
-    """Returns once it has ended; who reaps it is told."""
+    """Kill a process, and return when it has ended; it is not reaped."""
     os.kill(pid, signal.SIGKILL)
     await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 async def gone(pid: int) -> None:
-    """Returns once it has ended and was reaped."""
+    """Return when a process has ended and was reaped."""
     async with asyncio.timeout(60):
         while psutil.pid_exists(pid):
             await asyncio.sleep(0.01)
 
 
 async def pid(spare: StandbyPool) -> int:
-    """Of the process that stands by."""
+    """Return the standby process's id."""
     return (await spare.pids())[1]
 
 
@@ -121,7 +121,7 @@ async def test_what_an_engine_says_itself_is_told_at_once(spare: StandbyPool, do
 async def test_another_forks_where_the_one_that_forks_is_killed(spare: StandbyPool) -> None:
     server, standby = await spare.pids()
     await kill(server)
-    assert (await spare.pids())[1] == standby, "it is not needed for what stands by"
+    assert (await spare.pids())[1] == standby, "it is not needed while a standby process exists"
     await kill(standby)
     assert not {server, standby} & set(await spare.pids())
 
@@ -131,7 +131,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
     spare: StandbyPool, tmp_path: Path
 ) -> None:
     standby = await pid(spare)
-    os.kill(standby, signal.SIGSTOP)  # else it may have answered before the question is taken back
+    os.kill(standby, signal.SIGSTOP)  # otherwise it may have answered before the request is cancelled
     asking = asyncio.create_task(spare.needs(EngineConfig(model=str(tmp_path / "none")), None))
     await asyncio.sleep(0)
     asking.cancel()
@@ -192,7 +192,7 @@ async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(
 
 
 async def test_what_has_ended_is_not_measured(spare: StandbyPool) -> None:
-    """Neither as nothing, which a process is that has ended and was not reaped, nor as an error."""
+    """A process that has ended, reaped or not, counts neither as 0 bytes nor as an error."""
     before = await spare.footprints()
     for ended in range(2):
         await kill((await spare.pids())[ended])

@@ -1,4 +1,4 @@
-"""A model's files on their way from a hub, while its placement changes its mind."""
+"""Fetching a model's files from a hub while its placement changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEEDS = Needs(image=1, private=0, workspace=1, block_bytes=1, kv_least=1, kv_mos
 
 
 class Spare:
-    """Notes what it is asked about, and starts nothing."""
+    """A fake standby pool that records configs and starts nothing."""
 
     def __init__(self) -> None:
         self.configs = list[EngineConfig]()
@@ -43,7 +43,7 @@ class Spare:
         raise EngineDeadError("started enough")
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no processes."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def test_what_was_found_is_what_is_measured_and_loaded(
     with pytest.raises(EngineDeadError, match="started enough"):
         await engines.start(NAME, spec, found, None, Grant(1, 1, 1))
     asked = [(config.model, config.revision) for config in cast(Spare, engines._spare).configs]
-    assert asked == [(str(found.files.root), None)] * 2, "nobody asks the hub again, which is gone"
+    assert asked == [(str(found.files.root), None)] * 2, "the hub, which is gone, is not asked again"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_what_was_found_is_what_is_measured_and_loaded(
 async def test_other_sources(
     engines: Processes, monkeypatch: pytest.MonkeyPatch, source: str, form: Any, asked: str
 ) -> None:
-    """A demo model's name says more than its file does: how its answers end."""
+    """A demo model keeps its name, because its file does not tell its EOS tokens."""
     files = ModelFiles("a", Path("/m"), form, {}, (Path("/m/a.gguf"),))
     monkeypatch.setattr(module, "resolve", lambda *_, **__: files)
     assert (await engines.find(NAME, ModelSpec(revision="1", source=source))).files is files

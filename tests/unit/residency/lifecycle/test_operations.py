@@ -1,4 +1,4 @@
-"""The same operation is the same; memory of them is bounded; what goes on is never forgotten."""
+"""Operations: repeating one returns the same object, the number of kept ones is bounded, and running ones are kept."""
 
 import asyncio
 

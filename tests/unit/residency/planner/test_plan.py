@@ -75,7 +75,7 @@ def test_the_idle_one_that_is_worth_less_gives_way() -> None:
 
 
 def test_unload_before_load() -> None:
-    """Nothing wakes while the room for it is only on its way."""
+    """Nothing wakes before the memory for it is free."""
     view = host(model("going", State.DRAINING, active=1), resident("stays"), wanted("new"))
     assert [type(action) for action in actions(view)] == [Wait]
 
@@ -83,7 +83,7 @@ def test_unload_before_load() -> None:
 def test_the_churn_guard_keeps_what_is_worth_more_until_the_turn_comes() -> None:
     hot = (resident("hot", frequency=40.0), resident("hotter", frequency=90.0))
     found = plan(host(*hot, wanted("cold", asked=NOW - 2)), Settings())
-    # A swap costs 4 s of waking now, and 4 s more for the one that has to come back.
+    # A swap costs 4 s of waking, and 4 s more for the model that must come back.
     assert found.actions == (Wait(ModelName("team", "cold"), "its turn comes in 6.0 s, after team/hot", NOW + 6),)
     assert found.look_at == NOW + 6
     from_disk = wanted("cold", asked=NOW - 2, seconds=Seconds(load=100.0, wake=4.0), state=State.ON_DISK, image=0)
@@ -104,7 +104,7 @@ def test_a_turn_waits_for_the_slice_of_whom_it_ends() -> None:
 
 @pytest.mark.parametrize(("wake", "slice_"), [(1.0, 10.0), (6.0, 12.0), (14.0, 28.0), (40.0, 30.0)])
 def test_a_slice_is_twice_what_it_takes_to_come_back_within_bounds(wake: float, slice_: float) -> None:
-    """No less than the minimum residency, no more than the service slice."""
+    """At least the minimum residency, at most the service slice."""
     hot = resident("hot", frequency=40.0, since=NOW - 5, seconds=Seconds(load=10.0, wake=wake))
     found = plan(host(hot, wanted("cold", asked=NOW - 100), line=4 * GIB), Settings())
     (wait,) = found.actions
@@ -126,7 +126,7 @@ def test_a_lower_priority_gives_way_whatever_it_is_worth() -> None:
 
 
 def test_who_waits_longest_comes_first_and_keeps_his_room() -> None:
-    """Another may pass only into what the first one leaves."""
+    """Another model may pass only into memory that the first one leaves."""
     small = Sizes(GIB, GIB, 0, 0, 0)
     first = wanted("first", asked=NOW - 5)
     busy = resident("busy", active=1, frequency=50.0, since=NOW - 1)
@@ -143,7 +143,7 @@ def test_the_order_is_that_of_asking_whatever_they_are_called() -> None:
 
 
 def test_nobody_passes_one_whose_room_is_not_in_sight() -> None:
-    """Both that are in memory are still waking: what is free now is kept for who asked first."""
+    """Both resident models are still waking; free memory is kept for the first waiting model."""
     waking = [model(name, State.WAKING) for name in ("x", "y")]
     small = wanted("small", asked=NOW, sizes=Sizes(GIB, GIB, 0, 0, 0))
     assert [type(action) for action in actions(host(*waking, wanted("first", asked=NOW - 5), small, line=9 * GIB))] == [

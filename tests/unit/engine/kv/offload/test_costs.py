@@ -1,4 +1,4 @@
-"""What is predicted to be faster, reading or computing: as it was seen, of late, and never for good."""
+"""The prediction whether reading or computing is faster follows recent measurements, and never becomes final."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG = Prospect(ready=3, gained=20, awaited=20)
 
 
 def costs(*, read_ms: int, computed_ms: int) -> Costs:
-    """Of which both were seen, at so many milliseconds a block."""
+    """Return costs with one measurement of each, in milliseconds for a block."""
     found = Costs()
     found.learn_read(read_ms * MS, ok=True)
     found.learn_computed(8 * BLOCK, 8 * computed_ms * MS)
@@ -74,7 +74,7 @@ def test_a_disk_that_fails_spends_time_for_nothing() -> None:
 
 
 def without(found: Costs) -> int:
-    """How many go without until something is read for one again."""
+    """Return how many sequences go without reading until one tries it again."""
     for count in range(10 * RETRY_AFTER):
         if found.choose(LONG, BLOCK) > LONG.ready:
             return count

@@ -1,4 +1,5 @@
-"""The tiers against a disk that is slow, fails, lies and breaks: what is found is always what was put there."""
+"""The tiers with a disk that is slow, fails, returns wrong data and breaks: a found block always has its own
+contents."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ NAMES = [b"%d" % i for i in range(8)]
 
 
 def copies_of(disk: SimulatedDisk[bytes | None]) -> SimulatedCopies[bytes | None]:
-    """To and from the frames of a disk, which hold names."""
+    """Return copies to and from the frames of a disk that hold names."""
     return SimulatedCopies(disk.frames, lambda: b"not copied yet")
 
 
 class Tiers(RuleBasedStateMachine):
-    """Steps spill and restore, requests prefetch, names are forgotten, the disk answers late, wrongly or no more.
+    """Steps spill and restore, requests prefetch, names are removed, and the disk is late, wrong or broken.
 
     The device may copy long after a step was committed.
     """
@@ -75,7 +76,7 @@ class Tiers(RuleBasedStateMachine):
         if not filled and not read:
             return
         found = self.copies.launch(filled, [frame for frame, _ in read])
-        assert found == dict(read), "a block comes back with somebody else's contents"
+        assert found == dict(read), "a restored block has another block's contents"
         self.steps.append((list(filled), read))
 
     @precondition(lambda self: self.steps)
@@ -103,7 +104,7 @@ class Tiers(RuleBasedStateMachine):
     @precondition(lambda self: self.prefetches)
     @rule(data=st.data())
     def end_prefetch(self, data: st.DataObject) -> None:
-        """Also before all is read: whoever waits may be aborted."""
+        """Also before everything is read, because a waiting sequence may be aborted."""
         prefetch = self.prefetches.pop(data.draw(st.integers(0, len(self.prefetches) - 1)))
         self.index.end_prefetch(prefetch)
 
@@ -155,7 +156,7 @@ class Tiers(RuleBasedStateMachine):
         assert self.index.disk_used <= self.places
 
     def teardown(self) -> None:
-        """Once everything is over nothing is held, and the disk has what the index says, and nothing else."""
+        """In the end nothing is held, and the disk has exactly what the index says."""
         if not hasattr(self, "index"):
             return
         while self.steps:
@@ -173,7 +174,7 @@ class Tiers(RuleBasedStateMachine):
             self.index.end_prefetch(prefetch)
         self.index.check_integrity()
         assert self.index.frames_used <= self.index.frames_total
-        assert not self.forgotten & self.disk.files.keys(), "the next engine would find what was forgotten"
+        assert not self.forgotten & self.disk.files.keys(), "the next engine would find a forgotten block"
         if not self.disk.broken:
             assert len(self.disk.files) == self.index.disk_used
             assert all(self.index.state(name) is TierState.STORED for name in self.disk.files)
@@ -184,7 +185,7 @@ TestTiers.settings = settings(max_examples=100, stateful_step_count=50, deadline
 
 
 def spilled(index: TierIndex, disk: SimulatedDisk[bytes | None], name: bytes) -> int:
-    """Spill a name and let its step pass."""
+    """Spill a name in a step that ends."""
     frame = index.spill(name)
     assert frame is not None
     disk.frames[frame] = name
@@ -217,7 +218,7 @@ def test_what_leaves_the_device_is_written_and_read_again() -> None:
 
 
 def test_frames_are_the_steps_until_its_copies_are_over() -> None:
-    """What is filled is not written to the disk before, and what is read is not given to anybody else."""
+    """A filled frame is not written to disk before, and a read one is not reused."""
     disk = disk_of_names()
     copies = copies_of(disk)
     copies.lags = True
@@ -312,7 +313,7 @@ def test_a_prospect_tells_what_is_there_what_is_gained_and_what_is_read_before()
     index.prefetch([b"x"])
     assert index.prospect([b"a", b"b", b"c", b"new"]) == Prospect(ready=1, gained=2, awaited=3)
     assert index.prospect([b"a"]) == Prospect(ready=1, gained=0, awaited=1)
-    assert index.prospect([b"x", b"a"]) == Prospect(ready=0, gained=2, awaited=1), "somebody else has it read"
+    assert index.prospect([b"x", b"a"]) == Prospect(ready=0, gained=2, awaited=1), "another prefetch is reading it"
     index.prefetch([b"b", b"c"])
     assert index.prospect([b"a", b"new"]) == Prospect(ready=1, gained=0, awaited=3)
 
