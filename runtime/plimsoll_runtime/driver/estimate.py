@@ -1,5 +1,6 @@
 """Estimates the memory that a model needs from the headers of its files: weights, workspace, CUDA graphs and KV
-cache."""
+cache.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +191,8 @@ def _asked(config: EngineConfig) -> int | None:
 
 def _workspace(config: EngineConfig, model: Model, longest: int) -> int:
     """Return the bytes of the largest step and of CUDA graphs. Raises UsageError for options that no grant can
-    satisfy."""
+    satisfy.
+    """
     step = largest_step(config, model.outline.facts, longest)
     if not model.fused:
         return by_outline(model.outline, model.dtype, step) + graph_bytes(config, model.outline, model.device)

@@ -69,7 +69,8 @@ class FetchLimit(Protocol):
 
 class HubFetch:
     """One fetch. It is called in a thread, and can be cancelled from any thread. With a `room` it waits for a free
-    place."""
+    place.
+    """
 
     def __init__(self, room: FetchLimit | None = None) -> None:
         self._room = room
@@ -93,7 +94,8 @@ class HubFetch:
 
     def call_off(self) -> None:
         """Cancel the fetch within `END_SECONDS`. Complete files are kept for the next fetch. May be called at any
-        time."""
+        time.
+        """
         with self._lock:
             self._called_off.set()
             if self._process is None:

@@ -73,7 +73,8 @@ class HeldRequests:
 
     def take_ready(self) -> tuple[list[AddRequest], list[RequestOutput]]:
         """Remove and return the requests whose compiling has ended: those that can run, and an error output for each
-        other."""
+        other.
+        """
         ready: list[AddRequest] = []
         failed: list[RequestOutput] = []
         for request, compiled in [held for held in self._held.values() if held[1].done()]:
@@ -214,7 +215,8 @@ class EngineCore:
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Set the vocabulary that constraints are compiled for. Call it once, before the first request with a
-        constraint."""
+        constraint.
+        """
         if self._held is not None:
             self._held.use(vocabulary)
 
@@ -296,7 +298,8 @@ class EngineCore:
 
     def _undo(self) -> list[RequestOutput]:
         """Take back all steps in progress, after the oldest one found too little memory; return outputs of requests
-        that end."""
+        that end.
+        """
         steps = list(self._under_way)
         self._under_way.clear()
         for _ in steps[1:]:

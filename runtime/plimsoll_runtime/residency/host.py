@@ -86,7 +86,8 @@ class Host:
 
     def spec_of(self, name: ModelName) -> ModelSpec | None:
         """Return the spec of a model that requests can use, else None. It is the same object until another is
-        placed."""
+        placed.
+        """
         model = self._state.models.get(name)
         return None if model is None or model.leaving else model.newest_spec
 
@@ -133,7 +134,8 @@ class Host:
 
     def remove(self, name: ModelName, operation: str) -> OperationStatus:
         """Drain, unload and remove a model. Its waiting requests are refused. Raises NotPlaced, UsageError,
-        OperationConflict."""
+        OperationConflict.
+        """
         return self._running.remove(name, operation)
 
     def wake(self, name: ModelName, operation: str) -> OperationStatus:

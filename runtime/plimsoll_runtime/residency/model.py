@@ -136,7 +136,8 @@ class Model:
 
     def view(self, grant: Grant | None, now: float, *, elastic: bool = True) -> ModelView:
         """Return the model's part of a plan's input. It must have been found. `elastic`: whether its KV cache can
-        resize."""
+        resize.
+        """
         assert self.found is not None
         waiting = len(self.waiters)
         stats = None if self.resident is None else self.resident.engine.stats

@@ -101,7 +101,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The complete report. `sequence` grows with each change of a state, an error or a decision, but not of other
-    numbers."""
+    numbers.
+    """
 
     instance: str
     sequence: int

@@ -1,5 +1,6 @@
 """The shared state of a host's parts: models, ledgers, clock, tasks, the loss of the device, and the `Replanner`
-protocol."""
+protocol.
+"""
 
 from __future__ import annotations
 

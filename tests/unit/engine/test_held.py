@@ -107,5 +107,5 @@ def test_the_vocabulary_goes_to_the_compiler(core: EngineCore, compiler: SlowCom
 def test_an_engine_without_a_compiler_refuses() -> None:
     core, _ = make_core()
     core.use(Vocabulary(b"", b"", [], [1]))
-    with pytest.raises(UsageError, match="compiles no constraints"):
+    with pytest.raises(UsageError, match="no grammar compiler"):
         core.add(constrained("r"))

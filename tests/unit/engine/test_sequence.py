@@ -20,7 +20,8 @@ from plimsoll_runtime.engine.sequence import QueueEntry
 )
 def test_end_reason(tokens: list[int], reason: str | None) -> None:
     """The prompt has two tokens. Token 9 ends the sequence from the second output on; the third output always ends
-    it."""
+    it.
+    """
     sequence = sequence_of(SamplingParams(), QueueEntry(0), tokens[:2], max_len=5, stop_ids={9}, min_len=4)
     for token in tokens[2:]:
         sequence.append(token)

@@ -212,7 +212,8 @@ class Engine(RuleBasedStateMachine):
 
     def _prompt(self, shape: Shape) -> list[int]:
         """Return a prompt: a piece of the shared tokens or of an earlier conversation, often whole blocks, and a
-        tail."""
+        tail.
+        """
         base = self.conversations[shape.follows % len(self.conversations)]
         piece = base[: shape.length]
         if shape.whole_blocks and len(piece) > self.limits.block_size:

@@ -72,7 +72,8 @@ GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graph
 
 class Probe(Protocol):
     """Observes an engine that is built for profiling. Each method gets a part and returns the part to use: the same
-    one, or a wrapper."""
+    one, or a wrapper.
+    """
 
     timeline: Timeline
 

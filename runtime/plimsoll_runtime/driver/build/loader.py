@@ -1,5 +1,6 @@
 """The first stage of building an engine: load its model and decoder from files (and fill an empty image), or wake it
-from a filled image."""
+from a filled image.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ class Model:
     @property
     def beside_image(self) -> int:
         """Bytes of weights that an engine keeps in addition to its image: torch's packed ones on a CPU, a copy on a
-        GPU."""
+        GPU.
+        """
         as_they_lie = self.fused or (self.device.type == "cpu" and not self.outline.repacks)
         return 0 if as_they_lie else self.outline.weight_bytes(self.dtype)
 
@@ -132,7 +133,8 @@ def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dt
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Return the model that files describe. Raises ModelError if it cannot be served, UsageError for unusable
-    options."""
+    options.
+    """
     settled = check_model(config, files, _with_task(config, files))
     files, told, outline = settled.files, settled.config, settled.outline
     ours = _our_kernels_serve(config, outline, device)

@@ -76,7 +76,8 @@ def slot_states(config: EngineConfig, model: Model) -> SlotStates:
 
 def token_sampler(config: EngineConfig, model: Model, grammars: Grammars) -> Sampler:
     """Return the sampler. If steps overlap, no tokens are forced: a step is planned before the previous one's are
-    known."""
+    known.
+    """
     most_forced = 0 if overlaps(config, model.device.type) else MOST_FORCED
     vocab_size = model.outline.facts.vocab_size
     return Sampler(vocab_size, tuple(model.eos_token_ids), ConstrainedRows(vocab_size, grammars, most_forced))
@@ -107,7 +108,8 @@ def step_graphs(
     config: EngineConfig, budget: Budget, parts: StepParts, state: DeviceState, capture: Capture
 ) -> GraphsOf:
     """Return the function that makes the step graphs of a backend: of whole decodes if it supports capture, and
-    piecewise ones if no layer has recurrent states."""
+    piecewise ones if no layer has recurrent states.
+    """
     decoder, cache, states = parts.decoder, parts.cache, parts.states
 
     def graphs_of(backend: AttentionBackend) -> StepGraphs:

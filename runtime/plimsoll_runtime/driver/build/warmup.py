@@ -52,7 +52,8 @@ def warm_up(
 
 def _compile_kernels(config: EngineConfig, budget: Budget, assembled: Assembled) -> None:
     """Compile the kernels of serving, if Plimsoll's kernels compute attention. Other backends compile nothing for a
-    batch, and Transformers code with its own caches does not use them."""
+    batch, and Transformers code with its own caches does not use them.
+    """
     if isinstance(assembled.forward_pass.backend, GraphBackend) and not isinstance(assembled.states, OwnCaches):
         longest = min(budget.kv.max_model_len, assembled.cache.num_blocks * budget.kv.block_size)
         compile_kernels(assembled.forward_pass, assembled.cache, longest, config.max_sequences, config.max_batch_tokens)

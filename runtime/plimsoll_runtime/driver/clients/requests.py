@@ -1,5 +1,6 @@
 """Requests and outputs of a client: `PromptSender` sends a prompt shared by several requests once, and a `Mailbox`
-holds outputs until they are read."""
+holds outputs until they are read.
+"""
 
 from __future__ import annotations
 

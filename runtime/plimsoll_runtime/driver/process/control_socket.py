@@ -1,5 +1,6 @@
 """The socket that is an engine process's standard input: it carries orders and descriptors to the process and replies
-back, and the process ends when its parent closes it."""
+back, and the process ends when its parent closes it.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ class ParentEnd:
 
     async def reply(self) -> Reply:
         """Return the next reply, for one caller at a time. Raises OSError, also if the socket is closed during the
-        wait."""
+        wait.
+        """
         self.socket.setblocking(False)
         self._waiting = True
         try:

@@ -40,7 +40,8 @@ def main() -> int:
 
 def _fork_until_closed(lifeline: ChildEnd) -> int | None:
     """Fork when ordered to. Return the descriptor of standard input in a forked process; None when the parent
-    closes."""
+    closes.
+    """
     while (taken := lifeline.take()) is not None:
         _, (end,) = taken
         try:

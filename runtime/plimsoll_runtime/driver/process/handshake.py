@@ -1,5 +1,6 @@
 """Messages on the control socket before an engine serves: orders, replies, the memory that a model needs and its
-grant."""
+grant.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The heartbeat of an engine process: a page of shared memory with the time of the next beat, and the watch that
-detects a hang."""
+detects a hang.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _DUE, _TAKEN = range(2)
 
 class Beat(NamedTuple):
     """`due_ns`: time by which the engine will write again (0: it waits for commands). `taken`: commands taken so
-    far."""
+    far.
+    """
 
     due_ns: int
     taken: int

@@ -77,7 +77,8 @@ class BlockPool:
 
     def left(self, block: int) -> int:
         """Return the `step` in which the block's last reference was released. Later steps used it only if it is held
-        again."""
+        again.
+        """
         return self._left[block]
 
     def take(self) -> int:

@@ -190,7 +190,8 @@ class KvCacheManager:
 
     def growth(self, sequence: SequenceState) -> int:
         """Return the blocks in each group to keep free for a running sequence: a spare, and one if the next step takes
-        it."""
+        it.
+        """
         return 1 + (sequence.computed >= sequence.kv.allocated)
 
     def given_up(self, sequence: SequenceState) -> int:
@@ -214,7 +215,8 @@ class KvCacheManager:
 
     def disown(self, sequence: SequenceState) -> None:
         """Remove the blocks that a broken sequence computed from the prefix cache, so that no other sequence reads
-        them."""
+        them.
+        """
         for table in sequence.kv.tables:
             for block in table.blocks:
                 self.pool.forget(block)
@@ -231,7 +233,8 @@ class KvCacheManager:
 
     def not_computed(self, plan: StepPlan, sequences: Sequence[SequenceState]) -> None:
         """Remove everything that a failed step of these sequences was to compute or save from the prefix cache and
-        tiers."""
+        tiers.
+        """
         size = self.block_size
         for entry, sequence in zip(plan.sequences, sequences, strict=True):
             end = (entry.start + len(entry.token_ids)) // size

@@ -118,7 +118,8 @@ class PrefixCache:
 
     def seen(self, sequence: SequenceState, found: int) -> int:
         """Return how many of a sequence's blocks group 0 has, at least `found`: the part shared with an earlier
-        sequence."""
+        sequence.
+        """
         last = self._last(sequence)
         while last > found and self._pool.find(self.name(sequence, 0, last - 1)) is None:
             last -= 1
@@ -183,7 +184,8 @@ class PrefixCache:
 
     def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
         """Yield the names of a single group's reusable blocks from number `first` on, a partly usable last one
-        included."""
+        included.
+        """
         return (self.name(sequence, 0, index) for index in range(first, self._last(sequence)))
 
     def next_blocks(self, sequence: SequenceState) -> list[int] | None:

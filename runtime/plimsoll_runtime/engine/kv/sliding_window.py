@@ -17,7 +17,8 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 class Windows:
     """`groups`: the numbers of cache groups that release blocks. `reserved`: blocks reserved for all sequences
-    together."""
+    together.
+    """
 
     def __init__(self, rules: Sequence[Rule], block_size: int, pool: BlockPool) -> None:
         self.groups = [group for group, rule in enumerate(rules) if not isinstance(rule, Full)]

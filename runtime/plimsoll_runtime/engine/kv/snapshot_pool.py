@@ -60,7 +60,8 @@ class SnapshotRows:
 
     def keep(self, slot: int, name: bytes, tokens: int) -> bool:
         """Save a slot's states at the end of the step, to be found by name. Return whether they are saved, by this call
-        or earlier."""
+        or earlier.
+        """
         row = self.pool.find(name)
         if row is not None:
             self.pool.touch(row)

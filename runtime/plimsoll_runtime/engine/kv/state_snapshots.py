@@ -53,7 +53,8 @@ class SnapshotSchedule:
 
     def begin(self, sequence: SequenceState) -> None:
         """Register an admitted sequence in its slot: resume from its snapshot, if any, and choose the cuts of its
-        prompt."""
+        prompt.
+        """
         start, size = sequence.computed, self._block_size
         if start:
             self.rows.resume(sequence.slot, self._name(sequence, start))
@@ -97,7 +98,8 @@ class SnapshotSchedule:
 
     def awaited(self, sequence: SequenceState, found: int) -> bool:
         """Whether this step saves a snapshot worth waiting for: it saves the sequence more tokens than the `found`
-        ones."""
+        ones.
+        """
         least, most = found + self._worth, sequence.reusable_tokens
         return any(
             least <= tokens <= most and self._name(sequence, tokens) == name for name, tokens in self.rows.fresh.items()

@@ -1,5 +1,6 @@
 """Messages between a server and its engine process (msgpack by msgspec, over ZeroMQ), batched by step, and packed
-prompt log probabilities."""
+prompt log probabilities.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class Prompt(Sequence[int]):
 
     def names(self, root: bytes, block_size: int) -> list[bytes]:
         """Return the shared list of its blocks' names after a tenant's root. Callers that compute further names append
-        them."""
+        them.
+        """
         return self._names.setdefault((root, block_size), [])
 
     def __len__(self) -> int:

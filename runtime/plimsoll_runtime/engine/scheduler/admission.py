@@ -60,7 +60,8 @@ class Prefetches:
 
     def places(self, free: int) -> int:
         """Return how many sequences of the queue are near its front, if `free` could start; those out of the queue
-        count."""
+        count.
+        """
         return max(0, free + self.ahead - len(self._aside))
 
     def full(self, free: int) -> bool:
@@ -163,7 +164,8 @@ class Admission:
 
     def begin_step(self) -> None:
         """Requeue ended prefetches, refresh order keys, and preempt for the first waiting sequence if the policy does
-        so."""
+        so.
+        """
         for sequence in self.prefetches.take_ended():
             self.waiting.push(sequence)
         if not self.waiting:

@@ -145,7 +145,8 @@ class Scheduler:
 
     def expire(self) -> list[RequestOutput]:
         """End the requests whose deadline has passed before their first token, and return the messages to their
-        clients."""
+        clients.
+        """
         if not self._deadlines:
             return []
         missed = self._deadlines.pop_missed(self._clock())
@@ -314,7 +315,8 @@ class Scheduler:
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
         """End a sequence with an error, and return its message. Its KV may be broken too, so it is removed from the
-        cache."""
+        cache.
+        """
         self._kv.disown(sequence)
         self._finish(sequence)
         self._counters.broken_off += 1

@@ -13,7 +13,8 @@ SLACK = 64
 
 class DeadlineQueue:
     """A heap by due time. Entries of requests that have a token or have ended are stale: they are skipped when they
-    reach the top, and all are dropped when the heap has doubled."""
+    reach the top, and all are dropped when the heap has doubled.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, SequenceState]] = []

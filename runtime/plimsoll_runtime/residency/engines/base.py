@@ -18,7 +18,8 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 class Engine(Protocol):
     """The engine process of a resident model. When it dies, every generator raises EngineDeadError and `wait_dead`
-    returns."""
+    returns.
+    """
 
     @property
     def info(self) -> EngineInfo:
@@ -88,7 +89,8 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class Found:
     """A model whose files are available, with its sizes by their headers. `files` has the tokenizer and chat
-    template."""
+    template.
+    """
 
     sizes: Sizes
     files: ModelFiles

@@ -65,7 +65,8 @@ def judge(left: int, capacity: int, line: int, stalls: Stalls | None) -> Pressur
 
 def _own_cgroup(root: Path, own: Path) -> Path:
     """Return the process's cgroup (version 2). In a container its path is often the host's, which does not exist
-    inside."""
+    inside.
+    """
     path = next((path for controllers, path in memberships(own) if controllers == ""), "")
     return root / path.lstrip("/")
 

@@ -1,5 +1,6 @@
 """Engines as processes: one for each awake model, images in memfds, a standby process, a fork server, and processes
-that fetch."""
+that fetch.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +224,8 @@ class Processes:
 
     def _own(self) -> int:
         """Return the memory of this process, the standby process, the fork server and the fetches, including what they
-        will take soon."""
+        will take soon.
+        """
         standing = self._server_bytes + self._engine_bytes
         return footprint(os.getpid()).anonymous + standing + self._fetches.anonymous
 

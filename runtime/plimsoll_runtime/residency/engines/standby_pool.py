@@ -44,7 +44,8 @@ class StandbyPool:
 
     async def pids(self) -> tuple[int, int]:
         """Return the process ids of the fork server and the standby process, once it is ready. Raises
-        EngineDeadError."""
+        EngineDeadError.
+        """
         return await self._until_one_lives(self._pids)
 
     async def footprints(self) -> tuple[int, int]:

@@ -43,7 +43,8 @@ class Operation:
 
 class Operations:
     """The latest operations by id. If there are more than `kept`, the oldest ended ones are forgotten; others never
-    are."""
+    are.
+    """
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -54,7 +55,8 @@ class Operations:
 
     def find(self, text: str, content: str) -> Operation | None:
         """Return the operation of this id, if known. Raises OperationConflict for other content, UsageError for a bad
-        id."""
+        id.
+        """
         if not 0 < len(text) <= LONGEST_ID:
             raise UsageError(f"operation must be an id of 1 to {LONGEST_ID} characters")
         known = self._known.get(text)

@@ -48,7 +48,8 @@ class SleepDriver:
 
     def drain(self, model: Model, why: str, *, yielding: bool = False, told: bool = False) -> None:
         """Hold new requests, and end the engine when those in flight have ended. `told`: the decision is in the journal
-        already."""
+        already.
+        """
         assert model.resident is not None
         state = self._state
         lived = state.now - model.since

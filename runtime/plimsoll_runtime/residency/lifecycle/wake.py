@@ -1,5 +1,6 @@
 """From InHost or OnDisk to Resident: waits for granted memory and starts an engine. Also counts requests on awake
-models."""
+models.
+"""
 
 from __future__ import annotations
 

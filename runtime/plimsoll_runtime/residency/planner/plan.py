@@ -68,7 +68,8 @@ def plan(view: HostView, settings: Settings) -> Plan:
 
 def _guard(wanted: ModelView, room: EvictionSet) -> bool:
     """Return whether victims may be evicted right away: none has a higher priority, and those of the same priority are
-    together worth no more than `wanted`."""
+    together worth no more than `wanted`.
+    """
     if any(victim.priority > wanted.priority for victim in room.victims):
         return False
     return sum(victim.worth for victim in room.victims if victim.priority == wanted.priority) <= wanted.worth

@@ -239,7 +239,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"max_tokens": 10**30}, "max_tokens", "less than or equal"),
     ({"max_tokens": True}, "max_tokens", "valid integer"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "differs from 'max_completion_tokens'"),
-    ({"min_tokens": 9, "max_tokens": 5}, "min_tokens", "more than max_tokens"),
+    ({"min_tokens": 9, "max_tokens": 5}, "min_tokens", "exceeds max_tokens"),
     ({"seed": 2**64}, "seed", "less than"),
     ({"stop": [1]}, "stop", "a string or a list of strings"),
     ({"stop": ""}, "stop", "none of them empty"),

@@ -107,7 +107,8 @@ def test_stages_by_device(
     pooling: bool, device: str, seconds: float, probed: bool, ours: bool, expected: Stages
 ) -> None:
     """A probe looks into each op, which a graph hides. The hidden states of a Mamba in Transformers code are float32,
-    whatever the model's dtype."""
+    whatever the model's dtype.
+    """
     facts: Any = SimpleNamespace(pooling=object() if pooling else None)
     head: Any = None
     outline: Any = Program(facts, (), head) if ours else SimpleNamespace(facts=facts)

@@ -126,7 +126,8 @@ def test_what_it_takes_is_measured_with_the_threads_that_it_will_have(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The speed of attention backends depends on the threads, so a choice for another number would not help the
-    engine."""
+    engine.
+    """
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
     monkeypatch.setattr(selection, "CPU_SECONDS", 60.0)

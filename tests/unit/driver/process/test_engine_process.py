@@ -39,4 +39,4 @@ def test_it_is_not_started_by_hand() -> None:
     command = [sys.executable, "-m", "plimsoll_runtime.driver.process.engine_process"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert "not by hand" in done.stderr
+    assert "do not start an engine process by hand" in done.stderr

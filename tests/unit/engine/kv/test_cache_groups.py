@@ -188,5 +188,5 @@ def test_a_broken_sequence_leaves_nothing_that_can_be_found() -> None:
 def test_the_longest_sequence_has_to_fit(groups: tuple[Rule, ...], holds: int) -> None:
     assert Limits(100, 4, min(holds, 500), 16, 4, groups=groups).max_len == min(holds, 500)
     if holds < 500:
-        with pytest.raises(UsageError, match=f"may have 500 tokens, but the KV cache holds only {holds}"):
+        with pytest.raises(UsageError, match=f"the maximum length is 500 tokens, but the KV cache holds only {holds}"):
             Limits(100, 4, 500, 16, 4, groups=groups)

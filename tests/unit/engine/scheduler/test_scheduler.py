@@ -163,7 +163,8 @@ def test_slots_are_taken_from_the_smallest() -> None:
 
 def test_requests_that_arrive_together_compute_a_common_prefix_once() -> None:
     """64 requests with 96 common tokens and 4 of their own run in one step, with less than a tenth of the separate
-    work."""
+    work.
+    """
     core, runner = make_core(num_blocks=1000, max_batch_tokens=1000, max_sequences=64)
     common = [i % 40 for i in range(96)]
     for i in range(64):

@@ -24,7 +24,8 @@ Doom = Callable[[int], list[StandbyProcess]]
 @pytest.fixture
 def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
     """Return a function that dooms the next `number` forked processes, half of them after they report to be ready. Its
-    list has all forked processes."""
+    list has all forked processes.
+    """
     fork = ForkServer.fork
 
     def begin(number: int) -> list[StandbyProcess]:
@@ -151,7 +152,7 @@ async def test_one_that_never_answers_is_ended_and_holds_nobody_up(
         with pytest.raises(EngineDeadError, match=r"headers of .*/none did not answer for 0\.01 s and was killed"):
             await spare.needs(EngineConfig(model=str(tmp_path / "none")), None)
     await gone(standby)
-    assert await pid(spare) != standby, "another one stands by"
+    assert await pid(spare) != standby, "another process replaces it"
 
 
 async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up(
@@ -174,7 +175,7 @@ async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up
             await spare.footprints()
     [standby] = made
     await gone(standby.pid)
-    assert await pid(spare) != standby.pid, "another one stands by"
+    assert await pid(spare) != standby.pid, "another process replaces it"
 
 
 async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(

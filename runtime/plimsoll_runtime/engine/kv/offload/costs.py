@@ -63,7 +63,8 @@ class Costs:
 
     def learn_computed(self, tokens: int, ns: int) -> None:
         """Record that a prefill step computed `tokens` in `ns` nanoseconds. Averages are kept by step size, in powers
-        of two."""
+        of two.
+        """
         self._computing.setdefault(tokens.bit_length(), _Average()).learn(tokens, ns)
 
     def choose(self, prospect: Prospect, block_size: int, *, again: bool = False) -> int:

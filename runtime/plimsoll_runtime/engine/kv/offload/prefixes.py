@@ -16,7 +16,8 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 class _Outlook(NamedTuple):
     """What reading could do for a sequence beyond the pool's prefix hit; `wanted`: blocks to hold in host memory for
-    it."""
+    it.
+    """
 
     names: Iterable[bytes]
     prospect: Prospect

@@ -1,5 +1,6 @@
 """The tiers with a disk that is slow, fails, returns wrong data and breaks: a found block always has its own
-contents."""
+contents.
+"""
 
 from __future__ import annotations
 
@@ -319,7 +320,7 @@ def test_a_prospect_tells_what_is_there_what_is_gained_and_what_is_read_before()
 
 
 def test_a_tier_without_a_place_is_refused() -> None:
-    with pytest.raises(ValueError, match="need a disk"):
+    with pytest.raises(ValueError, match="needs a disk"):
         TierIndex(1, keeps=False)
     with pytest.raises(ValueError, match="pass both or neither"):
         TierIndex(1, 0, disk_of_names(), keeps=True)
