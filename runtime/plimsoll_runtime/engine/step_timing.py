@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from array import array
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 CAPACITY = 4096
@@ -55,29 +55,23 @@ class Timeline:
     Components that can be timed hold a `Timeline` or None.
     """
 
-    __slots__ = (
-        *("_capacity", "_clock", "_ends", "_mark", "_phases", "_starts"),
-        *("_step", "_steps", "_taken", "_totals", "_written"),
-    )
-
     def __init__(self, capacity: int = CAPACITY, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         if capacity < 1:
             raise ValueError(f"the capacity of a timeline must be at least 1, not {capacity}")
-        self._capacity = capacity
         self._clock = clock
-        self._phases = array("b", bytes(capacity))
-        self._steps, self._starts, self._ends = (array("q", bytes(8 * capacity)) for _ in range(3))
+        self._spans = deque[tuple[int, StepPhase, int, int]](maxlen=capacity)
         self.clear()
 
     @property
     def dropped(self) -> int:
         """Number of spans that were overwritten before `take` returned them."""
-        return max(0, self._written - self._taken - self._capacity)
+        return self._untaken - min(self._untaken, len(self._spans))
 
     def clear(self) -> None:
         """Remove all spans; the next step is number 1."""
         self._totals = [0] * len(StepPhase)
-        self._step = self._written = self._taken = 0
+        self._step = self._untaken = 0
+        self._spans.clear()
         self._mark = self._clock()
 
     def begin(self) -> None:
@@ -88,14 +82,10 @@ class Timeline:
     def lap(self, phase: StepPhase) -> None:
         """End the phase that began at the last mark."""
         now = self._clock()
-        index = self._written % self._capacity
-        self._phases[index] = phase
-        self._steps[index] = self._step
-        self._starts[index] = self._mark
-        self._ends[index] = now
+        self._spans.append((self._step, phase, self._mark, now))
         self._totals[phase] += now - self._mark
         self._mark = now
-        self._written += 1
+        self._untaken += 1
 
     def totals(self) -> tuple[float, ...]:
         """Return the seconds of each phase since the start, in the order of StepPhase."""
@@ -103,24 +93,18 @@ class Timeline:
 
     def take(self) -> list[PhaseSpan]:
         """Return the spans that were not taken before, oldest first."""
-        first = max(self._taken, self._written - self._capacity)
-        self._taken = self._written
-        return [self._span(number % self._capacity) for number in range(first, self._written)]
+        taken, self._untaken = max(0, len(self._spans) - self._untaken), 0
+        return [PhaseSpan(*span) for span in islice(self._spans, taken, None)]
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the recorded spans are inconsistent."""
-        assert 0 <= self._taken <= self._written, "more was taken than was written"
-        first = max(0, self._written - self._capacity)
-        spans = [self._span(number % self._capacity) for number in range(first, self._written)]
+        spans = [PhaseSpan(*span) for span in self._spans]
         for span in spans:
             assert span.start_ns <= span.end_ns, "a span ends before it begins"
         for before, after in pairwise(spans):
             assert before.step <= after.step, "steps are out of order"
             assert before.end_ns <= after.start_ns, "spans overlap"
             assert before.step < after.step or before.end_ns == after.start_ns, "a step has a gap"
-
-    def _span(self, index: int) -> PhaseSpan:
-        return PhaseSpan(self._steps[index], StepPhase(self._phases[index]), self._starts[index], self._ends[index])
 
 
 MEMORY = 32
