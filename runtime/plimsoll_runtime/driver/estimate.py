@@ -51,12 +51,20 @@ def graph_bytes(config: EngineConfig, outline: Outline, device: torch.device, fr
     """
     if not has_graphs(config, outline, device):
         return 0
-    if free is None and is_share(config.graph_memory):
-        raise UsageError(
-            f"--graph-memory {config.graph_memory} is a share of free memory, but this engine gets granted memory; "
-            "give bytes"
-        )
-    return parse_size(config.graph_memory, free or 0)
+    if free is None:
+        return _granted_bytes("--graph-memory", config.graph_memory)
+    return parse_size(config.graph_memory, free)
+
+
+def granted_kv_memory(config: EngineConfig) -> int | None:
+    """Return the bytes of `--kv-memory`; None if it is not set. Raises UsageError for a share."""
+    return None if config.kv_memory is None else _granted_bytes("--kv-memory", config.kv_memory)
+
+
+def _granted_bytes(flag: str, size: str) -> int:
+    if is_share(size):
+        raise UsageError(f"{flag} {size} is a share of free memory, but this engine gets granted memory; give bytes")
+    return parse_size(size, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,55 +146,34 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     model = from_files(config, files, device)
     facts = model.outline.facts
     limit = facts.max_positions
-    if not facts.token_bytes(model.dtype.itemsize):
-        return _without_cache(config, model, overhead)
-    layout = model.kv_layout(config)
-    least = kv or _asked(config) or least_kv_bytes(config.max_model_len, limit, layout)
-    budget = granted_kv_cache(
-        kv=least,
-        least=least,
-        most=least,
-        layout=layout,
-        max_model_len=config.max_model_len,
-        model_limit=limit,
-    )
-    longest = budget.max_model_len
-    return Needs(
-        image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
-        private=model.beside_image,
-        workspace=_workspace(config, model, longest),
-        block_bytes=layout.block_bytes,
-        kv_least=max(least, budget.kv_bytes),
-        kv_most=max(least, most_kv_bytes(config.max_sequences, longest, layout)),
-        max_model_len=longest,
-        overhead=overhead,
-    )
-
-
-def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
-    """Return the needs of a model without attention. Recurrent states are in the workspace, and any length fits."""
-    longest = no_kv_cache(config, model.outline.facts).max_model_len
-    return Needs(
-        image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
-        private=model.beside_image,
-        workspace=_workspace(config, model, longest),
-        block_bytes=0,
-        kv_least=0,
-        kv_most=0,
-        max_model_len=longest,
-        overhead=overhead,
-    )
-
-
-def _asked(config: EngineConfig) -> int | None:
-    """Return the bytes of `--kv-memory`; None if it is not set. Raises UsageError for a share."""
-    if config.kv_memory is None:
-        return None
-    if is_share(config.kv_memory):
-        raise UsageError(
-            f"--kv-memory {config.kv_memory} is a share of free memory, but this engine gets granted memory; give bytes"
+    if facts.token_bytes(model.dtype.itemsize):
+        layout = model.kv_layout(config)
+        least = kv or granted_kv_memory(config) or least_kv_bytes(config.max_model_len, limit, layout)
+        budget = granted_kv_cache(
+            kv=least,
+            least=least,
+            most=least,
+            layout=layout,
+            max_model_len=config.max_model_len,
+            model_limit=limit,
         )
-    return parse_size(config.kv_memory, 0)
+        longest, block_bytes = budget.max_model_len, layout.block_bytes
+        most = max(least, most_kv_bytes(config.max_sequences, longest, layout))
+        least = max(least, budget.kv_bytes)
+    else:
+        # Recurrent states are in the workspace, and any length fits.
+        longest = no_kv_cache(config, facts).max_model_len
+        block_bytes = least = most = 0
+    return Needs(
+        image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
+        private=model.beside_image,
+        workspace=_workspace(config, model, longest),
+        block_bytes=block_bytes,
+        kv_least=least,
+        kv_most=most,
+        max_model_len=longest,
+        overhead=overhead,
+    )
 
 
 def _workspace(config: EngineConfig, model: Model, longest: int) -> int:

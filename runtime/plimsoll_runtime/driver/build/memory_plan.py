@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.model_facts import Backends, Model
-from plimsoll_runtime.driver.estimate import graph_bytes
+from plimsoll_runtime.driver.estimate import granted_kv_memory, graph_bytes
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
@@ -27,7 +27,6 @@ from plimsoll_runtime.execution.memory.kv_budget import (
 )
 from plimsoll_runtime.execution.memory.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,8 @@ def check_grant(config: EngineConfig, grant: Grant | None) -> None:
         return
     if config.kv_disk is not None or config.kv_host_memory is not None:
         raise UsageError("--kv-disk and --kv-host-memory take memory outside of the grant; omit them")
-    if config.kv_memory is None:
-        return
-    if is_share(config.kv_memory):
-        raise UsageError(
-            f"--kv-memory {config.kv_memory} is a share of free memory, but this engine gets granted memory; give bytes"
-        )
-    wanted = parse_size(config.kv_memory, grant.least)
-    if wanted > grant.least:
+    wanted = granted_kv_memory(config)
+    if wanted is not None and wanted > grant.least:
         raise MemoryLimitError(
             f"--kv-memory {config.kv_memory} is {wanted} bytes, but the grant guarantees only {grant.least}; lower it"
         )
