@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Full, Rule, first_block, peak_blocks
@@ -26,22 +27,16 @@ PROBE_LOOKUPS = 64
 """Most blocks that one probe of a waiting sequence looks up."""
 
 
+@dataclass(slots=True)
 class BlockChanges:
     """The blocks that the step being planned copies before it computes, in this order.
 
     Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target).
     """
 
-    __slots__ = ("copies", "restores", "spills")
-
-    def __init__(self) -> None:
-        self.begin_step()
-
-    def begin_step(self) -> None:
-        """Start the lists of a new step. The lists of the previous step belong to its plan."""
-        self.spills: list[tuple[int, int]] = []
-        self.restores: list[tuple[int, int]] = []
-        self.copies: list[tuple[int, int]] = []
+    spills: list[tuple[int, int]] = field(default_factory=list)
+    restores: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
 
 
 class KvCacheManager:
@@ -82,7 +77,7 @@ class KvCacheManager:
 
     def begin_step(self) -> None:
         """Start a new step: admissions and writes from here on belong to it."""
-        self.changes.begin_step()
+        self.changes = BlockChanges()
         if self.tiers is not None:
             self.tiers.index.poll()
         if self._cache is not None:
