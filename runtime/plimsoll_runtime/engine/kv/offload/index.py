@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from plimsoll_runtime.engine.kv.block_pool import BlockPool
 from plimsoll_runtime.engine.kv.offload.base import Done, FrameCopies, TierStore
 from plimsoll_runtime.engine.kv.offload.costs import Costs, Prospect
@@ -40,8 +42,7 @@ class Prefetch:
     loading: int = 0
 
 
-@dataclass(slots=True)
-class TierCounts:
+class TierCounts(msgspec.Struct):
     """Counters, in blocks."""
 
     spilled: int = 0
