@@ -20,7 +20,7 @@ from hashlib import blake2b
 from simulated_copies import SimulatedCopies
 
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Full, Rule
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, LogprobEntry
 from plimsoll_runtime.engine.protocol.plan import (
     LAST_CHOSEN,
     ScheduledSequence,
@@ -28,7 +28,6 @@ from plimsoll_runtime.engine.protocol.plan import (
     SlotInit,
     StepPlan,
     StepResult,
-    TokenLogprob,
 )
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
@@ -73,10 +72,10 @@ def remembered(tokens: Sequence[int], tenant: str, state: bytes = b"") -> list[b
     return states
 
 
-def report(context: Sequence[bytes], target: int) -> TokenLogprob:
+def report(context: Sequence[bytes], target: int) -> LogprobEntry:
     """Return the log probability of the token after a context."""
     number = int.from_bytes(_digest(*context), "little")
-    return TokenLogprob(target, -float(number % 1000) / 100, 1 + number % VOCAB)
+    return LogprobEntry(target, -float(number % 1000) / 100, 1 + number % VOCAB)
 
 
 def follower(token: int | None) -> int | None:

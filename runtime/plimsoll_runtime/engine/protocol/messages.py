@@ -110,7 +110,7 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
     token_id: int
     logprob: float
     rank: int
-    top: list[tuple[int, float]]
+    top: list[tuple[int, float]] = []
 
 
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.engine.protocol.messages import RequestContext
+from plimsoll_runtime.engine.protocol.messages import LogprobEntry, RequestContext
 
 LAST_CHOSEN = -1
 """Placeholder for the token that the previous step samples for the slot and that the scheduler does not know yet."""
@@ -102,16 +102,6 @@ class StepPlan:
         return sum(len(s.token_ids) for s in self.sequences)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log probability (natural) of a token, its rank (1 is the most likely), and the most likely alternatives."""
-
-    token_id: int
-    logprob: float
-    rank: int
-    top: Sequence[tuple[int, float]] = ()
-
-
 MOST_FORCED = 32
 """Most forced tokens of a sequence in a step, after the sampled one."""
 
@@ -124,8 +114,8 @@ class SequenceOutput(msgspec.Struct, frozen=True):
     """
 
     token_id: int | None = None
-    logprob: TokenLogprob | None = None
-    prompt_logprobs: Sequence[TokenLogprob] = ()
+    logprob: LogprobEntry | None = None
+    prompt_logprobs: Sequence[LogprobEntry] = ()
     error: str | None = None
     forced: Sequence[int] = ()
     vector: bytes | None = None

@@ -10,7 +10,7 @@ from plimsoll_runtime.engine.kv.offload.costs import Costs
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput, pack
-from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.scheduler.admission import Admission, Arrivals
 from plimsoll_runtime.engine.scheduler.batch_builder import BatchBuilder, Step
 from plimsoll_runtime.engine.scheduler.policies import FirstComeFirstServed, Policy
@@ -22,7 +22,7 @@ from plimsoll_runtime.errors import UsageError
 
 
 def token_message(
-    sequence: SequenceState, tokens: list[int], logprob: TokenLogprob | None, reason: str | None
+    sequence: SequenceState, tokens: list[int], logprob: LogprobEntry | None, reason: str | None
 ) -> RequestOutput | None:
     """Return the message with a sequence's new tokens, and `reason` if the last one ends it.
 
@@ -36,7 +36,7 @@ def token_message(
             return None
         answered, tokens = False, sequence.output_ids
     stop_token_id = tokens[-1] if reason == "stop" else None
-    logprobs = [] if logprob is None else [_entry(logprob)]
+    logprobs = [] if logprob is None else [logprob]
     if answered:
         return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id)
     return RequestOutput(
@@ -63,12 +63,8 @@ def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, ou
     report = sequence.report
     assert report.prompt_logprobs is not None
     new = output.prompt_logprobs[max(0, report.scored - entry.start) :]
-    report.prompt_logprobs.extend(pack([_entry(logprob) for logprob in new]))
+    report.prompt_logprobs.extend(pack(new))
     report.scored += len(new)
-
-
-def _entry(logprob: TokenLogprob) -> LogprobEntry:
-    return LogprobEntry(logprob.token_id, logprob.logprob, logprob.rank, list(logprob.top))
 
 
 NO_MEMORY = "the device has too little free memory to compute this request, even alone in a batch"

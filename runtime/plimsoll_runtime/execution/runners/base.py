@@ -13,6 +13,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.threads import ThreadShare
 from plimsoll_runtime.engine.core import Runner
+from plimsoll_runtime.engine.protocol.messages import LogprobEntry
 from plimsoll_runtime.engine.protocol.plan import (
     Launched,
     ScheduledSequence,
@@ -20,7 +21,6 @@ from plimsoll_runtime.engine.protocol.plan import (
     SlotInit,
     StepPlan,
     StepResult,
-    TokenLogprob,
 )
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepPhase
@@ -153,7 +153,7 @@ _NOTHING = SequenceOutput()
 
 
 def merged_outputs(
-    sequences: Sequence[ScheduledSequence], sampled: dict[int, SequenceOutput], prompts: dict[int, list[TokenLogprob]]
+    sequences: Sequence[ScheduledSequence], sampled: dict[int, SequenceOutput], prompts: dict[int, list[LogprobEntry]]
 ) -> list[SequenceOutput]:
     """The output of each sequence, from those of slots that sampled, and the log probabilities of slots' prompts."""
     outputs = [sampled.get(s.slot, _NOTHING) for s in sequences]

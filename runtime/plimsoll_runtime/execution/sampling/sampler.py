@@ -14,7 +14,8 @@ from torch import Tensor
 from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.op import sample
-from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, SlotInit, TokenLogprob
+from plimsoll_runtime.engine.protocol.messages import LogprobEntry
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, SlotInit
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows, Recorded
 from plimsoll_runtime.execution.sampling.logits_processors import adjust
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN, PlainRows, Rows, SamplingState
@@ -38,14 +39,14 @@ def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
     return log_probabilities(logits, tokens, alternatives, max(wanted, default=0))
 
 
-def token_logprobs(tokens: Sequence[int], found: Reports, top: Sequence[int]) -> list[TokenLogprob]:
+def token_logprobs(tokens: Sequence[int], found: Reports, top: Sequence[int]) -> list[LogprobEntry]:
     """What there is to tell of tokens, of which `top[i]` alternatives are wanted."""
     chosen = zip(tokens, found.chosen.tolist(), found.ranks.tolist(), strict=True)
     if not any(top):
-        return [TokenLogprob(token, logprob, rank) for token, logprob, rank in chosen]
+        return [LogprobEntry(token, logprob, rank) for token, logprob, rank in chosen]
     alternative = zip(found.top_tokens.tolist(), found.top.tolist(), top, strict=True)
     return [
-        TokenLogprob(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
+        LogprobEntry(token, logprob, rank, list(zip(ids[:count], values[:count], strict=True)))
         for (token, logprob, rank), (ids, values, count) in zip(chosen, alternative, strict=True)
     ]
 
@@ -156,7 +157,7 @@ class Sampler:
             self._state.record(rows, tokens)
         if reports is None and not choice.constrained and NO_TOKEN not in tokens:
             return [SequenceOutput(token) for token in tokens]
-        of_rows = dict[int, TokenLogprob]()
+        of_rows = dict[int, LogprobEntry]()
         if reports is not None:
             of_rows = dict(
                 zip(
@@ -223,9 +224,9 @@ class PromptReport(NamedTuple):
     found: Reports
 
 
-def prompt_logprobs_by_slot(reports: Sequence[PromptReport], found: Iterable[Reports]) -> dict[int, list[TokenLogprob]]:
+def prompt_logprobs_by_slot(reports: Sequence[PromptReport], found: Iterable[Reports]) -> dict[int, list[LogprobEntry]]:
     """What there is to tell of each slot; `found` is the same as in the reports, in their order, on the host."""
-    by_slot: dict[int, list[TokenLogprob]] = {}
+    by_slot: dict[int, list[LogprobEntry]] = {}
     for report, there in zip(reports, found, strict=True):
         tokens = token_logprobs(report.tokens, there, [report.alternatives] * len(report.tokens))
         by_slot.setdefault(report.slot, []).extend(tokens)
