@@ -10,24 +10,37 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from plimsoll_runtime.errors import DeviceLostError
+from plimsoll_runtime.errors import DeviceLostError, UsageError
 from plimsoll_runtime.residency.engines.base import Device, Engines, Resident
+from plimsoll_runtime.residency.errors import NotPlaced
 from plimsoll_runtime.residency.ledger import DeviceLedger, Memory, SleeperLedger
-from plimsoll_runtime.residency.lifecycle.commands import Changes
-from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
+from plimsoll_runtime.residency.lifecycle.commands import Goals, Pins
+from plimsoll_runtime.residency.lifecycle.operations import Operation, OperationStatus
 from plimsoll_runtime.residency.lifecycle.supervisor import Supervisor
+from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.model_references import Admission
 from plimsoll_runtime.residency.report import Counters, DeviceReport, Journal, Report, SleepersReport
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelName, ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec, check_priority, check_spec, check_weight
 from plimsoll_runtime.residency.state import HostState
-from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.residency.wake_queue import Bounds
+from plimsoll_runtime.residency.states import ASLEEP, Level, State
+from plimsoll_runtime.residency.wake_queue import Bounds, Waiters
 from plimsoll_runtime.weights.files import ModelFiles
+
+REACHED = {
+    Level.RESIDENT: frozenset({State.RESIDENT}),
+    Level.IN_HOST: frozenset({State.IN_HOST, State.RESIDENT}),
+    Level.ON_DISK: frozenset(State) - {State.ABSENT, State.FETCHING},
+}
+SLEPT = {Level.IN_HOST: ASLEEP, Level.ON_DISK: frozenset({State.ON_DISK})}
+NEVER: frozenset[State] = frozenset()
 
 
 class Host:
-    """The models of one device. Call `start` first. `wall` returns seconds since the epoch."""
+    """The models of one device. Call `start` first. `wall` returns seconds since the epoch.
+
+    Repeating an operation returns the same status and has no second effect.
+    """
 
     def __init__(self, engines: Engines, settings: Settings, *, wall: Callable[[], float] = time.time) -> None:
         self.instance = uuid.uuid4().hex
@@ -48,7 +61,8 @@ class Host:
         journal = Journal(self._wall)
         state = HostState(self._engines, settings, memory, journal, self.counters, elastic=device.elastic)
         self._supervisor = Supervisor(state)
-        self._changes = Changes(state, self._bounds, self._supervisor)
+        self._goals = Goals(state, self._supervisor)
+        self._pins = Pins(state, self._supervisor)
         self._admission = Admission(state, self._supervisor)
         self._started = state
         self._supervisor.start()
@@ -130,21 +144,60 @@ class Host:
 
         Raises UsageError, OperationConflict, or DoesNotFit if pinned models would exceed the line.
         """
-        return self._running.place(name, spec, level, operation)
+        check_spec(spec)
+        done, new = self._begin(name, operation, "place", level, spec)
+        if done is not None:
+            return done
+        state = self._state
+        model = state.models.get(name)
+        self._pins.check(name, pinned=spec.pinned)
+        if model is None:
+            model = state.models[name] = Model(name, spec, Waiters(self._bounds), state.now)
+        else:
+            self._place_again(model, spec)
+        if level is not Level.ON_DISK:
+            self._want(model, level)
+        return self._goals.go(model, new, REACHED[level])
 
     def remove(self, name: ModelName, operation: str) -> OperationStatus:
         """Drain, unload and remove a model. Its waiting requests are refused. Raises NotPlaced, UsageError,
         OperationConflict.
         """
-        return self._running.remove(name, operation)
+        done, new = self._begin(name, operation, "remove")
+        if done is not None:
+            return done
+        model = self._state.model(name)
+        self._goals.supersede(model, "the model was removed", all_of_them=True)
+        model.waiters.refuse(NotPlaced(f"{name} was removed"))
+        model.leaving, model.next_spec, model.wish = True, None, None
+        self._pins.anew()
+        return self._goals.go(model, new, NEVER)
 
     def wake(self, name: ModelName, operation: str) -> OperationStatus:
         """Wake a model, in the order of requests. Raises NotPlaced, UsageError, OperationConflict."""
-        return self._running.wake(name, operation)
+        done, new = self._begin(name, operation, "wake")
+        if done is not None:
+            return done
+        model = self._state.model(name)
+        self._goals.supersede(model, "it was woken")
+        self._want(model, Level.RESIDENT)
+        return self._goals.go(model, new, REACHED[Level.RESIDENT])
 
     def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
         """Drain a model and put it to sleep at `level` at most. Raises NotPlaced, UsageError, OperationConflict."""
-        return self._running.sleep(name, level, operation)
+        if level is Level.RESIDENT:
+            raise UsageError("level must be InHost or OnDisk; Resident is no sleep level")
+        done, new = self._begin(name, operation, "sleep", level)
+        if done is not None:
+            return done
+        model = self._state.model(name)
+        if model.pinned:
+            raise UsageError(f"{name} is pinned and would wake immediately; unpin it first")
+        self._goals.supersede(model, "it was put to sleep", all_of_them=True)
+        model.wish = None
+        if model.state not in SLEPT[level] and model.state not in (State.ABSENT, State.FETCHING):
+            model.rest = level
+        return self._goals.go(model, new, SLEPT[level] | {State.ABSENT})
 
     def pin(
         self,
@@ -156,14 +209,30 @@ class Host:
         priority: int | None = None,
     ) -> OperationStatus:
         """Change the given values; None keeps one. Raises NotPlaced, UsageError, OperationConflict, DoesNotFit."""
-        return self._running.pin(name, operation, pinned=pinned, weight=weight, priority=priority)
+        if weight is not None:
+            check_weight(weight)
+        if priority is not None:
+            check_priority(priority)
+        done, new = self._begin(name, operation, "pin", pinned, weight, priority)
+        if done is not None:
+            return done
+        model = self._state.model(name)
+        self._pins.check(name, pinned=bool(pinned))
+        self._pins.set(
+            model,
+            pinned=model.pinned if pinned is None else pinned,
+            weight=model.weight if weight is None else weight,
+            priority=model.priority if priority is None else priority,
+        )
+        return self._goals.go(model, new, frozenset(State))
 
     async def settled(self, operation: str, seconds: float) -> OperationStatus:
         """Return the status of a known operation when it has ended, or after `seconds`.
 
         Raises UsageError for an unknown or forgotten operation.
         """
-        return await self._running.settled(operation, seconds)
+        assert self._state is not None
+        return await self._goals.settled(operation, seconds)
 
     @asynccontextmanager
     async def lease(self, name: ModelName, *, size: int = 0, wait: float | None = None) -> AsyncIterator[Resident]:
@@ -185,10 +254,27 @@ class Host:
         queues = [model.waiters for model in self._state.models.values()]
         assert self._bounds.count == sum(map(len, queues))
 
-    @property
-    def _running(self) -> Changes:
+    def _place_again(self, model: Model, spec: ModelSpec) -> None:
+        if model.leaving or spec.needs_reload != model.spec.needs_reload:
+            self._goals.supersede(model, "another spec was placed", all_of_them=True)
+            model.leaving, model.next_spec = False, spec
+        else:
+            self._goals.supersede(model, "it was placed again")
+            model.spec, model.next_spec = spec, None
+        self._pins.set(model, pinned=spec.pinned, weight=spec.weight, priority=spec.priority)
+
+    def _want(self, model: Model, level: Level) -> None:
+        if model.state in REACHED[level] and model.next_spec is None:
+            return
+        if model.rest is not None:
+            model.rest = None
+            model.yielding = model.state is State.DRAINING and not model.stopping
+        if model.wish is not Level.RESIDENT:
+            model.wants(level, self._state.now)
+
+    def _begin(self, name: ModelName, operation: str, *content: object) -> tuple[OperationStatus | None, Operation]:
         assert self._state is not None
-        return self._changes
+        return self._goals.begin(name, operation, *content)
 
     @property
     def _state(self) -> HostState:
