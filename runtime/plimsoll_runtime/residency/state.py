@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from plimsoll_runtime.errors import DeviceLostError
-from plimsoll_runtime.residency.engines.base import Engines
+from plimsoll_runtime.residency.engines.base import Engines, Resident
 from plimsoll_runtime.residency.errors import NotPlaced
 from plimsoll_runtime.residency.ledger import Memory
 from plimsoll_runtime.residency.model import Model
@@ -138,6 +138,29 @@ class HostState:
             if model.state in goals:
                 operation.end()
         model.operations = [(operation, goals) for operation, goals in model.operations if not operation.done]
+
+    def enter(self, model: Model) -> Resident:
+        """Count a new request of a resident model."""
+        assert model.resident is not None
+        model.resident.enter()
+        self._used(model, 1)
+        return model.resident
+
+    def let_in(self, model: Model) -> None:
+        """Start the requests that wait for a model, which is resident."""
+        assert model.resident is not None
+        model.wish = None
+        waited = model.waiters.let_in(model.resident, self.now)
+        for seconds in waited:
+            self.counters.wait_seconds.add(seconds)
+        self._used(model, len(waited))
+        self.changed(model)
+
+    def _used(self, model: Model, times: int) -> None:
+        for _ in range(times):
+            model.demand = model.demand.used(self.now)
+        if times:
+            model.clock = self.clock
 
     def check_integrity(self) -> None:
         """Raise AssertionError or LedgerError if records contradict each other."""

@@ -12,7 +12,7 @@ from plimsoll_runtime.residency.errors import HostError, Refused
 from plimsoll_runtime.residency.lifecycle.failures import Failures
 from plimsoll_runtime.residency.lifecycle.fetch import FetchDriver
 from plimsoll_runtime.residency.lifecycle.sleep import SleepDriver
-from plimsoll_runtime.residency.lifecycle.wake import ModelUses, WakeDriver
+from plimsoll_runtime.residency.lifecycle.wake import WakeDriver
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.planner.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
 from plimsoll_runtime.residency.planner.plan import plan
@@ -82,10 +82,9 @@ class Supervisor:
     def __init__(self, state: HostState) -> None:
         self._state = state
         self._failures = Failures(state, self)
-        self._serving = ModelUses(state)
         self._fetching = FetchDriver(state, self._failures, self)
         self._sleeping = SleepDriver(state, self._failures, self)
-        self._waking = WakeDriver(state, self._serving, self._sleeping, self._failures, self)
+        self._waking = WakeDriver(state, self._sleeping, self._failures, self)
         self._resizing = ResizeDriver(state, self)
         self._kicked: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -144,7 +143,7 @@ class Supervisor:
 
     def enter(self, model: Model) -> Resident:
         """Count a new request of a resident model."""
-        return self._serving.enter(model)
+        return self._state.enter(model)
 
     def leave(self, resident: Resident) -> None:
         """Record the end of a request."""
@@ -177,7 +176,7 @@ class Supervisor:
         model.task.cancel()
         model.task, model.yielding = None, False
         model.become(State.RESIDENT, action.why, self._state.now)
-        self._serving.let_in(model)
+        self._state.let_in(model)
 
     def _towards_sleep(self, model: Model, level: Level, *, unloading: bool) -> None:
         if model.state in (State.FETCHING, State.WAKING) and unloading and model.task is not None:

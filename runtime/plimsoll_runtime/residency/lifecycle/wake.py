@@ -1,6 +1,4 @@
-"""From InHost or OnDisk to Resident: waits for granted memory and starts an engine. Also counts requests on awake
-models.
-"""
+"""From InHost or OnDisk to Resident: waits for granted memory and starts an engine."""
 
 from __future__ import annotations
 
@@ -21,38 +19,6 @@ from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import Level, State
 
-
-class ModelUses:
-    """Counts uses of models, and starts waiting requests."""
-
-    def __init__(self, state: HostState) -> None:
-        self._state = state
-
-    def enter(self, model: Model) -> Resident:
-        """Count a new request of a resident model."""
-        assert model.resident is not None
-        model.resident.enter()
-        self._used(model, 1)
-        return model.resident
-
-    def let_in(self, model: Model) -> None:
-        """Start the requests that wait for a model, which is resident."""
-        assert model.resident is not None
-        state = self._state
-        model.wish = None
-        waited = model.waiters.let_in(model.resident, state.now)
-        for seconds in waited:
-            state.counters.wait_seconds.add(seconds)
-        self._used(model, len(waited))
-        state.changed(model)
-
-    def _used(self, model: Model, times: int) -> None:
-        for _ in range(times):
-            model.demand = model.demand.used(self._state.now)
-        if times:
-            model.clock = self._state.clock
-
-
 logger = logging.getLogger(__name__)
 
 FREE_AGAIN_SECONDS = 0.2
@@ -62,11 +28,8 @@ FREE_AGAIN_SECONDS = 0.2
 class WakeDriver:
     """Wakes models. Memory is granted when a wake starts and released when its process has ended."""
 
-    def __init__(
-        self, state: HostState, serving: ModelUses, sleeping: SleepDriver, failures: Failures, steering: Replanner
-    ) -> None:
+    def __init__(self, state: HostState, sleeping: SleepDriver, failures: Failures, steering: Replanner) -> None:
         self._state = state
-        self._serving = serving
         self._sleeping = sleeping
         self._failures = failures
         self._steering = steering
@@ -149,7 +112,7 @@ class WakeDriver:
         state.journal.decide(model.name, "Loaded" if from_disk else "Woken", f"{why}; it took {seconds:.1f} s")
         if model.wish is Level.IN_HOST and not model.waiters:
             model.rest = Level.IN_HOST
-        self._serving.let_in(model)
+        state.let_in(model)
         state.tasks.spawn(self._sleeping.watch(model, resident))
         self._steering.advance(model)
 
