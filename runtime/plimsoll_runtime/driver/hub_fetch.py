@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
+from plimsoll_runtime.engine.protocol.messages import EngineFailed
 from plimsoll_runtime.errors import FetchError, SourceError
 from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.sources.hub import Access
@@ -47,14 +48,7 @@ class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
     path: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The text of a SourceError; `kind` is the value of its ErrorKind."""
-
-    kind: str
-    message: str
-
-
-Answer = Fetched | Failed
+Answer = Fetched | EngineFailed
 
 
 class FetchLimit(Protocol):
@@ -125,8 +119,8 @@ class HubFetch:
         if answer is None:
             how = exit_text(code)
             raise FetchError(f"cannot fetch hf://{wanted.model_id}: the fetching process {how}")
-        if isinstance(answer, Failed):
-            raise error_of(answer.kind, answer.message)
+        if isinstance(answer, EngineFailed):
+            raise error_of(answer)
         return Path(answer.path)
 
     def _begin(self, wanted: FetchRequest) -> subprocess.Popen[bytes]:

@@ -7,7 +7,8 @@ import itertools
 from collections.abc import AsyncGenerator
 
 from plimsoll_runtime.driver.clients.requests import Mailbox, PromptSender
-from plimsoll_runtime.driver.process.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.process.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild
+from plimsoll_runtime.driver.process.exit_errors import error_of
 from plimsoll_runtime.driver.process.handshake import BUILD, Grant
 from plimsoll_runtime.driver.process.heartbeat import CHECK_SECONDS
 from plimsoll_runtime.driver.process.standby import StandbyProcess
@@ -249,7 +250,7 @@ class AsyncEngine:
             self._ready.set_result(event)
             self._check()
         elif isinstance(event, EngineFailed):
-            self._lose(failure(event))
+            self._lose(error_of(event))
 
     def _resized(self, event: Resized) -> None:
         waiting = self._resizes.get(event.key)

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import zmq
 
 from plimsoll_runtime.driver.clients.requests import as_command
-from plimsoll_runtime.driver.process.child import LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.process.child import LAST_WORDS_SECONDS, EngineChild
+from plimsoll_runtime.driver.process.exit_errors import error_of
 from plimsoll_runtime.driver.process.handshake import BUILD
 from plimsoll_runtime.driver.process.heartbeat import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
@@ -131,5 +132,5 @@ class BlockingEngine:
             elif not self._child.events.poll(max(0, int(1000 * (deadline - time.monotonic())))):
                 raise self._child.death()
         if isinstance(event, EngineFailed):
-            raise failure(event)
+            raise error_of(event)
         return event

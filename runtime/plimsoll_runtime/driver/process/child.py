@@ -18,13 +18,13 @@ import msgspec
 import zmq
 
 from plimsoll_runtime.driver.process.control_socket import StandbyDeadError
-from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
+from plimsoll_runtime.driver.process.exit_errors import exit_text
 from plimsoll_runtime.driver.process.handshake import BUILD, Grant, Start
 from plimsoll_runtime.driver.process.heartbeat import Pulse, Watch
 from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import Command, EngineFailed, Event
-from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
+from plimsoll_runtime.engine.protocol.messages import Command, Event
+from plimsoll_runtime.errors import EngineDeadError, ErrorKind
 from plimsoll_runtime.utils import folder_lock
 from plimsoll_runtime.weights.image import Image
 
@@ -283,8 +283,3 @@ class EngineChild:
             # The kernel reports this if the peer left data unread.
             self._untold = self._lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
         os.close(self._ending_fd)
-
-
-def failure(event: EngineFailed) -> PlimsollError:
-    """Return the engine's error, with its class."""
-    return error_of(event.kind, event.message, device_lost=event.device_lost)

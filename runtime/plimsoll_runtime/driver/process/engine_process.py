@@ -27,7 +27,7 @@ import zmq
 
 from plimsoll_runtime.driver.clients.requests import PromptStore
 from plimsoll_runtime.driver.process.control_socket import STDIN, ChildEnd
-from plimsoll_runtime.driver.process.handshake import Measure, Needs, Prepare, Ready, Refused, Start
+from plimsoll_runtime.driver.process.handshake import Measure, Needs, Prepare, Ready, Start
 from plimsoll_runtime.driver.process.heartbeat import Pulse
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import (
@@ -253,16 +253,15 @@ def _prepare(order: Prepare) -> None:
         _factory(order.factory)
 
 
-def _measured(order: Measure) -> Needs | Refused:
+def _measured(order: Measure) -> Needs | EngineFailed:
     from plimsoll_runtime.driver.estimate import measure
 
     try:
         return measure(order.config, order.kv)
-    except PlimsollError as error:
-        return Refused(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
     except Exception as error:
-        logger.exception("cannot estimate a model's memory")
-        return Refused(ErrorKind.ENGINE.value, f"{type(error).__name__}: {error}")
+        if not isinstance(error, PlimsollError):
+            logger.exception("cannot estimate a model's memory")
+        return _told(error)
 
 
 def _end_with_parent(parent: int) -> NoReturn:

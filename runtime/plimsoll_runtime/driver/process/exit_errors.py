@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.errors import (
-    AddressError,
-    DeviceFailedError,
-    DeviceLostError,
-    EngineDeadError,
-    ErrorKind,
-    FetchError,
-    MemoryLimitError,
-    ModelError,
-    PlimsollError,
-    SourceError,
-    UsageError,
-)
+from plimsoll_runtime import errors
+from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError
 
 _ERRORS: dict[ErrorKind, type[PlimsollError]] = {
-    ErrorKind.USAGE: UsageError,
-    ErrorKind.SOURCE: SourceError,
-    ErrorKind.MODEL: ModelError,
-    ErrorKind.MEMORY: MemoryLimitError,
-    ErrorKind.ENGINE: EngineDeadError,
-    ErrorKind.DEVICE: DeviceFailedError,
-    ErrorKind.FETCH: FetchError,
-    ErrorKind.ADDRESS: AddressError,
+    error.kind: error
+    for error in (
+        *(errors.UsageError, errors.SourceError, errors.ModelError, errors.MemoryLimitError),
+        *(errors.EngineDeadError, errors.DeviceFailedError, errors.FetchError, errors.AddressError),
+    )
 }
 
 
-def error_of(kind: str, message: str, *, device_lost: bool = False) -> PlimsollError:
-    """Return an error of the original class; `kind` is the value of an ErrorKind."""
-    return DeviceLostError(message) if device_lost else _ERRORS[ErrorKind(kind)](message)
+def error_of(failed: EngineFailed) -> PlimsollError:
+    """Return the error that a process failed with, of its original class."""
+    return DeviceLostError(failed.message) if failed.device_lost else _ERRORS[ErrorKind(failed.kind)](failed.message)
 
 
 def exit_text(code: int | None) -> str:

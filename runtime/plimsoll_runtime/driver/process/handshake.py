@@ -9,6 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.protocol.messages import EngineFailed
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 
 
@@ -142,13 +143,6 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The process has imported everything."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """An order failed; `kind` is an errors.ErrorKind. `device_lost`: it would fail in any other process too."""
-
-    kind: str
-    message: str
-    device_lost: bool = False
-
-
 Order = Start | Prepare | Measure | Fork
-Reply = Ready | Needs | Forked | Refused
+Reply = Ready | Needs | Forked | EngineFailed
+"""EngineFailed: an order failed; with `device_lost` it would fail in any other process too."""

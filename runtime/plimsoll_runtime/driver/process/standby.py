@@ -10,9 +10,10 @@ import subprocess
 
 from plimsoll_runtime.driver.process.control_socket import AdoptedProcess, ControlledProcess, start_linked
 from plimsoll_runtime.driver.process.exit_errors import error_of
-from plimsoll_runtime.driver.process.handshake import Fork, Forked, Measure, Needs, Prepare, Refused, Reply, Start
+from plimsoll_runtime.driver.process.handshake import Fork, Forked, Measure, Needs, Prepare, Reply, Start
 from plimsoll_runtime.driver.process.heartbeat import new_page
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.protocol.messages import EngineFailed
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.weights.image import Image
 
@@ -53,8 +54,8 @@ class StandbyProcess(ControlledProcess):
             await self._until_ready()
             self._give(Measure(config, kv))
             reply = await self._reply()
-        if isinstance(reply, Refused):
-            raise error_of(reply.kind, reply.message, device_lost=reply.device_lost)
+        if isinstance(reply, EngineFailed):
+            raise error_of(reply)
         assert isinstance(reply, Needs)
         return reply
 
@@ -121,8 +122,8 @@ class ForkServer(ControlledProcess):
                 with theirs:
                     self._give(Fork(), [theirs.fileno()])
                 reply = await self._reply()
-                if isinstance(reply, Refused):
-                    raise error_of(reply.kind, reply.message)
+                if isinstance(reply, EngineFailed):
+                    raise error_of(reply)
                 assert isinstance(reply, Forked)
             except BaseException:
                 ours.close()

@@ -249,7 +249,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The engine cannot start or continue. `kind` is a plimsoll_runtime.errors.ErrorKind.
+    """A process has failed, or the order that it got. `kind` is the value of a plimsoll_runtime.errors.ErrorKind.
 
     `device_lost`: no other process can use the device either.
     """
