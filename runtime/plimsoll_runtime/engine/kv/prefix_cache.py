@@ -182,12 +182,6 @@ class PrefixCache:
         """Return how many blocks groups of full attention have; without them, how many the sequence may reuse."""
         return self._full_end(sequence, self._last(sequence), has)
 
-    def names(self, sequence: SequenceState, first: int) -> Iterator[bytes]:
-        """Yield the names of a single group's reusable blocks from number `first` on, a partly usable last one
-        included.
-        """
-        return (self.name(sequence, 0, index) for index in range(first, self._last(sequence)))
-
     def next_blocks(self, sequence: SequenceState) -> list[int] | None:
         """Return the next block of each group that the sequence would fill, if all are published and fully reusable.
 

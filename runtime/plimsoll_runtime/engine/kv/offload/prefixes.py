@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
-from plimsoll_runtime.engine.kv.cache_groups import Full, Rule, first_block
+from plimsoll_runtime.engine.kv.cache_groups import Rule, first_block
 from plimsoll_runtime.engine.kv.offload.costs import Prospect
 from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex
 from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
@@ -42,7 +42,6 @@ class TieredPrefixes:
         self.prefetches: dict[SequenceState, Prefetch] = {}
         self.asked: set[SequenceState] = set()
         self.restored_tokens = 0
-        self._one_full = len(rules) == 1 and isinstance(rules[0], Full)
 
     def prefetch(self, sequence: SequenceState) -> bool:
         """Start to read the blocks of a waiting sequence's prefix from disk; return whether it must wait for them.
@@ -127,8 +126,6 @@ class TieredPrefixes:
         index, find, size, hit = self.index, self._pool.find, self._block_size, cache.match(sequence)
         if hit.partial is not None:
             return (), size
-        if self._one_full:
-            return list(cache.names(sequence, hit.end)), size
         end = cache.full_reach(sequence, lambda name: index.state(name) if (b := find(name)) is None else b)
         names = [name for name in cache.names_to(sequence, hit.end, end) if find(name) is None]
         return names, max(1, (end - hit.end) * size // max(1, len(names)))
