@@ -114,6 +114,7 @@ class Image:
     def __init__(self, descriptor: int) -> None:
         """Own a descriptor, of `create` or from another process."""
         self._descriptor = descriptor
+        self._complete = False
 
     @classmethod
     def create(cls, size: int, name: str) -> Image:
@@ -147,6 +148,12 @@ class Image:
     def nbytes(self) -> int:
         """Bytes of memory that it takes now."""
         return os.fstat(self._descriptor).st_blocks * SECTOR
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has been filled completely. Raises ModelError if it is damaged."""
+        self._complete = self._complete or self.header() is not None
+        return self._complete
 
     def header(self) -> ImageHeader | None:
         """What it holds; None for one that nobody has filled to its end. Raises ModelError for one that is damaged."""

@@ -82,29 +82,6 @@ during loading."""
 logger = logging.getLogger(__name__)
 
 
-class MemoryImage:
-    """A memfd image that remembers whether it has been filled."""
-
-    def __init__(self, image: Image) -> None:
-        self.image = image
-        self._complete = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that its pages take."""
-        return self.image.nbytes
-
-    @property
-    def complete(self) -> bool:
-        """Whether an engine has filled it completely."""
-        self._complete = self._complete or self.image.header() is not None
-        return self._complete
-
-    def close(self) -> None:
-        """Close the image. Its memory is free when no engine maps it."""
-        self.image.close()
-
-
 class Processes:
     """The `Engines` of this machine.
 
@@ -161,27 +138,25 @@ class Processes:
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
         """Fetch the model's files, and have the standby process read their headers. Cancelling ends the fetch."""
         files = await self._files(engine_config(spec), access_of(name, spec))
-        least = least_kv(spec)
-        needs = await self._spare.needs(self._config(spec, files), least)
-        kv_minimum = max(needs.kv_least, least or 0)
+        needs = await self._spare.needs(self._config(spec, files), least_kv(spec))
         sizes = Sizes(
             image=needs.image,
             weights=needs.private if self._accelerated else needs.image + needs.private,
             workspace=needs.workspace + self._process,
-            kv_minimum=kv_minimum,
-            kv_useful=max(kv_minimum, needs.kv_most),
+            kv_minimum=needs.kv_least,
+            kv_useful=max(needs.kv_least, needs.kv_most),
         )
         return Found(sizes, files)
 
     def image(self, name: ModelName, size: int) -> ImageProtocol:
         """Return an image in an empty memfd."""
-        return MemoryImage(Image.create(size, str(name)))
+        return Image.create(size, str(name))
 
     async def start(
         self, name: ModelName, spec: ModelSpec, found: Found, image: ImageProtocol | None, grant: Grant
     ) -> Started:
         """Turn the standby process into the engine; a new one replaces it once the engine is ready."""
-        assert image is None or isinstance(image, MemoryImage)
+        assert image is None or isinstance(image, Image)
         sizes = found.sizes
         granted = EngineGrant(
             weights=grant.weights,
@@ -191,8 +166,7 @@ class Processes:
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
         )
         config = self._config(spec, found.files)
-        memory = None if image is None else image.image
-        engine = await self._spare.engine(config, memory, granted)
+        engine = await self._spare.engine(config, image, granted)
         info = engine.info
         workspace = info.workspace_bytes + (0 if self._accelerated else max(self._engine_bytes, info.overhead_bytes))
         # The next wake is checked against the prediction, so only larger measurements replace it.
