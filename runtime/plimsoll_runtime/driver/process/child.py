@@ -210,9 +210,6 @@ class EngineChild:
             logger.error("the engine process %d was killed but has not ended; its memory may still be in use", self.pid)
         self._lifeline.close()
         self._pulse.close()
-        self._give_back()
-
-    def _give_back(self) -> None:
         os.close(self.ended_fd)
         self._context.destroy(linger=0)
         self._folder.remove()

@@ -111,7 +111,9 @@ class EngineProcess:
         except Exception as error:
             if not isinstance(error, PlimsollError):
                 logger.exception("the engine failed")
-            return self._fail(_told(error))
+            failed = _told(error)
+            self._send(failed)
+            return ErrorKind(failed.kind).exit_code
         return 0
 
     def close(self) -> None:
@@ -201,10 +203,6 @@ class EngineProcess:
 
     def _send(self, event: Event) -> None:
         self._events.send(self._encoder.encode(event))
-
-    def _fail(self, told: EngineFailed) -> int:
-        self._send(told)
-        return ErrorKind(told.kind).exit_code
 
 
 def _add(core: EngineCore, request: AddRequest) -> list[RequestOutput]:

@@ -44,13 +44,6 @@ def token_message(
     )
 
 
-def vector_message(sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
-    """Return the message with the result of a pooling model."""
-    return RequestOutput(
-        sequence.request_id, finish_reason="stop", cached_tokens=sequence.report.cached_tokens, vector=output.vector
-    )
-
-
 def deadline_message(sequence: SequenceState) -> RequestOutput:
     """Return the message that the deadline of a sequence has passed."""
     place = "while its prompt was computed" if sequence.report.admitted else "while it waited in the queue"
@@ -307,7 +300,9 @@ class Scheduler:
         """End a sequence of a pooling model, and return its message."""
         sequence.pending -= 1
         self._finish(sequence)
-        return vector_message(sequence, output)
+        return RequestOutput(
+            sequence.request_id, finish_reason="stop", cached_tokens=sequence.report.cached_tokens, vector=output.vector
+        )
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
         """End a sequence with an error, and return its message. Its KV may be broken too, so it is removed from the
