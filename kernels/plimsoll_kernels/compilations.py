@@ -1,8 +1,7 @@
-"""What Triton compiles while people wait for it: after the warm-up that is to be nothing.
+"""Counts what Triton compiles while requests wait for it; after the warm-up there should be nothing.
 
-A kernel is compiled anew for each combination of its constants, of its arguments' types, and of what Triton knows of
-their values (1, multiples of 16). A variant that comes from Triton's cache on disk counts too: it is loaded, and waited
-for.
+A kernel is compiled again for each combination of its constants, its arguments' types, and Triton's knowledge of their
+values (1, multiples of 16). A variant from Triton's cache on disk counts too, because requests wait while it is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Compilations:
-    """Counts variants of kernels that are compiled between `begin` and `pause`; warns of each kernel once."""
+    """Counts variants of kernels that are compiled after `begin`, except while paused; warns once for each kernel."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -25,12 +24,12 @@ class Compilations:
         self._told: set[str] = set()
 
     def begin(self) -> None:
-        """From now on whatever is compiled makes somebody wait."""
+        """Count all compilations from here on: requests wait for them."""
         self._counting = True
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile nobody is served, and what is compiled does not count."""
+        """Do not count compilations within the `with` block, because no request is served."""
         counting, self._counting = self._counting, False
         try:
             yield
@@ -38,38 +37,38 @@ class Compilations:
             self._counting = counting
 
     def compiled(self, kernel: str) -> None:
-        """A variant of this kernel was compiled."""
+        """Count a compiled variant of this kernel."""
         if not self._counting:
             return
         self.count += 1
         if kernel not in self._told:
             self._told.add(kernel)
             logger.warning(
-                "the Triton kernel %s was compiled while serving, which the warm-up should have done: requests have "
+                "the Triton kernel %s was compiled while serving instead of during the warm-up, and requests "
                 "waited for it",
                 kernel,
             )
 
 
 class CompileHook:
-    """Triton's hook behind each compilation, which tells of it whoever had the hook before, too."""
+    """Triton's hook after each compilation, which also calls the hook that was set before."""
 
     def __init__(self, compilations: Compilations, before: Callable[..., Any] | None) -> None:
         self._compilations = compilations
         self._before = before
 
     def __call__(self, **info: Any) -> Any:
-        """As Triton calls it, with `fn` among the rest, whose name is the kernel's."""
+        """Called by Triton; `fn` among the arguments has the kernel's name."""
         self._compilations.compiled(info["fn"].name)
         return None if self._before is None else self._before(**info)
 
 
 COMPILATIONS = Compilations()
-"""Those of this process: Triton keeps what it has compiled for all who are in it."""
+"""The compilations of this process: Triton shares what it has compiled within a process."""
 
 
 def watch_triton() -> Compilations | None:
-    """Those of this process, which Triton tells from now on; None where it is not installed."""
+    """Set Triton's hook and return the process's compilations; None if Triton is not installed."""
     if find_spec("triton") is None:
         return None
     from triton import knobs

@@ -1,4 +1,4 @@
-"""Which implementation an op runs, and the checks that all ops share."""
+"""Selects the implementation of an op, and has the checks that all ops share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def use_triton(wanted: Implementation, tensor: Tensor) -> bool:
-    """Whether the Triton kernel runs: on a GPU if it can ("auto"), or because it was asked for.
+    """Return whether to run the Triton kernel: on a GPU if possible ("auto"), or because it was requested.
 
-    Raises ValueError when it was asked for and cannot run. On a CPU it can when Triton interprets kernels: set
+    Raises ValueError if it was requested and cannot run. On a CPU it can run if Triton interprets kernels: set
     TRITON_INTERPRET=1 before triton is imported for the first time.
     """
     if wanted == "reference":
@@ -24,7 +24,7 @@ def use_triton(wanted: Implementation, tensor: Tensor) -> bool:
     if wanted == "auto":
         return tensor.is_cuda and _installed()
     if not _installed():
-        raise ValueError("the Triton kernel was asked for, but the package triton is not installed")
+        raise ValueError("the Triton kernel was requested, but the package triton is not installed")
     if not tensor.is_cuda and not _interpreted():
         raise ValueError(
             f"the Triton kernel needs a CUDA or ROCm tensor, got one on {tensor.device}; "
@@ -34,7 +34,7 @@ def use_triton(wanted: Implementation, tensor: Tensor) -> bool:
 
 
 def check_floats(**tensors: Tensor) -> None:
-    """All of one float dtype and on one device, and contiguous in the last dimension; else ValueError."""
+    """Raise ValueError unless all tensors have one float dtype and one device, and a contiguous last dimension."""
     (name, first), *others = tensors.items()
     if first.dtype not in FLOATS:
         raise ValueError(f"{name} is {first.dtype}; kernels take float32, bfloat16 and float16")
@@ -49,7 +49,7 @@ def check_floats(**tensors: Tensor) -> None:
 
 
 def check_shape(name: str, tensor: Tensor, *expected: int) -> None:
-    """The exact shape, else ValueError."""
+    """Raise ValueError unless the tensor has exactly this shape."""
     if tuple(tensor.shape) != expected:
         raise ValueError(f"{name} is {list(tensor.shape)}, expected {list(expected)}")
 

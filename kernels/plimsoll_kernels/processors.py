@@ -1,4 +1,4 @@
-"""How many programs a device runs beside each other."""
+"""The number of programs that a device runs in parallel."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import torch
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; one where kernels are interpreted, whose programs run one after the other."""
+    """Return the multiprocessors of a GPU; 1 on other devices, where kernels are interpreted one program at a time."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,9 +1,10 @@
-"""The activations that there are. Configs are read by processes that never load torch, so this is apart from it."""
+"""The names of activations, apart from torch, because processes that only read configs never load torch."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
-"""`gelu` by the error function (Hendrycks and Gimpel, 2016), `gelu_tanh` by tanh; `relu2` is relu squared (So, 2021).
+"""`gelu` by the error function (Hendrycks and Gimpel, 2016), `gelu_tanh` by tanh; `relu2` is relu squared (So,
+2021).
 """

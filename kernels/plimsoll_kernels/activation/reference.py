@@ -19,7 +19,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def gated_reference(gate_up: Tensor, activation: Activation) -> Tensor:
-    """gate_up `[T, 2 I]`, the gates before what they open -> activation(gate) x up `[T, I]`.
+    """Compute gate_up `[T, 2 I]`, gates before the gated values -> activation(gate) x up `[T, I]`.
 
     Computed in float32, rounded once to gate_up's dtype.
     """

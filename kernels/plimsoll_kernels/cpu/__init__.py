@@ -1,6 +1,6 @@
-"""Kernels for CPUs, in C++: a library with a plain C interface, and what Python needs to call it.
+"""Kernels for CPUs, in C++: a library with a plain C interface, and the Python code that calls it.
 
-`source/` holds them, `compile.py` makes the library where a C++ compiler is, `library.py` finds it and takes one of its
-instruction sets, by what `speed.py` measures; `records.py` is its interface.
-Where there is none, callers compute with stock torch: the results are the same up to rounding.
+`source/` has the kernels, `compile.py` builds the library with a C++ compiler, `library.py` finds it and selects an
+instruction set by the measurements of `speed.py`; `records.py` is the interface. Without the library, callers compute
+with stock torch: the results are the same up to rounding.
 """

@@ -1,4 +1,4 @@
-"""Records that Python and C++ share: annotated classes, of which ctypes' layout and a C header are made."""
+"""Records that Python and C++ share: annotated classes, from which ctypes' layout and a C header are generated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_tran
 class CType(NamedTuple):
     """The type of a field. `declared`: its declaration in C, with `{}` for the name. `own`: the type of ctypes.
 
-    `uses`: the records and enums that have to be declared before.
+    `uses`: the records and enums that must be declared before.
     """
 
     declared: str
@@ -25,21 +25,21 @@ class CRecord(Structure):
     """A record of C; see `c_record`."""
 
     c_fields: ClassVar[Sequence[tuple[str, CType]]]
-    c_required: ClassVar[Sequence[str]]  # those without a default
+    c_required: ClassVar[Sequence[str]]  # fields without a default
 
 
 def address(kind: str) -> CType:
-    """A pointer to a C type, which is an integer in Python."""
+    """Return the type of a pointer to a C type, which is an integer in Python."""
     return CType(f"{kind} *{{}}", c_void_p)
 
 
 def pointer(record: type[CRecord]) -> CType:
-    """A pointer to a record, or to the first one of an array of ctypes."""
+    """Return the type of a pointer to a record, or to the first record of a ctypes array."""
     return CType(f"const struct {c_name(record)} *{{}}", POINTER(record), (record,))
 
 
 def function(result: Any, *arguments: Any) -> CType:
-    """A pointer to a function. `result` and `arguments` are annotations as those of fields; no result is None."""
+    """Return the type of a function pointer. `result` (None: void) and `arguments` are annotations as of fields."""
     given = CType("void {}", None) if result is None else c_type(result)
     taken = [c_type(each) for each in arguments]
     parameters = ", ".join(each.declared.format("").rstrip() for each in taken)
@@ -48,7 +48,7 @@ def function(result: Any, *arguments: Any) -> CType:
 
 
 def union(members: Mapping[str, type[CRecord]]) -> CType:
-    """An anonymous union of records, by the names of its fields."""
+    """Return the type of an anonymous union of records, by the names of its fields."""
     own = type("Members", (ctypes.Union,), {"_fields_": tuple(members.items())})
     fields = " ".join(f"struct {c_name(record)} {name};" for name, record in members.items())
     return CType(f"union {{{{ {fields} }}}}", own, tuple(members.values()))
@@ -70,7 +70,7 @@ Record = TypeVar("Record", bound=type[CRecord])
 
 @dataclass_transform(kw_only_default=True)
 def c_record(cls: Record) -> Record:
-    """Give a record the fields that its annotations name. Those with the default 0 or None may be left out."""
+    """Give a record the fields of its annotations. Fields with the default 0 or None may be omitted."""
     cls.c_fields = [(name, c_type(each)) for name, each in get_annotations(cls).items()]
     cls.c_required = [name for name, _ in cls.c_fields if name not in vars(cls)]
     cls._fields_ = [(name, field.own) for name, field in cls.c_fields]
@@ -78,7 +78,7 @@ def c_record(cls: Record) -> Record:
 
 
 def c_type(annotation: Any) -> CType:
-    """The type of a field by its annotation: a record, an enum, or a type that is annotated with a CType."""
+    """Return the type of an annotation: a record, an enum, or a type that is annotated with a CType."""
     if not isinstance(annotation, type):
         [found] = annotation.__metadata__
         assert isinstance(found, CType)
@@ -89,12 +89,12 @@ def c_type(annotation: Any) -> CType:
 
 
 def c_name(kind: type) -> str:
-    """The name of a record or an enum in C."""
+    """Return the name of a record or an enum in C."""
     return f"Plimsoll{kind.__name__.removesuffix('Record')}"
 
 
 def header(constants: Mapping[str, int], record: type[CRecord]) -> str:
-    """A C++ header with constants, a record and all that it uses. Compiling it checks where Python has the fields."""
+    """Return a C++ header with constants, a record and all that it uses. Compiling it checks Python's field offsets."""
     declared: dict[type, str] = {}
     _declare(record, declared)
     numbers = [f"enum {{ PLIMSOLL_{name} = {value} }};" for name, value in constants.items()]
@@ -102,7 +102,7 @@ def header(constants: Mapping[str, int], record: type[CRecord]) -> str:
 
 
 def _declare(kind: type, declared: dict[type, str]) -> None:
-    """Add a record or an enum, after those that it uses."""
+    """Add the declaration of a record or an enum, after those that it uses."""
     if kind in declared:
         return
     name = c_name(kind)

@@ -1,17 +1,19 @@
-"""Records of the ops over columns of rows, and of those that keep a state of each sequence. See op_records.py."""
+"""Records of the ops over columns of rows, and of those with a recurrent state for each sequence. See op_records.py."""
 
-# Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
+# Without future annotations: annotations of records are read as types, and evaluating strings takes milliseconds.
 
 from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, c_record
 from plimsoll_kernels.cpu.op_records import Activation, AnyOp
 
 MAX_TAPS, MAX_KEY_DIM, MAX_STATES = 16, 256, 256
-"""Of a convolution, of a head's keys in the delta rule, and of a column in Mamba's scan."""
+"""The most taps of a convolution, dimensions of a key head in the delta rule, and states of a column in Mamba's
+scan.
+"""
 
 
 @c_record
 class PartRecord(CRecord):
-    """Columns of what is at a place, from `first` on."""
+    """Columns of the values at a place, from `first` on."""
 
     place: Int
     first: Int
@@ -41,7 +43,7 @@ class MultiplyRecord(AnyOp):
 @c_record
 class ConvolveRecord(AnyOp):
     """target[t] = activation(sum over k of weight[k] x source[t - taps + 1 + k], + bias), of elements. The state of a
-    sequence are its last rows of the source, elements [taps - 1, width].
+    sequence is its last rows of the source, elements [taps - 1, width].
     """
 
     weight: Floats  # [taps, width]
@@ -56,8 +58,9 @@ class ConvolveRecord(AnyOp):
 
 @c_record
 class GatedNormRecord(AnyOp):
-    """target = norm(source) x silu(gate) where the gate comes `after`, else norm(source x silu(gate)): root mean
-    squares, each of `groups` of columns by itself.
+    """target = norm(source) x silu(gate) if the gate is applied `after`, else norm(source x silu(gate)).
+
+    The root mean squares norm applies to each of `groups` groups of columns separately.
     """
 
     weight: Floats  # [width]
@@ -72,7 +75,8 @@ class GatedNormRecord(AnyOp):
 
 @c_record
 class DualScanRecord(AnyOp):
-    """h = e^(d A) h + d x B^T, y = h C + D x, of each head, with d = softplus(times + step_bias) cut to [least, most].
+    """h = e^(d A) h + d x B^T, y = h C + D x, for each head, with d = softplus(times + step_bias) clamped to [least,
+    most].
 
     `mixed` has x [heads, head_dim], then B and C [groups, width]; `times` a number for each head. The state of a
     sequence is h, floats [heads, head_dim, width].
@@ -95,12 +99,12 @@ class DualScanRecord(AnyOp):
 
 @c_record
 class DeltaRuleRecord(AnyOp):
-    """h = e h, h += k (b (v - h^T k))^T, y = h^T q, of each head of values, with e = e^(A softplus(times + step_bias))
+    """h = e h, h += k (b (v - h^T k))^T, y = h^T q, for each head of values, with e = e^(A softplus(times + step_bias))
     and b = sigmoid(writes).
 
-    `mixed` has queries and keys [key_heads, key_dim], which get length 1, queries over the root of key_dim, then values
-    [value_heads, value_dim]. Heads that share one of keys are side by side or, `in_turns`, take turns. The state of a
-    sequence is h, floats [value_heads, key_dim, value_dim].
+    `mixed` has queries and keys [key_heads, key_dim], normalised to length 1, queries divided by the root of key_dim,
+    then values [value_heads, value_dim]. Value heads that share a key head are adjacent or, if `in_turns`, interleaved.
+    The state of a sequence is h, floats [value_heads, key_dim, value_dim].
     """
 
     decay: Floats  # [value_heads] A
@@ -119,8 +123,9 @@ class DeltaRuleRecord(AnyOp):
 
 @c_record
 class SelectiveScanRecord(AnyOp):
-    """h = e^(d A) h + d x B, y = h C + D x, of each column, with d = softplus(times + step_bias). `inputs` are B,
-    `outputs` C [count]. The state of a sequence is h, floats [count, width].
+    """h = e^(d A) h + d x B, y = h C + D x, for each column, with d = softplus(times + step_bias).
+
+    `inputs` is B, `outputs` C [count]. The state of a sequence is h, floats [count, width].
     """
 
     decay: Floats  # A [count, width]
@@ -138,10 +143,10 @@ class SelectiveScanRecord(AnyOp):
 
 @c_record
 class GatedRecurrenceRecord(AnyOp):
-    """h = a h + root(1 - a^2) i x, y = h, of each column, with a = e^(decay r), and h = i x at a first token.
+    """h = a h + root(1 - a^2) i x, y = h, for each column, with a = e^(decay r), and h = i x at a first token.
 
-    The gates are r = sigmoid(x recurrent + recurrent_bias), block by block, and i alike. The state of a sequence is h,
-    floats [width].
+    The gates are r = sigmoid(x recurrent + recurrent_bias), block by block, and i likewise with `inputs`. The state of
+    a sequence is h, floats [width].
     """
 
     decay: Floats  # [width]
@@ -151,7 +156,7 @@ class GatedRecurrenceRecord(AnyOp):
     inputs_bias: Floats
     source: PartRecord
     state: Int
-    gates: Int  # floats [rows, 2, width], which nothing else reads
+    gates: Int  # scratch, floats [rows, 2, width]
     target: Int
     width: Int
     heads: Int

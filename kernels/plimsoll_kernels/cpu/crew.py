@@ -1,4 +1,4 @@
-"""The threads that the kernels of this process compute with: they can leave cores to others while they work."""
+"""The threads with which the kernels of this process compute. They can leave cores to other work."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from plimsoll_kernels.cpu.library import library
 
 
 def leave(cores: int) -> None:
-    """Leave so many cores to others from now on, as far as there are threads beside the one that calls a kernel.
+    """Leave `cores` cores to other work from here on, as far as there are threads besides the caller of a kernel.
 
-    They finish what they are at and wait until fewer are left to others; nothing that is computed changes. Whoever
-    computes beside kernels that have all cores of a machine gains by it: a thread that loses its core with work in hand
-    holds all of them up until it has one again. One number for the process: the latest word counts. Without kernels it
-    does nothing.
+    These threads finish their current work and wait until fewer cores are left to others; results do not change. This
+    helps work next to kernels that use all cores of a machine: a thread that loses its core in the middle of its work
+    delays all of them until it gets one again. The number applies to the whole process; the last call counts. Without
+    kernels it has no effect.
     """
     found = library()
     if found is not None:

@@ -1,4 +1,4 @@
-"""A whole decoder's step in one call."""
+"""A whole decoder's step in one C++ call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from plimsoll_kernels.cpu.threads import thread_count
 
 
 class CpuDecoder:
-    """token ids -> hidden states, all ops in one call that holds no lock of Python's.
+    """Computes hidden states of token ids: all ops in one call, which does not hold Python's GIL.
 
-    `kept`: what owns the memory that the ops point to. `width`: of the hidden states.
+    `kept`: the owners of the memory that the ops point to. `width`: of the hidden states.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class CpuDecoder:
         kept: Sequence[object],
     ) -> None:
         if len(places) > MAX_PLACES:
-            raise ValueError(f"the values of a model lie in {len(places)} places, and the kernels have {MAX_PLACES}")
+            raise ValueError(f"the model needs {len(places)} places for its values; the kernels support {MAX_PLACES}")
         self._kernels = kernels
         self._kept = kept
         self._dtype = dtype
@@ -46,9 +46,9 @@ class CpuDecoder:
         )
 
     def __call__(self, token_ids: Tensor, positions: Tensor, turns: Sequence[Tensor], step: PagedStep) -> Tensor:
-        """token_ids and positions int64 `[T]` -> `[T, hidden]`.
+        """Compute token_ids and positions, int64 `[T]` -> `[T, hidden]`.
 
-        turns: for each rope float32 `[P, 2, D / 2]`, cosines and sines of the positions below P.
+        turns: for each rotary embedding float32 `[P, 2, D / 2]`, cosines and sines of the positions below P.
         """
         rows, threads = token_ids.numel(), thread_count()
         hidden = torch.empty(rows, self._hidden, dtype=self._dtype)
@@ -62,12 +62,12 @@ class CpuDecoder:
         return hidden
 
     def step_bytes(self, rows: int) -> int:
-        """What a call of so many rows allocates: its workspace, which stays, and its result."""
+        """Return the bytes that a call with `rows` rows allocates: its workspace, which stays, and its result."""
         workspace = self._kernels.workspace(ctypes.byref(self._model), rows, thread_count())
         return Buffer.nbytes(workspace) + rows * self._hidden * self._dtype.itemsize
 
     def take_seconds(self) -> dict[str, float]:
-        """Seconds by kind of op since the last call."""
+        """Return the seconds by kind of op since the last call."""
         taken = {timed.name.lower(): seconds for timed, seconds in zip(Timed, self._seconds, strict=True)}
         for index in range(len(Timed)):
             self._seconds[index] = 0.0

@@ -1,4 +1,4 @@
-"""Experts for the CPU kernels: the packed weights of all of a layer's, one after the other."""
+"""Experts for the CPU kernels: the packed weights of all experts of a layer, contiguous."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_kernels.cpu.threads import thread_count
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """How many experts there are, how wide states are, and how wide is what gates open."""
+    """The number of experts, the width of hidden states, and the width between an expert's two products."""
 
     experts: int
     hidden: int
@@ -24,9 +24,9 @@ class ExpertSizes:
 
 
 class PackedExperts:
-    """MLPs of one size. Weights are asked for expert by expert, packed and not kept.
+    """MLPs of one size. Weights are requested expert by expert, packed and not kept.
 
-    gate_up(number) gives the gate and what it opens, `[inner, hidden]` each, or the one that there is without gates;
+    gate_up(number) returns the gate and the gated weight, `[inner, hidden]` each, or the only weight without gates;
     down(number) `[hidden, inner]`, all in `dtype`, the kernels' own, and contiguous. `biases`: float32 of the first
     product and of the second, `[experts, 2 inner or inner]` and `[experts, hidden]`.
     """

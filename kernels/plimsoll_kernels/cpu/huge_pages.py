@@ -1,7 +1,7 @@
-"""Memory on huge pages, where the kernel has them.
+"""Memory on huge pages, if the operating system supports them.
 
-Weights stream by and blocks of a cache lie anywhere: on pages of 4 KiB each of them costs address translations, which
-are dearer still in a virtual machine (attention over scattered blocks was measured three times slower).
+Weights are streamed and blocks of a cache are scattered: on pages of 4 KiB both cost many address translations, which
+are even slower in a virtual machine (attention over scattered blocks was measured three times slower).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MADV_POPULATE_WRITE = 23
 ALIGNMENT = 64
 IDLE = 19
 POPULATE = "populate"
-"""The name of the threads that take pages ahead."""
+"""The name of the threads that populate pages ahead of their use."""
 
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
 _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros of this shape; their pages are taken when they are first written."""
+    """Return zeros of this shape; their pages are taken when they are first written."""
     count = math.prod(shape)
     size = count * dtype.itemsize
     if size < HUGE_PAGE:
@@ -43,7 +43,7 @@ def allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def allocated(size: int) -> int:
-    """Bytes that `allocate` takes for so many."""
+    """Return the bytes that `allocate` takes for `size` bytes."""
     return size if size < HUGE_PAGE else -(-size // HUGE_PAGE) * HUGE_PAGE
 
 
@@ -57,45 +57,47 @@ class Populating:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more pages: on return the thread is over."""
+        """Stop taking pages; on return the thread has ended."""
         self._stopped.set()
         self._thread.join()
 
 
 def populate(tensor: Tensor) -> Populating:
-    """Take a contiguous tensor's pages ahead of their first use: a thread that gives way to all others goes through it.
+    """Take a contiguous tensor's pages ahead of their first use, in a thread of the lowest priority.
 
-    What is written meanwhile stays. Pages that cannot be taken are left to be taken when they are first written.
+    Concurrent writes are kept. If pages cannot be taken, they are taken when they are first written.
     """
     return Populating(tensor)
 
 
 def give_back(tensor: Tensor) -> None:
-    """Let the kernel have the pages that lie wholly in a contiguous tensor, which reads as zeros there from now on."""
+    """Return the pages that are completely within a contiguous tensor to the system; they read as zeros afterwards."""
     begin, size = _whole_pages(tensor.data_ptr(), tensor.nbytes)
     if size > 0 and _madvise(begin, size, mmap.MADV_DONTNEED):
-        raise OSError(ctypes.get_errno(), f"{size} bytes cannot be given back: {os.strerror(ctypes.get_errno())}")
+        raise OSError(
+            ctypes.get_errno(), f"cannot return {size} bytes to the system: {os.strerror(ctypes.get_errno())}"
+        )
 
 
 class Buffer:
-    """Memory that calls use one after the other; it grows to what the largest of them needs."""
+    """Memory that calls use in turn; it grows to the needs of the largest call."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     @staticmethod
     def nbytes(size: int) -> int:
-        """Bytes that a buffer takes whose largest call needs `size`."""
+        """Return the bytes of a buffer whose largest call needs `size`."""
         return allocated(size + ALIGNMENT)
 
     def pointer(self, size: int) -> int:
-        """The address of at least `size` bytes, aligned to 64."""
+        """Return the address of at least `size` bytes, aligned to 64."""
         if self._memory.numel() < size + ALIGNMENT:
             self._memory = allocate([size + ALIGNMENT], torch.uint8)
         return -(-self._memory.data_ptr() // ALIGNMENT) * ALIGNMENT
 
     def floats(self, rows: int, columns: int) -> Tensor:
-        """float32 `[rows, columns]`, with whatever the last call left there."""
+        """Return float32 `[rows, columns]` with undefined contents."""
         size = 4 * rows * columns
         skipped = self.pointer(size) - self._memory.data_ptr()
         return self._memory[skipped : skipped + size].view(torch.float32).view(rows, columns)
@@ -109,11 +111,15 @@ def _populate(tensor: Tensor, stopped: threading.Event) -> None:
         begin, size = _whole_pages(tensor.data_ptr() + start, min(PIECE + mmap.PAGESIZE, tensor.nbytes - start))
         if size > 0 and _madvise(begin, size, MADV_POPULATE_WRITE):
             reason = os.strerror(ctypes.get_errno())
-            logger.debug("the cache's pages are taken when they are written, not ahead of it: %s", reason)
+            logger.debug(
+                "the cache's pages are taken on first write, because they cannot be populated ahead: %s", reason
+            )
             return
 
 
 def _whole_pages(address: int, size: int) -> tuple[int, int]:
-    """The first page that lies wholly in some memory, and the bytes of all of them; at most 0 where there is none."""
+    """Return the address of the first page completely within some memory, and the bytes of all of them (at most 0 if
+    none).
+    """
     begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     return begin, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE - begin

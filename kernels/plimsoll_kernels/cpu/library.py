@@ -1,4 +1,4 @@
-"""Which kernels run here: the library, its instruction sets, and the best of them."""
+"""Finds the library of CPU kernels, and selects the best instruction set that can run here."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ logger = logging.getLogger(__name__)
 
 VARIABLE = "PLIMSOLL_CPU_ISA"
 INSTRUCTION_SETS = ("avx2", "avx512", "avx512_bf16", "amx")
-"""The least first."""
+"""From the least to the best."""
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 TRIAL_ROWS = 64
 WORTH = 0.85
-"""A lesser set of instructions is taken where it needs less than so much of a better one's time."""
+"""A lesser instruction set is selected if it needs less than this share of a better one's time."""
 
 
 class InstructionsError(ValueError):
-    """PLIMSOLL_CPU_ISA, or a packed weight, asks for what cannot be had; the message says what can."""
+    """PLIMSOLL_CPU_ISA, or a packed weight, needs an instruction set that is not available; the message lists those
+    that are.
+    """
 
 
 @dataclass(slots=True)
 class _Chosen:
-    """What this process has been told to compute with (`choose`)."""
+    """The instruction set that this process must use (`choose`)."""
 
     name: str | None = None
 
@@ -42,31 +44,31 @@ _chosen = _Chosen()
 
 
 def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None:
-    """The kernels for a dtype: of the instruction set `name`, of PLIMSOLL_CPU_ISA's, of the chosen one, or of the best.
+    """Return the kernels for a dtype: of the instruction set `name`, PLIMSOLL_CPU_ISA, the chosen one, or the best.
 
-    None where none can run here. Raises InstructionsError for a PLIMSOLL_CPU_ISA that cannot be honoured.
+    None if none can run here. Raises InstructionsError if PLIMSOLL_CPU_ISA cannot be used.
     """
     wanted = name or instructions() or _chosen.name
     return _best(dtype) if wanted is None else _find(dtype, wanted)
 
 
 def required(dtype: torch.dtype) -> KernelsRecord:
-    """The same; raises ValueError where none can run here."""
+    """Return the kernels for a dtype; raises ValueError if none can run here."""
     found = kernels(dtype)
     if found is None:
-        raise ValueError(f"no CPU kernels for {dtype} run here")
+        raise ValueError(f"no CPU kernels for {dtype} can run here")
     return found
 
 
 def instructions() -> str | None:
-    """What PLIMSOLL_CPU_ISA asks for, None without it. Raises InstructionsError where it cannot be honoured."""
+    """Return the value of PLIMSOLL_CPU_ISA, None if unset. Raises InstructionsError if it cannot be used."""
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return None
     if wanted not in INSTRUCTION_SETS:
         raise InstructionsError(f"{VARIABLE}={wanted} is unknown; choose {', '.join(INSTRUCTION_SETS)}, or unset it")
     if library() is None:
-        raise InstructionsError(f"{VARIABLE}={wanted} asks for CPU kernels, and there are none here; unset it")
+        raise InstructionsError(f"{VARIABLE}={wanted} needs the CPU kernels, which are not available here; unset it")
     if _find(torch.bfloat16, wanted) is None:
         able = ", ".join(runnable()) or "none of them"
         refused = _refusal() if wanted == "amx" else None
@@ -76,35 +78,36 @@ def instructions() -> str | None:
 
 
 def choose(dtype: torch.dtype, name: str) -> None:
-    """Let this process compute with one set of instructions from now on, without a trial: weights are packed for it.
+    """Make this process use one instruction set, without a trial, because its weights are packed for it.
 
-    Raises InstructionsError where those of that dtype cannot run here, or PLIMSOLL_CPU_ISA leads to others.
+    Raises InstructionsError if its kernels for that dtype cannot run here, or PLIMSOLL_CPU_ISA selects others.
     """
     wanted = instructions()
     found = _find(dtype, wanted or name)
     if found is None or found.name.decode() != name:
         able = ", ".join(runnable()) or "none"
-        here = f"{VARIABLE}={wanted} asks for others" if wanted else f"this processor and system run {able}"
-        raise InstructionsError(f"weights in {DTYPES.get(dtype, dtype)} are packed for {name}, and {here}")
+        here = f"{VARIABLE}={wanted} selects others" if wanted else f"this processor and system run {able}"
+        raise InstructionsError(f"weights in {DTYPES.get(dtype, dtype)} are packed for {name}, but {here}")
     _chosen.name = name
 
 
 @lru_cache(maxsize=1)
 def runnable() -> tuple[str, ...]:
-    """The instruction sets whose kernels were built and can run here, the least first."""
+    """Return the instruction sets whose kernels were built and can run here, from the least to the best."""
     return tuple(name for name in INSTRUCTION_SETS if _find(torch.bfloat16, name) is not None)
 
 
 @lru_cache
 def _best(dtype: torch.dtype) -> KernelsRecord | None:
-    """For bfloat16 the fastest in a short trial: having instructions does not say that they are fast.
+    """Return the best kernels, for bfloat16 the fastest in a short trial, because having instructions does not mean
+    that they are fast.
 
-    (Of processors with AMX, some multiply pairs of bfloat16 in vectors more slowly than they widen them.)
+    (Some processors with AMX multiply pairs of bfloat16 in vectors more slowly than they convert them.)
     """
     if dtype is not torch.bfloat16:
         return _find(dtype, None)
     if why := _refusal():
-        logger.warning("%s; the CPU kernels take vectors, which for many rows are several times slower", why)
+        logger.warning("%s; the CPU kernels use vector instructions, which are several times slower for many rows", why)
     able = [found for name in reversed(runnable()) if (found := _find(dtype, name))]
     if len(able) < 2:
         return able[0] if able else None
@@ -116,14 +119,14 @@ def _best(dtype: torch.dtype) -> KernelsRecord | None:
 
 
 def speed(dtype: torch.dtype) -> Speed | None:
-    """How fast the kernels for a dtype are beside what this processor could do; None where there are none."""
+    """Return the speed of the kernels for a dtype, relative to the processor's peak; None without kernels."""
     used = kernels(dtype)
     return None if used is None else measure(used, [found for name in runnable() if (found := _find(dtype, name))])
 
 
 @lru_cache(maxsize=1)
 def _refusal() -> str | None:
-    """Why this processor's AMX may not be used, if so; None too where it has none."""
+    """Return why AMX is not usable on this processor; None if it is, or if the processor has none."""
     found = library()
     error = 0 if found is None else found.plimsoll_amx()
     return f"the system grants this process no AMX tiles: {os.strerror(error)}" if error > 0 else None
@@ -140,20 +143,20 @@ def _find(dtype: torch.dtype, name: str | None) -> KernelsRecord | None:
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The library, where it was built, is whole and has kernels for this processor; otherwise says why not, once."""
+    """Return the library if it was built, is complete and supports this processor; otherwise log why not, once."""
     try:
         return _open(library_path())
     except (CompileError, OSError) as error:
-        logger.warning("stock torch computes instead of our CPU kernels (slower, same results): %s", error)
+        logger.warning("stock torch computes instead of the CPU kernels (slower, same results): %s", error)
         return None
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    """Raises CompileError or OSError with what is wrong and what to do."""
+    """Load the library. Raises CompileError or OSError with the problem and its remedy."""
     if reason := unsupported():
         raise CompileError(reason)
     if not is_whole(path):
-        state = f"{path} is damaged" if path.exists() else "those of this version were not built"
+        state = f"{path} is damaged" if path.exists() else "the kernels of this version were not built"
         raise CompileError(f"{state}; install a C++ compiler, then python -m plimsoll_kernels.cpu.compile")
     opened = ctypes.CDLL(str(path))
     opened.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
@@ -162,5 +165,5 @@ def _open(path: Path) -> ctypes.CDLL:
     opened.plimsoll_leave.argtypes = [c_int32]
     opened.plimsoll_leave.restype = None
     if not opened.plimsoll_kernels(b"float32", None):
-        raise CompileError("this processor has no AVX2 with FMA, the least that they need")
+        raise CompileError("the kernels need AVX2 with FMA, which this processor lacks")
     return opened

@@ -1,4 +1,4 @@
-"""Linear layers for the CPU kernels: weights packed into panels, where `places` has memory for them."""
+"""Linear layers for the CPU kernels: weights packed into panels, in memory that `places` provides."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class PackedLinear:
         self.record = _record(self.weight, self._bias, inputs, columns)
 
     def __call__(self, x: Tensor, buffer: Buffer | None = None) -> Tensor:
-        """x `[T, inputs]` in the kernels' dtype -> float32 `[T, columns]`, never rounded between.
+        """Compute x `[T, inputs]` in the kernels' dtype -> float32 `[T, columns]`, without intermediate rounding.
 
-        With a buffer the result lies there, until it is used again.
+        If `buffer` is given, the result is in it, until its next use.
         """
         x = x.contiguous()
         shape = (x.shape[0], self.record.columns)
@@ -47,7 +47,7 @@ class PackedLinear:
 
 
 class PackedGatedLinear:
-    """Two weights `[columns, inputs]` that read the same input, a gate's and the one it opens, panel by panel."""
+    """Two weights `[columns, inputs]` with the same input, a gate's and the gated one, packed panel by panel."""
 
     def __init__(
         self, kernels: KernelsRecord, gate: Tensor, up: Tensor, bias: Tensor | None = None, places: Places = OWN

@@ -1,10 +1,10 @@
 """The ops of a model as the kernels read them: each is declared here, and run by `Decoder` (source/decoder.h).
 
-A place is the number of one of the step's `PlaceRecord`s. Floats are [rows, width] of float32; operands are what
-products read (source/element.h). Addresses of floats are those of float32 tensors.
+A place is the number of one of the step's `PlaceRecord`s. Floats are [rows, width] of float32; operands are the inputs
+of products (source/element.h). Addresses of floats are those of float32 tensors.
 """
 
-# Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
+# Without future annotations: annotations of records are read as types, and evaluating strings takes milliseconds.
 
 from enum import IntEnum
 from typing import Any
@@ -12,14 +12,14 @@ from typing import Any
 from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, Memory, c_record
 
 RESULT = -1
-"""The target of what a step is asked for, in place of a place: the step's `hidden`."""
+"""The target that stands for the result of a step, its `hidden`, instead of a place."""
 SCORE_ROWS, WIDEST = 4, 16
-"""Of the scores of a route: so many rows of all experts, each of whole vectors, the widest of which has so many."""
+"""The rows of all experts' scores that a route computes at once, and the lanes of the widest vector."""
 
 
 class Into(IntEnum):
-    """What a product gives: y as floats; y x scale, added to floats; activation(gate) x up as operands, of a gated
-    weight; activation(y) as operands.
+    """The form of a product's result: y as floats; y x scale, added to floats; activation(gate) x up as operands, of a
+    gated weight; activation(y) as operands.
     """
 
     FLOATS = 0
@@ -29,7 +29,7 @@ class Into(IntEnum):
 
 
 class Activation(IntEnum):
-    """Of a product or a gate."""
+    """The activation of a product or a gate."""
 
     NONE = 0
     SILU = 1
@@ -49,7 +49,7 @@ class Normed(IntEnum):
 
 
 class Rule(IntEnum):
-    """How experts are chosen."""
+    """The rule by which experts are selected."""
 
     SOFTMAX = 0
     SIGMOID = 1
@@ -59,7 +59,7 @@ class Rule(IntEnum):
 @c_record
 class LinearRecord(CRecord):
     """y = x W^T + b. The weight is packed (source/panels.h): a gated one holds two weights of `columns` rows, vector by
-    vector, and has the bias of both, one after the other.
+    vector, and both biases, one after the other.
     """
 
     weight: Memory
@@ -77,21 +77,21 @@ class ShapeRecord(CRecord):
     head_dim: Int
     window: Int = 0  # tokens a query sees, itself included; 0: all
     chunk: Int = 0  # a query sees tokens from the last multiple of it on; 0: all
-    coarse: Int = 0  # 1: what slopes add is rounded, see scores.h
-    whole: Int = 0  # 1: it also sees those that follow it, less than `window` away; sequences are whole in a step
+    coarse: Int = 0  # 1: ALiBi's bias is rounded, see scores.h
+    whole: Int = 0  # 1: it also sees later tokens, less than `window` away; each sequence is complete in the step
     scale: Float
     softcap: Float = 0.0  # 0: none
     slopes: Floats = None  # [heads] ALiBi: slope x (key's position - query's) is added to scores
-    sinks: Floats = None  # [heads] the score of one key more, whose value is zero
-    latent: Int  # keys are values, of which so many dimensions are summed, whole vectors; 0: they are not
-    apart: Int  # where they are: from a head's result to the next, at least `latent`, between them zeros
+    sinks: Floats = None  # [heads] the score of one additional key, whose value is zero
+    latent: Int  # if keys are values: the dimensions that are summed, whole vectors; 0: they are not
+    apart: Int  # with `latent`: the distance from a head's result to the next, at least `latent`, zeros in between
 
 
 class AnyOp(CRecord):
-    """What the record of an op inherits from."""
+    """The base of op records."""
 
     def __init__(self, **fields: Any) -> None:
-        """Raises TypeError for fields that the record lacks, and for missing ones that have no default."""
+        """Raises TypeError for unknown fields, and for missing ones without a default."""
         known = dict(self.c_fields)
         if unknown := sorted(fields.keys() - known.keys()):
             raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}: it has {', '.join(known)}")
@@ -104,12 +104,12 @@ class AnyOp(CRecord):
 class EmbedRecord(AnyOp):
     """floats = a row of the table for each token x scale. The first op of every model."""
 
-    table: Memory  # elements [vocab, width], or None:
-    packed: Memory  # the same as a product's weight, for models whose output layer it is as well
-    texts: Memory  # None, or elements [texts, width]: a row of these is added, of text token / vocab of a prompt
+    table: Memory  # elements [vocab, width], or None: `packed`
+    packed: Memory  # the same table packed as a product's weight, for models whose output layer it is as well
+    texts: Memory  # None, or elements [texts, width]: the row text token / vocab of a prompt is added
     target: Int
     width: Int
-    vocab: Int  # where there are texts
+    vocab: Int  # used with `texts`
     scale: Float
 
 
@@ -125,14 +125,14 @@ class PositionsRecord(AnyOp):
 
 @c_record
 class NormRecord(AnyOp):
-    """y = norm(x); x is floats at `source`, y whatever is at `target`."""
+    """y = norm(x); x is floats at `source`, y is written to `target`."""
 
     weight: Floats = None
     bias: Floats = None
     source: Int
     target: Int
     width: Int
-    first: Int = 0  # the column where both begin
+    first: Int = 0  # the first column of both
     adds: Int = 0  # 1: y += norm(x), floats
     norm: Normed
     eps: Float = 0.0
@@ -147,13 +147,13 @@ class ProductRecord(AnyOp):
     target: Int
     into: Into
     activation: Activation
-    scale: Float  # of what is added
-    limit: Float  # floats are cut to [-limit, limit]
+    scale: Float  # of the added result
+    limit: Float  # floats are clamped to [-limit, limit]
 
 
 @c_record
 class HeadsRecord(AnyOp):
-    """What is between a product and attention: norms over heads, the rotation, queries to operands, keys and values to
+    """The work between a product and attention: norms over heads, the rotation, queries to operands, keys and values to
     the cache. `source` is floats [rows, heads + 2 kv_heads, head_dim], `target` operands [rows, heads, head_dim].
     """
 
@@ -164,14 +164,14 @@ class HeadsRecord(AnyOp):
     source: Int
     target: Int
     norm: Normed = Normed.AS_IS
-    norm_step: Int = 0  # from a head's weight of the norm to the next one's; 0: all have one
+    norm_step: Int = 0  # distance from a head's norm weight to the next head's; 0: all share one
     turned: Int = 0  # 1: the norm comes after the rotation
-    rope: Int  # which table of the step; -1: none
-    rotated: Int = 0  # so many dimensions turn, the first ones
-    pairs: Int = 0  # 1: each with its neighbour; 0: of one half with the other
+    rope: Int  # the index of the step's rotary table; -1: none
+    rotated: Int = 0  # the number of rotated dimensions, the first ones
+    pairs: Int = 0  # 1: each is paired with its neighbour; 0: with one of the other half
     growth_offset: Int = 0
     eps: Float = 0.0
-    growth: Float = 0.0  # queries x (1 + growth x log(1 + floor((position + offset) / every))); 0: as they are
+    growth: Float = 0.0  # queries x (1 + growth x log(1 + floor((position + offset) / every))); 0: unchanged
     growth_every: Float = 0.0
 
 
@@ -200,14 +200,14 @@ class AddRecord(AnyOp):
 
 @c_record
 class RouteRecord(AnyOp):
-    """Which experts compute a row, and what each of them weighs. `source` is floats [rows, hidden]; what is written are
-    floats, too: `shares` [rows, chosen], `numbers` [rows, chosen], whose bits are int32, and `scores`, of SCORE_ROWS x
-    experts floats a row or somewhat more (see there), which nothing else reads.
+    """The experts of each row and their weights. `source` is floats [rows, hidden]. The results are floats, too:
+    `shares` [rows, chosen], `numbers` [rows, chosen], whose bits are int32, and the scratch `scores`, about SCORE_ROWS
+    x experts floats a row (see SCORE_ROWS).
     """
 
     weight: Floats  # [experts, hidden]
     bias: Floats  # [experts] added to logits
-    correction: Floats  # [experts] added to scores where experts are chosen
+    correction: Floats  # [experts] added to scores for the selection of experts
     source: Int
     scores: Int
     shares: Int
@@ -217,21 +217,21 @@ class RouteRecord(AnyOp):
     chosen: Int
     rule: Rule
     groups: Int = 0
-    open_groups: Int = 0  # of so many groups those are open whose best experts score most
+    open_groups: Int = 0  # only this number of groups is used, those whose `best` best experts score most
     best: Int = 0
-    renormalised: Int = 0  # 1: shares are divided by their sum, or by `least` where that is more
+    renormalised: Int = 0  # 1: shares are divided by their sum, or by `least` if that is larger
     least: Float = 0.0
-    scale: Float = 0.0  # of shares, in the end
+    scale: Float = 0.0  # of shares, applied last
     jitter: Float = 0.0  # of the sparse mixer
 
 
 @c_record
 class ExpertsRecord(AnyOp):
-    """target = the weighed sum of what each row's chosen experts make of it x scale, or target += it; floats both,
-    which may be the source then. An expert that no row has chosen is not read.
+    """target = the weighted sum of the results of each row's experts x scale, or target += it; both are floats and
+    target may be the source. An expert without rows is not read.
     """
 
-    gate_up: LinearRecord  # the first expert's; those of the others follow, as their biases do
+    gate_up: LinearRecord  # the first expert's; those of the others follow, as do their biases
     down: LinearRecord
     source: Int
     shares: Int
@@ -240,12 +240,12 @@ class ExpertsRecord(AnyOp):
     experts: Int
     chosen: Int
     activation: Activation
-    adds: Int  # 1: to what is there
-    gated: Int  # 1: gate_up is; 0: it has no gates, and what it gives is activated
-    weighs_inputs: Int  # 1: rows are weighed, and not what experts make of them
+    adds: Int  # 1: the result is added to the target
+    gated: Int  # 1: gate_up has gates; 0: it has none, and its result is activated
+    weighs_inputs: Int  # 1: inputs are weighted instead of results
     scale: Float
     alpha: Float
-    limit: Float  # > 0: gates open otherwise, see clamped()
+    limit: Float  # > 0: gates use clamped(), see there
 
 
 @c_record
@@ -261,8 +261,9 @@ class GateRecord(AnyOp):
 
 @c_record
 class LatentRecord(AnyOp):
-    """A row's vector of latent attention, floats [rows, rank + turned] at `source`, into the cache: its first `rank`
-    numbers normed, the others turned. Keys and values of all heads are made of the first; all keys share the others.
+    """Writes a row's vector of latent attention, floats [rows, rank + turned] at `source`, to the cache: its first
+    `rank` numbers normed, the others rotated. Keys and values of all heads are computed from the first; all keys share
+    the others.
     """
 
     weight: Floats  # of the norm, [rank]
@@ -271,15 +272,15 @@ class LatentRecord(AnyOp):
     rank: Int
     turned: Int
     norm: Normed
-    rope: Int  # which table of the step
+    rope: Int  # the index of the step's rotary table
     pairs: Int
     eps: Float
 
 
 @c_record
 class AbsorbRecord(AnyOp):
-    """Queries, floats [rows, heads, plain + turned] at `source`, as they are compared with vectors: operands [rows,
-    heads, rank + turned] at `target`. At `between` are operands [rows, heads, apart], which nothing else reads.
+    """Queries, floats [rows, heads, plain + turned] at `source`, as they are compared with latent vectors: operands
+    [rows, heads, rank + turned] at `target`. Scratch at `between`: operands [rows, heads, apart].
     """
 
     weight: Memory  # packed [rank, plain] of each head, one after the other
@@ -290,7 +291,7 @@ class AbsorbRecord(AnyOp):
     plain: Int
     rank: Int
     turned: Int
-    apart: Int  # a whole number of a tile's steps
+    apart: Int  # a multiple of a tile's steps
     rope: Int
     pairs: Int
     growth_offset: Int = 0
@@ -300,8 +301,8 @@ class AbsorbRecord(AnyOp):
 
 @c_record
 class ExpandRecord(AnyOp):
-    """What was attended to, operands [rows, heads, apart] at `source`, as values: operands [rows, heads, value] at
-    `target`.
+    """Results of latent attention, operands [rows, heads, apart] at `source`, as values: operands [rows, heads, value]
+    at `target`.
     """
 
     weight: Memory  # packed [value, rank] of each head, one after the other

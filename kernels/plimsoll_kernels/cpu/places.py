@@ -1,4 +1,4 @@
-"""Where a decoder's weights lie: each asks for its place when it is made, always in the same order."""
+"""The memory of a decoder's weights: each is placed when it is created, always in the same order."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ Fill = Callable[[Tensor], object]
 
 
 class Places(Protocol):
-    """Memory for weights. Where it is filled already, nothing of what would be put there is looked at but its shape."""
+    """Memory for weights. If it is filled already (a weight image), `fill` is not called and only shapes are used."""
 
     copies: bool
-    """Whether `keep` copies: then what is kept need have no memory of its own."""
+    """Whether `keep` copies; then a kept tensor need not have memory of its own."""
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
-        """Memory of this shape, aligned to 64 bytes, which `fill` has written to."""
+        """Return memory of this shape, aligned to 64 bytes, which `fill` has written."""
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """A contiguous tensor that is kept as it is."""
+        """Return a contiguous tensor with the same contents, to keep."""
 
 
 class OwnMemory:
-    """Memory of the process's own, on huge pages: see Places."""
+    """Memory of the process itself, on huge pages."""
 
     copies = False
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
-        """See Places."""
         placed = allocate(shape, dtype)
         fill(placed)
         return placed
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """See Places: the tensor itself."""
+        """Return the tensor itself."""
         return tensor
 
 

@@ -1,10 +1,10 @@
-"""The interface of the library of CPU kernels: what a model is, a step, and one instruction set's functions.
+"""The interface of the library of CPU kernels: a model, a step, and the functions of one instruction set.
 
 Records are declared here, in op_records.py and in columns_records.py, and nowhere in C++: its sources include
-`interface()`, which is made of them whenever the library is compiled.
+`interface()`, which is generated from them whenever the library is compiled.
 """
 
-# Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
+# Without future annotations: annotations of records are read as types, and evaluating strings takes milliseconds.
 
 import re
 from collections.abc import Callable
@@ -54,16 +54,16 @@ States = Annotated[Any, CType("void *const *{}", c_void_p)]
 
 
 def _name(op: type[AnyOp]) -> str:
-    """Of an op in C: gated_norm for GatedNormRecord."""
+    """Return the name of an op in C: gated_norm for GatedNormRecord."""
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", op.__name__.removesuffix("Record")).lower()
 
 
 OPS = {_name(op): op for op in AnyOp.__subclasses__()}
-"""The records of ops by their names, in the order of their numbers."""
+"""The records of ops by name, in the order of their numbers."""
 
 
 class Timed(IntEnum):
-    """To which of a step's seconds an op's time is added."""
+    """The kinds of work by which a step's seconds are counted."""
 
     EMBED = 0
     NORM = 1
@@ -80,7 +80,7 @@ class Timed(IntEnum):
 
 @c_record
 class OpRecord(CRecord):
-    """What a model does next."""
+    """One op of a model."""
 
     _anonymous_ = ("any",)
     kind: Int  # which of OPS
@@ -89,10 +89,10 @@ class OpRecord(CRecord):
 
     @classmethod
     def of(cls, op: AnyOp, timed: Timed) -> Self:
-        """A copy of one of the ops. Raises TypeError for one that C++ does not know."""
+        """Return a copy of one of the ops. Raises TypeError if C++ does not know it."""
         name = _name(type(op))
         if name not in OPS:
-            raise TypeError(f"{type(op).__name__} is no member of OPS: records.py must import its module")
+            raise TypeError(f"{type(op).__name__} is not in OPS; records.py must import its module")
         found = cls(kind=[*OPS].index(name), timed=timed)
         setattr(found, name, op)
         return found
@@ -100,16 +100,16 @@ class OpRecord(CRecord):
 
 @c_record
 class PlaceRecord(CRecord):
-    """Where values are in a step's workspace: [rows, width] floats, or operands (source/element.h)."""
+    """The place of values in a step's workspace: [rows, width] floats, or operands (source/element.h)."""
 
     operands: Int  # 0: floats
-    width: Int  # of the widest of them
-    narrowest: Int  # what is beyond this in a row of operands is zeros when a step begins: products read of it
+    width: Int  # of the widest values
+    narrowest: Int  # a row of operands is zero from here on when a step begins, because products read it
 
 
 @c_record
 class ModelRecord(CRecord):
-    """What a decoder computes, and the places of its values, at most MAX_PLACES."""
+    """The ops of a decoder, and the places of its values, at most MAX_PLACES."""
 
     ops: Annotated[Any, pointer(OpRecord)]
     places: Annotated[Any, pointer(PlaceRecord)]
@@ -119,64 +119,64 @@ class ModelRecord(CRecord):
 
 @c_record
 class CacheRecord(CRecord):
-    """The paged cache: for each layer keys and values, elements [kv_heads, num_blocks, block_size x head_dim], of which
-    the last dimension is contiguous and the others are so many elements apart.
+    """The paged cache: for each layer keys and values, elements [kv_heads, num_blocks, block_size x head_dim]. The last
+    dimension is contiguous; strides of the others are in elements.
     """
 
     keys: Addresses
     values: Addresses
     head_strides: Strides  # of each layer
     block_strides: Strides
-    groups: Groups  # of each layer, whose tables of a step say where its tokens are
+    groups: Groups  # of each layer: the index of its cache group in a step's groups
     block_size: Int
 
 
 @c_record
 class GroupRecord(CRecord):
-    """Where a group of layers has the tokens of a step. Attention counts positions from a table's first token on; a
-    row's own, by which it turns, is larger by what the group has given back.
+    """The tokens of a step in a cache group. Attention counts positions from a table's first token on; a row's position
+    for rotary embeddings is larger by the tokens that the group has freed.
     """
 
     cells: Longs = None  # [rows] block x block_size + offset
     contexts: Integers = None  # [sequences] tokens in the table after this step
     blocks: Integers = None  # block tables, one after the other
-    first_blocks: Integers = None  # [sequences] where each begins
+    first_blocks: Integers = None  # [sequences] where each table begins
 
 
 @c_record
 class StepRecord(CRecord):
-    """The rows of a step, one sequence after the other."""
+    """The rows of a step, sequence by sequence."""
 
     rows: Int
     sequences: Int
     tokens: Longs = None  # [rows]
     positions: Longs = None  # [rows]
-    turns: Turns = None  # for each rope [positions, 2, rotated / 2]: cosines, then sines
+    turns: Turns = None  # for each rotary embedding [positions, 2, rotated / 2]: cosines, then sines
     groups: Annotated[Any, pointer(GroupRecord)]
     first_rows: Integers  # [sequences + 1]
     hidden: OutMemory = None  # elements [rows, hidden]: the result, normed
-    workspace: OutMemory = None  # as many bytes as `KernelsRecord.workspace` says, aligned to 64
-    seconds: Seconds = None  # of each `Timed`, to which each op's time is added; None: nothing is timed
-    states: States = None  # of each state a tensor, with a row for each sequence that may keep one
+    workspace: OutMemory = None  # `KernelsRecord.workspace` bytes, aligned to 64
+    seconds: Seconds = None  # for each `Timed`, added up over ops; None: nothing is timed
+    states: States = None  # a tensor for each state, with a row for each sequence that may have one
     state_rows: Integers = None  # [sequences] the row of each
 
 
 @c_record
 class SamplingRecord(CRecord):
-    """Rows of logits and what is asked of each; `best` and `tokens` are the result. Logits that a mask forbids become
-    -infinity where they are (NaNs stay).
+    """Rows of logits and their sampling parameters; `best` and `tokens` are the result. Logits that a mask forbids are
+    overwritten with -infinity (NaNs stay).
     """
 
     rows: Int
     width: Int
     stride: Long  # floats from a row to the next
     logits: OutFloats
-    temperature: Floats  # [rows] 0, or no normal float: take the largest
-    top_k: Integers  # [rows] 0, or the width and more: all
+    temperature: Floats  # [rows] 0, or no normal float: take the largest logit
+    top_k: Integers  # [rows] 0, or at least the width: all
     top_p: Floats  # [rows] 1: all
     min_p: Floats  # [rows] 0: all
     uniform: Annotated[int, c_records.address("const double")]  # [rows] in [0, 1)
-    masked: Integers  # [rows] which mask a row has, -1: none; or None where no row has one
+    masked: Integers  # [rows] the index of a row's mask, -1: none; None if no row has one
     masks: Annotated[int | None, c_records.address("const uint32_t")]  # [masks, (width + 31) / 32]: a bit a token
     best: OutFloats  # [rows] the largest logit, NaN if there is one
     tokens: OutLongs  # [rows]
@@ -185,7 +185,7 @@ class SamplingRecord(CRecord):
 
 @c_record
 class ReportsRecord(CRecord):
-    """Rows of logits, a token of each, and how many of the most likely ones are wanted besides."""
+    """Rows of logits, a token of each row, and the number of most likely tokens to report."""
 
     rows: Int
     width: Int
@@ -194,7 +194,7 @@ class ReportsRecord(CRecord):
     tokens: Longs  # [rows]
     alternatives: Integers  # [rows] at most `most`, and the width
     most: Int
-    chosen: OutFloats  # [rows] log probabilities of the tokens; NaN where the largest logit is not finite
+    chosen: OutFloats  # [rows] log probabilities of the tokens; NaN if the largest logit is not finite
     ranks: OutLongs  # [rows] 1: no logit is larger
     top_tokens: OutLongs  # [rows, most] the most likely first
     top: OutFloats  # [rows, most] their log probabilities
@@ -228,12 +228,14 @@ class KernelsRecord(CRecord):
     sample: Annotated[Call, function(None, _Sampling, Int)]
     report: Annotated[Call, function(None, _Reports, Int)]
     peak: Annotated[Callable[[int], float], function(Double, Int)]
-    # operations a second of multiplications that wait for nothing
+    # operations a second of independent multiplications
 
 
 @cache
 def interface() -> str:
-    """The C++ header of all records. Its `plimsoll_run(op, work)` calls `work` with the record of the op's kind."""
+    """Return the C++ header of all records. Its `plimsoll_run(op, work)` calls `work` with the record of the op's
+    kind.
+    """
     kinds = {f"KIND_{name.upper()}": kind for kind, name in enumerate(OPS)}
     cases = "".join(f"\n    case {kind}: return work(op.{name});" for kind, name in enumerate(OPS))
     return f"""{c_records.header({**CONSTANTS, **kinds}, KernelsRecord)}

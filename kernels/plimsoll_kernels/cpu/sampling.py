@@ -1,4 +1,4 @@
-"""Choosing tokens and telling their log probabilities with the CPU kernels."""
+"""Sampling and log probabilities with the CPU kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_kernels.sampling.params import RowParams
 
 
 class _Memory(threading.local):
-    """What the calls of one thread work in."""
+    """Scratch memory of one thread's calls."""
 
     def __init__(self) -> None:
         self.buffer = Buffer()
@@ -29,7 +29,10 @@ _memory = _Memory()
 def sample_rows(
     kernels: KernelsRecord, logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The largest logit of each row, float32 `[R]`, and the chosen tokens, int64 `[R]` (checked by sampling/op.py)."""
+    """Return the largest logit of each row, float32 `[R]`, and the sampled tokens, int64 `[R]`.
+
+    sampling/op.py checks the arguments.
+    """
     rows, width = logits.shape
     best, tokens = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
     threads = thread_count()
@@ -54,7 +57,9 @@ def sample_rows(
 
 
 def report_rows(kernels: KernelsRecord, logits: Tensor, tokens: Tensor, alternatives: Tensor, most: int) -> Reports:
-    """Log probabilities of the tokens and of the most likely ones (checked by log_probabilities/op.py)."""
+    """Return log probabilities of the tokens and of the most likely ones (log_probabilities/op.py checks the
+    arguments).
+    """
     rows, width = logits.shape
     found = Reports(
         chosen=torch.empty(rows),

@@ -1,4 +1,4 @@
-"""How fast the CPU kernels multiply here: which of them to take, and what share of the processor that is."""
+"""Measures how fast the CPU kernels multiply here, and how close that is to the processor's peak."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ INPUTS, COLUMNS = 1024, 1024
 ROWS = 256
 REPEATS = 5
 TURN_SECONDS, TURN_CALLS = 1e-3, 16
-"""A turn is as many calls as take so long, and no more than so many. On a busy machine most calls of two threads wait
-for one that lost its core: the fastest instructions, whose calls are over in a tenth of a turn, need the most tries.
+"""The seconds and the most calls of a turn. On a busy machine most calls of two threads wait for one that lost its
+core: the fastest instructions, whose calls take a tenth of a turn, need the most tries.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Operations per second: `rate` in a product of ROWS rows, `peak` of multiplications that wait for nothing.
+    """Operations per second: `rate` in a product of ROWS rows, `peak` of independent multiplications.
 
-    The peak is that of `best`, the instructions of this processor that multiply fastest, whatever is used.
+    The peak is that of `best`, the instruction set of this processor that multiplies fastest, whichever is used.
     """
 
     instructions: str
@@ -45,7 +45,7 @@ class Speed:
 
 
 def measure(used: KernelsRecord, runnable: Sequence[KernelsRecord]) -> Speed:
-    """Some milliseconds. `runnable` are all kernels that run here, in the same dtype."""
+    """Measure the speed, in some milliseconds. `runnable` are all kernels that run here, in the same dtype."""
     threads = thread_count()
     [seconds] = product_seconds([used], ROWS)
     rate = 2 * ROWS * INPUTS * COLUMNS / seconds
@@ -54,11 +54,11 @@ def measure(used: KernelsRecord, runnable: Sequence[KernelsRecord]) -> Speed:
 
 
 def product_seconds(systems: Sequence[KernelsRecord], rows: int) -> list[float]:
-    """Each one's least time for a product of `rows` rows with a weight of COLUMNS x INPUTS, of zeros.
+    """Return the best time of each for a product of `rows` rows with a weight of COLUMNS x INPUTS zeros.
 
-    They take turns: what else the machine does meets all of them.
+    They are measured in turns, so that other load of the machine affects all of them.
     """
-    # As large as the widest elements need, and written: pages that never were are one page.
+    # As large as the widest elements need, and written: pages that were never written share one page.
     packed = allocate([max(kernels.packed_elements(COLUMNS, INPUTS, 0) for kernels in systems)], torch.float32).fill_(0)
     x, out = torch.zeros(rows, INPUTS), torch.empty(rows, COLUMNS)
     record = LinearRecord(weight=packed.data_ptr(), bias=None, inputs=INPUTS, columns=COLUMNS)

@@ -17,7 +17,7 @@ from plimsoll_kernels.cpu.records import CacheRecord, GroupRecord, KernelsRecord
 from plimsoll_kernels.cpu.threads import thread_count
 
 SUB_BLOCK = 16
-"""Tokens that lie together in the cache: a block's size has to be a multiple."""
+"""Tokens that are interleaved in the cache: the block size must be a multiple."""
 
 MAX_HEAD_DIM = 1024
 
@@ -25,8 +25,7 @@ MAX_HEAD_DIM = 1024
 class PagedCache:
     """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each, blocks contiguous.
 
-    Within a block the kernels keep an order of their own: nobody else can read what they write. Blocks may be copied
-    whole.
+    The kernels have their own order within a block, which no other code can read. Blocks may be copied as a whole.
     """
 
     def __init__(
@@ -37,12 +36,12 @@ class PagedCache:
         *,
         block_size: int | None = None,
     ) -> None:
-        """`groups`: whose tables of a step say where each layer's tokens are; None: all layers have the first one's.
+        """`groups`: the cache group of each layer; None: all layers have the first one.
 
-        `block_size`: for a cache without layers, whose blocks hold nothing.
+        `block_size`: for a cache without layers, whose blocks are empty.
         """
         if any(k.stride() != v.stride() or not k[0, 0].is_contiguous() for k, v in zip(keys, values, strict=True)):
-            raise ValueError("keys and values of a layer lie alike, each block contiguous")
+            raise ValueError("keys and values of a layer must have the same strides and contiguous blocks")
         self._tensors = (*keys, *values)
         self.block_size = keys[0].shape[2] if block_size is None else block_size
         self.record = CacheRecord(
@@ -56,47 +55,48 @@ class PagedCache:
 
 
 class BlockTables(Protocol):
-    """Sequence i's blocks, in order, are `counts[i]` of `blocks`, int32, from `begins[i]` on."""
+    """Block tables: sequence i has the `counts[i]` entries of `blocks`, int32, from `begins[i]` on."""
 
     @property
     def blocks(self) -> array[int]:
-        """See above. None of them is one that the cache has not."""
+        """The blocks of all tables. Each must be a block of the cache."""
 
     @property
     def begins(self) -> Sequence[int]:
-        """See above."""
+        """The index of each table in `blocks`."""
 
     @property
     def counts(self) -> Sequence[int]:
-        """See above."""
+        """The number of blocks of each table."""
 
 
 class Tables(Protocol):
-    """Where a group of layers has the tokens of a step.
+    """The tokens of a step in a cache group.
 
-    cells: int64 `[T]`, where each row's key and value go (block x block_size + offset).
-    context_lens: tokens of each sequence in its table after this step. Attention counts positions from there on.
-    block_tables: blocks of each sequence in order, enough for that. The kernels read them where they are.
+    cells: int64 `[T]`, the cell of each row's key and value (block x block_size + offset).
+    context_lens: tokens of each sequence in its table after this step. Attention counts positions from the table's
+      first token on.
+    block_tables: blocks of each sequence in order, enough for its context. The kernels read them in place.
     """
 
     @property
     def cells(self) -> Tensor:
-        """See above."""
+        """The cells of the rows."""
 
     @property
     def context_lens(self) -> Sequence[int]:
-        """See above."""
+        """The tokens of each sequence in its table."""
 
     @property
     def block_tables(self) -> BlockTables:
-        """See above."""
+        """The blocks of each sequence."""
 
 
 class PagedStep:
-    """The rows of S sequences, one sequence after the other, T in all.
+    """The rows of S sequences, sequence by sequence, T in all.
 
-    query_lens: rows of each sequence. groups: the tables of each group of layers. longest: most tokens of a sequence,
-        None: as many as in the tables. Raises ValueError for a table that is too short.
+    query_lens: rows of each sequence. groups: the tables of each cache group. longest: most tokens of a sequence, None:
+    as many as in the tables. Raises ValueError if a table is too short.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class PagedStep:
         self.cache = cache
         self.longest = max(groups[0].context_lens) if longest is None else longest
         count = len(query_lens)
-        # No numpy: the weights of a small step sweep the caches, and then each of its functions comes from memory.
+        # Without numpy: after a small step the CPU's caches are full of weights, and each numpy function must be read
+        # from memory.
         integers = array("i", accumulate(query_lens, initial=0))
         begins = []
         for group in groups:
@@ -127,12 +128,14 @@ class PagedStep:
         self.record = StepRecord(rows=groups[0].cells.numel(), sequences=count, groups=records, first_rows=address)
 
     def hold(self, states: Sequence[Tensor], rows: Sequence[int]) -> None:
-        """What layers keep of sequences, `[rows, ...]` each, contiguous, and which row is whose. They are written in
-        place. Raises ValueError where a sequence has no row of its own.
+        """Set the recurrent states of sequences, `[rows, ...]` each, contiguous, and the row of each sequence. They are
+        updated in place. Raises ValueError if two sequences share a row or one has none.
         """
         own = array("i", rows)
         if len(own) != self.record.sequences or len(set(rows)) < len(own):
-            raise ValueError(f"{self.record.sequences} sequences keep their states in the rows {list(rows)}")
+            raise ValueError(
+                f"{self.record.sequences} sequences need one row of states each; got the rows {list(rows)}"
+            )
         found = pointers(states)
         self._held = (found, own, states)
         self.record.states = ctypes.cast(found, ctypes.c_void_p)
@@ -151,7 +154,7 @@ def paged_attention(
 ) -> Tensor:
     """Write a layer's keys and values to the cache, then attend each row to its sequence's tokens up to itself.
 
-    query `[T, heads, head_dim]`, key and value `[T, kv_heads, head_dim]` in the kernels' dtype -> like query.
+    query `[T, heads, head_dim]`, key and value `[T, kv_heads, head_dim]` in the kernels' dtype -> shaped like query.
     """
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     out = torch.empty_like(query)
@@ -165,5 +168,5 @@ def paged_attention(
 
 
 def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-    """An array of the addresses of tensors."""
+    """Return an array of the addresses of tensors."""
     return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))

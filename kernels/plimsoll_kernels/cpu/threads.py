@@ -1,9 +1,9 @@
-"""How many threads the CPU kernels compute with, and how many are left to torch.
+"""The numbers of threads of the CPU kernels and of torch.
 
-They are as many as torch has until an engine says how many, and then as many in every thread: torch's count is each
-thread's own, which keeps the one that it began with. An engine whose steps are all kernels takes them over. Torch's own
-(OpenMP's) wait for more work by spinning, for milliseconds after every op that was worth sharing: beside them the next
-step would have a core less. Of several engines in a process each takes its own share before a step.
+Until an engine sets the number, the kernels use as many threads as torch; afterwards the number applies to all threads
+of the process, because torch's number is local to each thread. An engine whose steps only use kernels takes torch's
+threads over: torch's own (OpenMP's) wait for work by spinning, for milliseconds after every parallel op, and would take
+a core from the next step. If a process has several engines, each sets its own share before a step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 @dataclass(slots=True)
 class _Kernels:
     threads: int | None = None
-    """None: torch's."""
+    """None: torch's number."""
 
 
 _kernels = _Kernels()
@@ -26,32 +26,32 @@ _kernels = _Kernels()
 
 @dataclass(frozen=True, slots=True)
 class ThreadShare:
-    """Threads that an engine's steps compute with."""
+    """Numbers of threads of an engine's steps."""
 
     kernels: int
     torch: int
 
     def take(self) -> None:
-        """Compute with these from now on, in the thread that calls."""
+        """Use these numbers from here on; torch's applies to the calling thread."""
         _kernels.threads = self.kernels
         if torch.get_num_threads() != self.torch:
             torch.set_num_threads(self.torch)
 
 
 def thread_count() -> int:
-    """For a call of the kernels."""
+    """Return the number of threads for a call of the kernels."""
     return torch.get_num_threads() if _kernels.threads is None else _kernels.threads
 
 
 def share(count: int) -> ThreadShare:
-    """Let torch and the kernels have so many each, in this process."""
+    """Let torch and the kernels use `count` threads each, in this process."""
     shared = ThreadShare(kernels=count, torch=count)
     shared.take()
     return shared
 
 
 def take_over() -> ThreadShare:
-    """Leave torch one thread, and the kernels those that it had."""
+    """Leave one thread to torch, and give its threads to the kernels."""
     taken = ThreadShare(kernels=thread_count(), torch=1)
     taken.take()
     return taken
@@ -59,7 +59,7 @@ def take_over() -> ThreadShare:
 
 @contextmanager
 def lent() -> Iterator[None]:
-    """For a while torch has as many as the kernels: to measure what it can do."""
+    """Give torch as many threads as the kernels within the `with` block, to measure it."""
     before = torch.get_num_threads()
     torch.set_num_threads(thread_count())
     try:

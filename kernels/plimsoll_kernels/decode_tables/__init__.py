@@ -1,1 +1,1 @@
-"""What attention needs of decodes, made on the device: what is new in kept tables, and these side by side."""
+"""Computes the tables of decodes on the device: writes changes of block tables, and copies tables into rows."""

@@ -1,7 +1,8 @@
-"""Kept tables in Triton: what is new is written by one launch, and the next copies as much as contexts need.
+"""Block tables in Triton: one launch writes changes, the next copies as much of each table as its context needs.
 
-They are two because any program of the second may read what any of the first has written. Numbers of a step are rows of
-one tensor, so that their addresses and how many there are follow from the batch: nothing is compiled for either.
+There are two launches because any program of the second may read what any program of the first has written. A step's
+numbers are rows of one tensor, so that their addresses and sizes follow from the batch: neither kernel is specialised
+for them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TILE = 256
 """Entries that a program writes."""
 
 COLUMNS = 1024
-"""Columns of a program: most contexts need one of them, and of 131,072 tokens in blocks of 16 there are eight."""
+"""Columns of a program: most contexts need one program; 131,072 tokens in blocks of 16 need eight."""
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["places", "written"])
@@ -60,7 +61,7 @@ def _decode_tables(
 
 
 def launch_write_blocks(blocks: Tensor, places: Tensor, written: Tensor) -> None:
-    """Checked arguments of `op.write_blocks`."""
+    """Launch `op.write_blocks` with checked arguments."""
     count = places.shape[0]
     _write_blocks[(triton.cdiv(count, TILE),)](
         blocks, places, written, count, TILE=TILE, num_warps=4, enable_fp_fusion=True
@@ -70,7 +71,7 @@ def launch_write_blocks(blocks: Tensor, places: Tensor, written: Tensor) -> None
 def launch_decode_tables(
     blocks: Tensor, positions: Tensor, begins: Tensor, firsts: Tensor, block_size: int, width: int
 ) -> DecodeTables:
-    """Checked arguments of `op.decode_tables`."""
+    """Launch `op.decode_tables` with checked arguments."""
     rows, device = positions.shape[0], blocks.device
     made = DecodeTables(
         block_tables=torch.empty((rows, width), dtype=torch.int32, device=device),

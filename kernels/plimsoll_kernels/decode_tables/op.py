@@ -1,4 +1,4 @@
-"""Kept tables of decodes, checked, by kernel or reference."""
+"""Block tables of decodes: checks arguments, then runs kernel or reference."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from plimsoll_kernels.dispatch import Implementation, check_shape, use_triton
 
 
 def write_blocks(blocks: Tensor, places: Tensor, written: Tensor, *, implementation: Implementation = "auto") -> None:
-    """Into blocks, int32 `[N]`, at places, int64 `[S]`, what is written, int64 `[S]`; see the reference.
+    """Write the block numbers `written`, int64 `[S]`, into blocks, int32 `[N]`, at places, int64 `[S]`.
 
-    Raises ValueError for shapes, dtypes and devices that do not fit. Places are not checked, nor that one of them that
-    is named twice gets the same both times: reading them back would stall a GPU.
+    Raises ValueError for wrong shapes, dtypes and devices. Values are not checked, because reading them back would
+    stall a GPU: places must be valid, and equal places must get equal numbers.
     """
     _check(blocks, places.shape[0], places=places, written=written)
     if not use_triton(implementation, blocks):
@@ -35,15 +35,14 @@ def decode_tables(
     width: int,
     implementation: Implementation = "auto",
 ) -> DecodeTables:
-    """The tables of S decodes side by side, how long their contexts are, and where their keys and values go.
+    """Return the tables of S decodes as rows, their context lengths, and the cells of their keys and values.
 
-    blocks int32 `[N]`, positions, begins and firsts int64 `[S]`: see the reference for the terms. Of a table only what
-    its context needs is copied, in blocks.
-    Raises ValueError for shapes, dtypes and devices that do not fit. What the tensors say is not checked: reading it
-    back would stall a GPU.
+    blocks int32 `[N]`, positions, begins and firsts int64 `[S]`: see the reference for the terms. Only the blocks that
+    a context needs are copied. Raises ValueError for wrong shapes, dtypes and devices. Values are not checked, because
+    reading them back would stall a GPU.
     """
     if block_size < 1 or width < 1:
-        raise ValueError(f"tables of {width} blocks of {block_size} tokens have no room for a decode's own")
+        raise ValueError(f"width is {width} and block_size {block_size}; both must be at least 1")
     _check(blocks, positions.shape[0], positions=positions, begins=begins, firsts=firsts)
     arguments = (blocks, positions, begins, firsts, block_size, width)
     if not use_triton(implementation, blocks):

@@ -1,4 +1,4 @@
-"""The same in plain torch: 17 launches, where the kernels are two."""
+"""Block tables of decodes in plain torch: 17 launches instead of the kernels' two."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from plimsoll_kernels.decode_tables.tables import DecodeTables
 
 
 def write_blocks_reference(blocks: Tensor, places: Tensor, written: Tensor) -> None:
-    """Into blocks, int32 `[N]`, at places, int64 `[S]`, what is written, int64 `[S]`: block numbers.
+    """Write the block numbers `written`, int64 `[S]`, into blocks, int32 `[N]`, at places, int64 `[S]`.
 
-    A place that is named twice is to get the same both times: padding writes 0 to one of nobody's.
+    Equal places must get equal numbers: padding writes 0 to the padding row.
     """
     blocks.index_copy_(0, places, written.to(torch.int32))
 
@@ -19,12 +19,12 @@ def write_blocks_reference(blocks: Tensor, places: Tensor, written: Tensor) -> N
 def decode_tables_reference(
     blocks: Tensor, positions: Tensor, begins: Tensor, firsts: Tensor, block_size: int, width: int
 ) -> DecodeTables:
-    """The tables of S decodes side by side, from blocks, int32 `[N]`.
+    """Return the tables of S decodes as rows, from blocks, int32 `[N]`.
 
-    positions, int64 `[S]`: where each one's token stands in its sequence.
-    begins, int64 `[S]`: where its table begins in blocks.
-    firsts, int64 `[S]`: how many blocks its windows have given back, which stood before that.
-    width: at least as many blocks as any table has.
+    positions, int64 `[S]`: the position of each decode's token in its sequence.
+    begins, int64 `[S]`: the index of its table in blocks.
+    firsts, int64 `[S]`: the number of blocks before the table that its windows have freed.
+    width: at least the number of blocks of any table.
     """
     last = torch.div(positions, block_size, rounding_mode="floor") - firsts
     columns = torch.arange(width, device=blocks.device)

@@ -1,4 +1,4 @@
-"""What is made for a group of the cache."""
+"""The tables of decodes in a cache group."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class DecodeTables(NamedTuple):
-    """Of S decodes.
+    """The tables of S decodes.
 
-    block_tables: int32 `[S, width]`; what stands behind a context's last block is not defined, and nobody may read it.
+    block_tables: int32 `[S, width]`; entries after a context's last block are undefined and must not be read.
     context_lens: int32 `[S]`, tokens in the blocks that a decode still has, its own included.
-    cells: int64 `[S]`, where its keys and values go: block x block_size + offset.
+    cells: int64 `[S]`, the cell of its key and value: block x block_size + offset.
     """
 
     block_tables: Tensor

@@ -1,8 +1,9 @@
-"""The product by groups in Triton: one launch for all of them, whose sizes only the device knows.
+"""The grouped product in Triton: one launch for all groups, whose sizes are only on the device.
 
-A program computes a tile of one group's rows and some of its outputs. Which group that is it finds from the groups'
-ends: the host starts as many tiles as there can be, and those that come to nothing end at once. So nobody waits for the
-device, and a CUDA graph may hold the launch. The tiles of a group follow each other, and share its matrix in the cache.
+A program computes a tile of one group's rows and some of its outputs. It finds its group from the groups' ends: the
+host starts as many tiles as there can be, and superfluous ones return immediately. So the host never waits for the
+device, and a CUDA graph can contain the launch. The tiles of a group are consecutive, and share its matrix in the
+cache.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from torch import Tensor
 from plimsoll_kernels.tuning.config import LaunchConfig
 
 LINE = 128
-"""Bytes of a row and of an output's weights that a program reads at a time: a line of the cache."""
+"""Bytes of a row and of an output's weights that a program reads at a time: a cache line."""
 FEW = 16
-"""Rows of a group, on average, up to which its matrix is what takes the time."""
+"""The average rows of a group up to which reading its matrix dominates the time."""
 
 
 @triton.jit
 def _tile_of(ends, tile, GROUPS: tl.constexpr, GROUPS_PADDED: tl.constexpr, BLOCK_M: tl.constexpr):
-    """(group of a tile, its first row, end of the group's rows); the group is GROUPS where there is no such tile."""
+    """(group of a tile, its first row, end of the group's rows); the group is GROUPS if there is no such tile."""
     group = tl.arange(0, GROUPS_PADDED)
     inside = group < GROUPS
     end = tl.load(ends + group, mask=inside, other=0)
@@ -37,7 +38,7 @@ def _tile_of(ends, tile, GROUPS: tl.constexpr, GROUPS_PADDED: tl.constexpr, BLOC
 
 @triton.jit
 def _weights_of(weights, output, k, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK_K: tl.constexpr, like):
-    """[BLOCK_K, BLOCK_N] of one matrix, in the dtype of `like`: whatever a matrix is stored as is converted here."""
+    """[BLOCK_K, BLOCK_N] of one matrix, converted to the dtype of `like`."""
     inside = (output < OUTPUTS)[None, :]
     if INPUTS % BLOCK_K:
         inside = inside & (k < INPUTS)[:, None]
@@ -85,9 +86,9 @@ def _grouped_product(
 
 
 def config_for(rows: int, groups: int) -> LaunchConfig:
-    """Fits every device since sm_80. Not tuned: chosen by the rows that groups have on average, in powers of two.
+    """Return a configuration that fits every device since sm_80. Not tuned: it depends on the average rows of groups.
 
-    Few rows wait for their matrices: the smallest tile that multipliers take, and more of it on its way.
+    With few rows, reading matrices dominates: then it is the smallest tile that matrix units accept, with more stages.
     """
     if rows <= FEW * groups:
         return LaunchConfig(block_m=16, block_n=64, num_warps=4, num_stages=4)
@@ -95,14 +96,17 @@ def config_for(rows: int, groups: int) -> LaunchConfig:
 
 
 def most_tiles(rows: int, groups: int, block_m: int) -> int:
-    """Of so many rows, however they are divided: each group with rows has at most one tile that is not full."""
+    """Return the most tiles of `rows` rows: each group with rows has at most one tile that is not full."""
     return rows // block_m + min(rows, groups)
 
 
 def launch_grouped_product(
     rows: Tensor, weights: Tensor, ends: Tensor, bias: Tensor | None, config: LaunchConfig | None = None
 ) -> Tensor:
-    """Rows `[R, I]` contiguous each, weights contiguous `[G, O, I]`, as `op` checked them -> contiguous `[R, O]`."""
+    """Launch the product of rows `[R, I]`, contiguous each, and contiguous weights `[G, O, I]` -> contiguous `[R, O]`.
+
+    `op` has checked the arguments.
+    """
     count, (groups, outputs, inputs) = len(rows), weights.shape
     out = torch.empty((count, outputs), dtype=rows.dtype, device=rows.device)
     if count == 0:

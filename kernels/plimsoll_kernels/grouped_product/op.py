@@ -1,4 +1,4 @@
-"""The product by groups, checked, by kernel or reference."""
+"""The grouped product: checks arguments, then runs kernel or reference."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ def grouped_product(
     *,
     implementation: Implementation = "auto",
 ) -> Tensor:
-    """y = x W^T + b, W and b those of a row's group; see the reference for the terms.
+    """Compute y = x W^T + b with W and b of each row's group; see the reference for the terms.
 
-    rows `[R, I]`, weights `[G, O, I]`, ends int32 `[G]`, bias `[G, O]` or None -> contiguous `[R, O]`.
-    Matrices of groups without rows are not read. Raises ValueError for shapes, dtypes and devices that do not fit; what
-    `ends` says is not checked, as that would stall a GPU: it never falls, and the last is R.
+    rows `[R, I]`, weights `[G, O, I]`, ends int32 `[G]`, bias `[G, O]` or None -> contiguous `[R, O]`. Matrices of
+    groups without rows are not read. Raises ValueError for wrong shapes, dtypes and devices. The values of `ends` are
+    not checked, because that would stall a GPU: they must not fall, and the last must be R.
     """
     check_floats(rows=rows, weights=weights)
     if rows.dim() != 2 or weights.dim() != 3 or not len(weights):
         raise ValueError(
-            f"rows {list(rows.shape)} and weights {list(weights.shape)} do not go together: expected [R, I] and "
+            f"rows {list(rows.shape)} and weights {list(weights.shape)} do not match: expected [R, I] and "
             "[G, O, I] with at least one group"
         )
     groups, outputs, inputs = weights.shape
     check_shape("rows", rows, len(rows), inputs)
     if not weights.is_contiguous():
         raise ValueError(
-            f"weights has strides {weights.stride()}; it must be contiguous, and is too large to copy here"
+            f"weights has strides {weights.stride()}; it must be contiguous, because it is too large to copy here"
         )
     check_shape("ends", ends, groups)
     if ends.dtype != torch.int32 or ends.device != rows.device or ends.stride(0) != 1:
-        raise ValueError(f"ends is {ends.dtype} on {ends.device}; expected contiguous int32 beside rows")
+        raise ValueError(f"ends is {ends.dtype} on {ends.device}; expected contiguous int32 on {rows.device}")
     if bias is not None:
         check_floats(rows=rows, bias=bias)
         check_shape("bias", bias, groups, outputs)

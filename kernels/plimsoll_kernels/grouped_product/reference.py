@@ -1,4 +1,4 @@
-"""The same in plain torch: one product for each group that has rows."""
+"""The grouped product in plain torch: one product for each group that has rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 
 
 def grouped_product_reference(rows: Tensor, weights: Tensor, ends: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y = x W^T + b, W and b those of a row's group.
+    """Compute y = x W^T + b with W and b of each row's group.
 
     rows: `[R, I]`, those of the first group, then those of the second, and so on.
     weights: `[G, O, I]`; bias: `[G, O]` or None.
-    ends: int32 `[G]`, after the last row of each group; one without rows ends where the one before it does.
+    ends: int32 `[G]`, the index after the last row of each group; a group without rows has the end of the one before
+      it.
 
     Computes in float32 and returns `[R, O]` in the dtype of rows. On a GPU this waits for the device.
     """

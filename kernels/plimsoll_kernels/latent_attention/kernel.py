@@ -1,9 +1,9 @@
-"""Latent attention in Triton: a vector is read once, and is the key and the value of all heads of a program.
+"""Latent attention in Triton: a program reads each vector once, as key and value of all its heads.
 
-A program has some heads of one row or, where those do not fill its tile, of several rows of one sequence. Vectors of
-DeepSeek have 512 numbers and 64 behind them: the first power of two is a tile of its own, and the rest a second one, so
-that nothing is padded to 1,024. Long contexts of decodes are divided among programs, and joined by a second kernel (see
-`paged_attention.decode.kernel`). Decodes and chunks are two launches, each of which passes over the other's sequences.
+A program has some heads of one row or, if those do not fill its tile, of several rows of one sequence. Vectors of
+DeepSeek have 512 numbers and 64 more: the largest power of two is one tile and the rest a second, so that nothing is
+padded to 1,024. Long contexts of decodes are divided among programs, and a second kernel joins the results (see
+`paged_attention.decode.kernel`). Decodes and chunks are two launches, each of which skips the other's sequences.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _latent(
 ):
     split = tl.program_id(2)
     if CHUNKS:
-        # Programs with the most to do start first.
+        # Programs with the most work start first.
         tile = tl.num_programs(0) - 1 - tl.program_id(0)
         sequence = sequence_of(query_starts, num_sequences, tile, ROWS)
         start, queries = rows_of(query_starts, sequence)
@@ -110,7 +110,7 @@ def _latent(
         c_rest = tl.load(cell + rest[None, :], mask=there[:, None] & (rest < SIZE)[None, :], other=0.0)
         score = tl.dot(q, tl.trans(c), input_precision="ieee")
         score = tl.dot(q_rest, tl.trans(c_rest), score, input_precision="ieee")
-        # Every row sees the first token of its first tile: a chunk's begin at 0, a decode's lie before its row.
+        # Every row sees the first token of its first tile: a chunk starts at 0, and a decode's tokens precede its row.
         score = tl.where(there[None, :] & (token[None, :] <= position[:, None]), score * factor, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(score, 1))
         weight = tl.exp2(score - new_largest[:, None])
@@ -150,7 +150,7 @@ def _join_latent(
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Join a piece of the splits of one sequence and head: only those that had work wrote anything."""
+    """Join a piece of the splits of one sequence and head; only splits with work have written results."""
     head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
     start, queries = rows_of(query_starts, sequence)
@@ -172,7 +172,9 @@ def _join_latent(
 
 
 def default_config(heads: int, itemsize: int) -> LaunchConfig:
-    """Fits every device since sm_80. Not tuned: vectors of 576 numbers on their way take 36 KiB a stage."""
+    """Return a configuration that fits every device since sm_80. Not tuned: a stage of vectors of 576 numbers takes 36
+    KiB.
+    """
     return LaunchConfig(tile_rows(heads), block_n=32 if itemsize == 2 else 16, num_warps=8, num_stages=2)
 
 
@@ -186,10 +188,9 @@ def launch_latent(
     chunks: bool,
     splits: int | None = None,
 ) -> None:
-    """Write to `out` `[T, heads, D]` the rows of sequences that have one, or with `chunks` of those that have several.
+    """Write to `out` `[T, heads, D]` the rows of sequences with one row, or if `chunks` of those with several.
 
-    Arguments as `op` checked them. `splits`, a power of two, overrides among how many programs a decode's context is
-    divided.
+    `op` has checked the arguments. `splits`, a power of two, overrides the number of programs for a decode's context.
     """
     rows, heads, size = query.shape
     sequences, chosen = batch.context_lens.shape[0], default_config(heads, query.element_size())

@@ -1,4 +1,4 @@
-"""Latent attention, checked, by kernel or reference."""
+"""Latent attention: checks arguments, then runs kernel or reference."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from plimsoll_kernels.paged_attention.op import check_batch
 def latent_attention(
     query: Tensor, cache: Tensor, batch: PagedBatch, *, scale: float, implementation: Implementation = "auto"
 ) -> Tensor:
-    """Each row attends to its sequence's cached vectors up to its own position; see the reference for the terms.
+    """Attend each row to its sequence's cached vectors up to its own position; see the reference for the terms.
 
     query `[T, heads, D]`, cache `[num_blocks, block_size, D]` -> contiguous `[T, heads, D]`. Raises ValueError for
-    shapes, dtypes and devices that do not fit; what the batch's tensors say is not checked, as that would stall a GPU.
+    wrong shapes, dtypes and devices. The values of the batch's tensors are not checked, because that would stall a GPU.
     """
     if query.dim() != 3 or cache.dim() != 3 or query.shape[2] != cache.shape[2]:
         raise ValueError(
-            f"query {list(query.shape)} and cache {list(cache.shape)} do not go together: expected [T, heads, D] and "
+            f"query {list(query.shape)} and cache {list(cache.shape)} do not match: expected [T, heads, D] and "
             "[num_blocks, block_size, D]"
         )
     check_floats(query=query, cache=cache)
     if scale <= 0:
-        raise ValueError(f"a scale of {scale} is not positive")
+        raise ValueError(f"scale is {scale}; it must be positive")
     check_batch(batch, query.device)
     if not use_triton(implementation, query):
         return latent_attention_reference(query, cache, batch, scale=scale)

@@ -1,4 +1,4 @@
-"""The same in plain torch: attention whose keys are its values."""
+"""Latent attention in plain torch: attention whose keys are its values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from plimsoll_kernels.paged_attention.reference import paged_attention_reference
 
 
 def latent_attention_reference(query: Tensor, cache: Tensor, batch: PagedBatch, *, scale: float) -> Tensor:
-    """Each row attends to its sequence's cached vectors up to its own position, with each of its heads.
+    """Attend each row to its sequence's cached vectors up to its own position, with each of its heads.
 
-    query: `[T, heads, D]`, the rows of the batch's sequences one after the other.
+    query: `[T, heads, D]`, the rows of the batch's sequences in order.
     cache: `[num_blocks, block_size, D]`; scores are multiplied by scale.
 
     Computes in float32 and returns `[T, heads, D]` in the query's dtype.

@@ -1,1 +1,1 @@
-"""Log probabilities of chosen tokens and of the most likely ones."""
+"""Log probabilities of sampled tokens and of the most likely ones."""

@@ -1,4 +1,4 @@
-"""Log probabilities in plain torch, without a look at any of them: a GPU's host goes on."""
+"""Log probabilities in plain torch, without reading any value on the host, so that it does not wait for a GPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from torch import Tensor
 from plimsoll_kernels.log_probabilities.reports import Reports
 
 KEYS = 2**21
-"""How many keys there are at once: with what they are made of, 48 MiB."""
+"""The most keys computed at once: 48 MiB with their inputs."""
 
 
 def log_probabilities_reference(logits: Tensor, tokens: Tensor, alternatives: Tensor, most: int) -> Reports:
-    """logits float32 `[R, V]`, tokens int64 `[R]`, alternatives int32 `[R]`, at most `most` (op.py says what of)."""
+    """Return log probabilities of logits float32 `[R, V]`, tokens int64 `[R]`, alternatives int32 `[R]` up to `most`.
+
+    See `op.log_probabilities` for the terms.
+    """
     norm = torch.logsumexp(logits, dim=-1, keepdim=True)
     norm = norm.where(logits.amax(dim=-1, keepdim=True).isfinite(), torch.nan)
     chosen = logits.gather(-1, tokens[:, None])
@@ -23,9 +26,9 @@ def log_probabilities_reference(logits: Tensor, tokens: Tensor, alternatives: Te
 
 
 def _most_likely(logits: Tensor, most: int) -> Tensor:
-    """The tokens of the largest logits, of equal ones the first first: `[R, V]` -> int64 `[R, most]`.
+    """Return the tokens of the largest logits `[R, V]` -> int64 `[R, most]`; of equal ones the first in the vocabulary.
 
-    Keys are the logits' bits, in the order of the numbers, above what is left of the vocabulary: none is like another.
+    A key is the logit's bits, in the order of the numbers, above the number of later tokens, so all keys differ.
     """
     vocab = logits.shape[-1]
     bits = (logits + 0.0).view(torch.int32)  # -0 is 0

@@ -1,4 +1,4 @@
-"""What is told of each row's token."""
+"""Log probabilities of each row's token and of the most likely tokens."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Of R rows; natural logarithms, NaN in rows whose largest logit is not finite.
+    """Reports of R rows; natural logarithms, NaN in rows whose largest logit is not finite.
 
     - `chosen`: float32 `[R]`, the tokens' own log probabilities.
-    - `ranks`: int64 `[R]`, 1 where no logit is larger: equal ones share the better rank.
-    - `top_tokens`, `top`: int64 and float32 `[R, N]`, the most likely tokens, the most likely first and of equals the
-      first in the vocabulary, and theirs. Where a row wants fewer than N, the rest means nothing.
+    - `ranks`: int64 `[R]`, 1 if no logit is larger; equal logits share the better rank.
+    - `top_tokens`, `top`: int64 and float32 `[R, N]`, the most likely tokens in falling order, of equal ones the first
+      in the vocabulary first, and their log probabilities. If a row has fewer than N alternatives, its other entries
+      are undefined.
     """
 
     chosen: Tensor
@@ -24,5 +25,5 @@ class Reports:
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All of them, as they are given."""
+        """All tensors, in the order of the fields."""
         return self.chosen, self.ranks, self.top_tokens, self.top

@@ -13,14 +13,14 @@ from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """int32 tensors of S sequences on one device, whose query rows stand one after the other.
+    """int32 tensors of S sequences on one device, whose query rows are in the order of the sequences.
 
     query_starts: `[S + 1]`, the first row of each sequence, and the number of rows.
-    context_lens: `[S]`, cached tokens, the step's own included: the last row stands at position context_len - 1.
+    context_lens: `[S]`, cached tokens, the step's own included: the last row has the position context_len - 1.
     block_tables: `[S, width]`; entries beyond a sequence's context are not read.
-    max_query_len, max_context_len: the largest of each, known to the host.
-    decodes: sequences with one row, known to the host.
-    prefixes: which of them share the blocks that their tables begin with; None: nobody looks for them.
+    max_query_len, max_context_len: the largest of each, on the host.
+    decodes: the number of sequences with one row, on the host.
+    prefixes: the decodes whose tables begin with the same blocks; None: none are shared.
     """
 
     query_starts: Tensor
@@ -39,7 +39,7 @@ class PagedBatch:
         block_tables: Sequence[Sequence[int]],
         device: torch.device | str,
     ) -> PagedBatch:
-        """From lists; tables of unequal length are filled up with block 0."""
+        """Return a batch from lists; tables of unequal length are padded with block 0."""
         starts = [0]
         for length in query_lens:
             starts.append(starts[-1] + length)

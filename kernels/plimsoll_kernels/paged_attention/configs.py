@@ -1,4 +1,4 @@
-"""How the two launches of paged attention are cut; None: what fits every device."""
+"""Configurations of the two launches of paged attention; None: the default, which fits every device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plimsoll_kernels.tuning.config import LaunchConfig
 
 @dataclass(frozen=True, slots=True)
 class PagedConfigs:
-    """Found by tuning, for one head shape on one device."""
+    """Configurations found by tuning, for one head shape on one device."""
 
     decode: LaunchConfig | None = None
     prefill: LaunchConfig | None = None

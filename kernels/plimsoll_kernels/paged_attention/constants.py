@@ -1,4 +1,4 @@
-"""What all kernels over a paged cache have as constants: a launch is compiled for each of their values."""
+"""Constants of all kernels over a paged cache: a launch is compiled for each combination of their values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 class Constants(TypedDict):
-    """Heads of queries, how many of them share keys, elements of each and the power of two that holds them; tokens of a
-    block; and what a layer's scores are subject to, 0 for no window and no chunk.
+    """Query heads, the number of them that share a KV head, elements of a head and the power of two that holds them;
+    tokens of a block; and the properties of a layer's scores, 0 for no window and no chunk.
     """
 
     HEADS: int
@@ -33,7 +33,7 @@ def constants(
     softcap: float | None,
     slopes: Tensor | None,
 ) -> Constants:
-    """Of queries `[T, heads, D]` over keys `[kv_heads, blocks, block_size, D]`."""
+    """Return the constants of queries `[T, heads, D]` over keys `[kv_heads, blocks, block_size, D]`."""
     _, heads, size = query.shape
     return Constants(
         HEADS=heads,

@@ -40,7 +40,7 @@ def _write_cache(
 
 
 def launch_write_cache(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, cells: Tensor) -> None:
-    """Checked arguments of `op.write_cache`."""
+    """Launch `op.write_cache` with checked arguments."""
     rows, kv_heads, size = key.shape
     _write_cache[(rows,)](
         key_cache,

@@ -1,4 +1,4 @@
-"""Paged attention and cache writes, checked, by kernel or reference."""
+"""Paged attention and cache writes: check arguments, then run kernel or reference."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ def paged_attention(
     configs: PagedConfigs = DEFAULTS,
     implementation: Implementation = "auto",
 ) -> Tensor:
-    """Each row attends to its sequence's cached tokens up to its own position; see the reference for the terms.
+    """Attend each row to its sequence's cached tokens up to its own position; see the reference for the terms.
 
-    query `[T, heads, D]`, caches `[kv_heads, num_blocks, block_size, D]` -> contiguous `[T, heads, D]`.
-    Raises ValueError for shapes, dtypes and devices that do not fit. What the batch's tensors say (rows,
-    lengths, blocks) is not checked: reading it back would stall a GPU.
+    query `[T, heads, D]`, caches `[kv_heads, num_blocks, block_size, D]` -> contiguous `[T, heads, D]`. Raises
+    ValueError for wrong shapes, dtypes and devices. The values of the batch's tensors (rows, lengths, blocks) are not
+    checked, because reading them back would stall a GPU.
 
-    Decodes and chunks are two launches: a decode waits for memory and wants few rows and many programs, a chunk
-    multiplies and wants many rows. In a mixed batch each launch passes over the other's sequences, in any order.
-    Blocks that decodes share, if the batch says which, are read once for all of them, by a launch before theirs.
+    Decodes and chunks are two launches: decodes are bound by reading memory and need few rows and many programs, chunks
+    by products and need many rows. In a mixed batch each launch skips the other's sequences, in any order. Blocks that
+    decodes share, if the batch has prefixes, are read once for all of them, by a launch before theirs.
     """
     _check_caches(query, key_cache, value_cache)
     heads, kv_heads = query.shape[1], key_cache.shape[0]
     if heads % kv_heads:
-        raise ValueError(f"{heads} query heads do not divide among {kv_heads} KV heads")
+        raise ValueError(f"{heads} query heads are no multiple of {kv_heads} KV heads")
     if window is not None and window < 1:
-        raise ValueError(f"a window of {window} tokens would hide a row from itself")
+        raise ValueError(f"window is {window}; it must be at least 1, the row itself")
     if softcap is not None and softcap <= 0:
-        raise ValueError(f"a soft cap of {softcap} is not positive")
+        raise ValueError(f"softcap is {softcap}; it must be positive")
     if scale <= 0:
-        raise ValueError(f"a scale of {scale} is not positive")
+        raise ValueError(f"scale is {scale}; it must be positive")
     if chunk is not None and chunk < 1:
-        raise ValueError(f"a chunk of {chunk} tokens would hide a row from itself")
+        raise ValueError(f"chunk is {chunk}; it must be at least 1, the row itself")
     for name, tensor in (("slopes", slopes), ("sinks", sinks)):
         if tensor is not None:
             check_shape(name, tensor, heads)
             if tensor.dtype != torch.float32 or tensor.device != query.device or tensor.stride(0) != 1:
                 raise ValueError(
-                    f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 beside query"
+                    f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 on {query.device}"
                 )
     check_batch(batch, query.device)
     terms: dict[str, Any] = {
@@ -90,14 +90,14 @@ def write_cache(
     *,
     implementation: Implementation = "auto",
 ) -> None:
-    """Put row t of key and value `[T, kv_heads, D]` into cell `cells[t]` (block x block_size + offset)."""
+    """Write row t of key and value `[T, kv_heads, D]` to cell `cells[t]` (block x block_size + offset)."""
     _check_caches(key, key_cache, value_cache)
     check_floats(key=key, value=value)
     check_shape("key", key, key.shape[0], key_cache.shape[0], key_cache.shape[3])
     check_shape("value", value, *key.shape)
     check_shape("cells", cells, key.shape[0])
     if cells.dtype != torch.int64 or cells.device != key.device:
-        raise ValueError(f"cells is {cells.dtype} on {cells.device}; expected int64 beside key")
+        raise ValueError(f"cells is {cells.dtype} on {cells.device}; expected int64 on {key.device}")
     if not use_triton(implementation, key):
         write_cache_reference(key, value, key_cache, value_cache, cells)
         return
@@ -109,7 +109,7 @@ def write_cache(
 def _check_caches(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> None:
     if rows.dim() != 3 or key_cache.dim() != 4 or rows.shape[2] != key_cache.shape[3]:
         raise ValueError(
-            f"rows {list(rows.shape)} and cache {list(key_cache.shape)} do not go together: expected [T, heads, D] "
+            f"rows {list(rows.shape)} and cache {list(key_cache.shape)} do not match: expected [T, heads, D] "
             "and [kv_heads, num_blocks, block_size, D]"
         )
     check_floats(rows=rows, key_cache=key_cache, value_cache=value_cache)
@@ -119,7 +119,7 @@ def _check_caches(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> None:
 
 
 def check_batch(batch: PagedBatch, device: torch.device) -> None:
-    """Tensors of the shapes that they say, int32 beside the query; else ValueError."""
+    """Raise ValueError unless the batch's tensors have matching shapes and are int32 on the query's device."""
     sequences = batch.context_lens.shape[0]
     check_shape("query_starts", batch.query_starts, sequences + 1)
     check_shape("block_tables", batch.block_tables, sequences, batch.block_tables.shape[-1])

@@ -1,4 +1,4 @@
-"""What paged attention means: plain torch, one sequence after the other. Tests and benchmarks compare with it."""
+"""The definition of paged attention: plain torch, one sequence at a time. Tests and benchmarks compare with it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def paged_attention_reference(
     coarse: bool = False,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Each row attends to its sequence's cached tokens up to its own position.
+    """Attend each row to its sequence's cached tokens up to its own position.
 
-    query: `[T, heads, D]`, the rows of the batch's sequences one after the other.
+    query: `[T, heads, D]`, the rows of the batch's sequences in order.
     key_cache, value_cache: `[kv_heads, num_blocks, block_size, D]`; heads / kv_heads queries share a KV head.
     window: tokens that a row sees, itself included; softcap: scores become softcap x tanh(score / softcap).
     chunk: a row sees the tokens from the last multiple of it on.
     slopes: float32 `[heads]`; slope x (token's position - row's) is added to scores (ALiBi, Press et al., 2022). If
-    `coarse`, what is added is scale x slope x token's position, where slope x position is computed in bfloat16.
-    sinks: float32 `[heads]`; a score of each head whose value is zero (Xiao et al., 2024).
+      `coarse`, scale x slope x token's position is added, where slope x position is computed in bfloat16.
+    sinks: float32 `[heads]`; for each head, the score of a key whose value is zero (Xiao et al., 2024).
 
     Computes in float32 (float64 for float64) and returns `[T, heads, D]` in the query's dtype.
     """
@@ -76,7 +76,9 @@ def attention_reference(
     coarse: bool = False,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """One sequence: query `[Q, heads, D]`, the last Q of key and value's `[kv_heads, S, D]` -> `[Q, heads, D]`."""
+    """Attend one sequence: query `[Q, heads, D]`, the last Q tokens of key and value `[kv_heads, S, D]` -> `[Q, heads,
+    D]`.
+    """
     wide = torch.promote_types(query.dtype, torch.float32)
     queries, tokens, group = query.shape[0], key.shape[1], query.shape[1] // key.shape[0]
     key, value = (x.to(wide).repeat_interleave(group, 0) for x in (key, value))
@@ -103,7 +105,7 @@ def attention_reference(
 
 
 def write_cache_reference(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, cells: Tensor) -> None:
-    """Put row t of key and value `[T, kv_heads, D]` into cell `cells[t]` (block x block_size + offset)."""
+    """Write row t of key and value `[T, kv_heads, D]` to cell `cells[t]` (block x block_size + offset)."""
     block_size = key_cache.shape[2]
     blocks, offsets = cells // block_size, cells % block_size
     key_cache[:, blocks, offsets] = key.transpose(0, 1)

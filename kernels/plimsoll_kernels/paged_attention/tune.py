@@ -1,4 +1,4 @@
-"""Tuning paged attention over the cache that it will serve, before anybody is served."""
+"""Tunes paged attention over the cache that it will serve, before serving."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CONTEXT = 4096
 SEQUENCES = 32
 CHUNK = 2048
 Clock = Callable[[Callable[[], object]], float]
-"""Milliseconds of some work."""
+"""Returns the milliseconds of some work."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunedHeads:
-    """What is tuned for: the queries of a layer, and how they attend."""
+    """The properties that are tuned for: the query heads of a layer, and their attention."""
 
     heads: int
     scale: float
@@ -37,10 +37,10 @@ class TunedHeads:
 def tune_paged_attention(
     key_cache: Tensor, value_cache: Tensor, wanted: TunedHeads, store: TuningStore, clock: Clock = device_milliseconds
 ) -> PagedConfigs:
-    """The fastest launches over these caches `[kv_heads, num_blocks, block_size, D]`, which are only read.
+    """Return the fastest configurations for these caches `[kv_heads, num_blocks, block_size, D]`, which are only read.
 
-    Decodes are tried with `SEQUENCES` contexts of `CONTEXT` tokens, chunks with `CHUNK` rows that end one. A cache that
-    does not hold a few such contexts is too small to be worth the time: it gets the defaults.
+    Decodes are measured with `SEQUENCES` contexts of `CONTEXT` tokens, chunks with `CHUNK` rows at the end of one. A
+    cache that does not hold four such contexts gets the defaults, because tuning is not worth its time.
     """
     _, num_blocks, block_size, _ = key_cache.shape
     sequences = min(SEQUENCES, (num_blocks - 1) * block_size // CONTEXT)
@@ -71,7 +71,7 @@ def tune_paged_attention(
 
 
 def _batch(keys: Tensor, rows: list[int]) -> PagedBatch:
-    """Sequences whose blocks lie all over the cache, none in two of them."""
+    """Return sequences whose blocks are scattered over the cache and not shared."""
     _, num_blocks, block_size, _ = keys.shape
     width = -(-CONTEXT // block_size)
     blocks = 1 + torch.randperm(num_blocks - 1, generator=torch.Generator().manual_seed(0))[: len(rows) * width]

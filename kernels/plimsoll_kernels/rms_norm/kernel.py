@@ -42,7 +42,7 @@ def _rms_norm(
 
 
 def launch_rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x and residual `[A, B, D]` with contiguous rows, weight contiguous `[D]` or `[B, D]` -> (norm, sum), contiguous.
+    """Compute x and residual `[A, B, D]` with contiguous rows, weight `[D]` or `[B, D]` -> (norm, sum), all contiguous.
 
     Without a residual the sum is x.
     """

@@ -1,4 +1,4 @@
-"""The norm, checked, by kernel or reference."""
+"""The norm: checks arguments, then runs kernel or reference."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from plimsoll_kernels.rms_norm.reference import add_rms_norm_reference, rms_norm
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, implementation: Implementation = "auto") -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32, rounded once to x's dtype.
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float32, rounded once to x's dtype.
 
     x `[..., D]`, weight `[D]`, or `[H, D]` for x `[..., H, D]` (a weight for each head), of any float dtype. Raises
-    ValueError for shapes and dtypes that do not fit.
+    ValueError for wrong shapes and dtypes.
     """
     _check(x, weight)
     if not use_triton(implementation, x):
@@ -25,7 +25,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, implementation: Implement
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, implementation: Implementation = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """(rms_norm(x + residual), x + residual): a decoder's residual sum and the norm after it in one pass."""
+    """Return (rms_norm(x + residual), x + residual): a decoder's residual sum and the norm after it in one pass."""
     _check(x, weight)
     check_floats(x=x, residual=residual)
     check_shape("residual", residual, *x.shape)
@@ -46,8 +46,8 @@ def _check(x: Tensor, weight: Tensor) -> None:
 
 
 def _rows(x: Tensor, weight: Tensor) -> Tensor:
-    """x as `[A, B, D]`: three dimensions stay as they lie in memory, others are brought to them.
+    """Return x as `[A, B, D]`: unchanged if it has three dimensions, otherwise reshaped.
 
-    The kernel is compiled for each B: it is a model's number of heads, or 1, and never the rows of a step.
+    The kernel is compiled for each B, which is a model's number of heads, or 1, and never the rows of a step.
     """
     return x if x.dim() == 3 else x.reshape(-1, x.shape[-2] if weight.dim() == 2 else 1, x.shape[-1])

@@ -1,4 +1,4 @@
-"""The rotation in Triton: one program turns all heads of a row."""
+"""The rotation in Triton: one program rotates all heads of a row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _rotary(
 
 
 def launch_rotary(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """heads `[T, H, D]`, cos and sin contiguous `[T, R / 2]` -> contiguous `[T, H, D]`."""
+    """Rotate heads `[T, H, D]` by cos and sin, contiguous `[T, R / 2]` -> contiguous `[T, H, D]`."""
     rows, count, size = heads.shape
     half = cos.shape[1]
     rest = size - 2 * half

@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def rotary_reference(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn dimension i with dimension i + R / 2 by the angle of the row's position, for i < R / 2.
+    """Rotate the pair of dimensions i and i + R / 2 by the angle of the row's position, for i < R / 2.
 
-    heads `[T, H, D]`, cos and sin `[T, R / 2]` with R <= D; dimensions from R on pass through. Computed in
-    float32, rounded once to the heads' dtype.
+    heads `[T, H, D]`, cos and sin `[T, R / 2]` with R <= D; dimensions from R on are copied. Computed in float32,
+    rounded once to the heads' dtype.
     """
     half = cos.shape[-1]
     cos, sin = cos.float()[:, None], sin.float()[:, None]

@@ -1,1 +1,1 @@
-"""From the product of queries, keys and values to attention: norms over heads, rotation, keys and values cached."""
+"""Processes the product of queries, keys and values for attention: norms over heads, rotation, cache write."""

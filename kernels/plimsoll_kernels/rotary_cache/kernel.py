@@ -1,4 +1,4 @@
-"""Norm, rotation and cache write in Triton: one program for some heads of a row, whichever these are."""
+"""Norm, rotation and cache write in Triton: one program for some heads of a row, queries, keys or values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 8
-"""Heads of a program: a row of a large model is then spread over several, also when there is only one row."""
+"""Heads of a program, so that several programs compute a row of a large model, even if it is the only row."""
 
 
 @triton.jit(do_not_specialize_on_alignment=["cells"])
@@ -41,7 +41,7 @@ def _rotary_cache(
     d = tl.arange(0, SIZE_PADDED)[None, :]
     inside = (head < HEADS + 2 * KV_HEADS) & (d < SIZE)
     turned = (head < HEADS + KV_HEADS) & (d < 2 * HALF)
-    # Dimension i turns with i + HALF: the one takes its partner times -sin, the other its partner times sin.
+    # Dimension i is paired with i + HALF: the first takes its partner times -sin, the second its partner times sin.
     partner = tl.where(d < HALF, d + HALF, d - HALF)
     sign = tl.where(d < HALF, -1.0, 1.0)
     source = heads + row * row_stride + head * head_stride
@@ -82,7 +82,10 @@ def launch_rotary_cache(
     norm: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """heads `[T, H + 2 K, D]`, cos, sin and norm contiguous, as `op` checked them -> contiguous `[T, H, D]`."""
+    """Process heads `[T, H + 2 K, D]`; cos, sin and norm are contiguous -> contiguous `[T, H, D]`.
+
+    `op` has checked the arguments.
+    """
     rows, count, size = heads.shape
     kv_heads, _, block_size, _ = key_cache.shape
     queries = count - 2 * kv_heads

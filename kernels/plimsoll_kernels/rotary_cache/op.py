@@ -1,4 +1,4 @@
-"""Norm, rotation and cache write in one, checked, by kernel or reference."""
+"""Norm, rotation and cache write in one: checks arguments, then runs kernel or reference."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def rotary_cache(
     eps: float = 0.0,
     implementation: Implementation = "auto",
 ) -> Tensor:
-    """Rotate queries and keys, put keys and values into their cells, return the queries `[T, H, D]`.
+    """Rotate queries and keys, write keys and values to their cells, and return the queries `[T, H, D]`.
 
-    heads `[T, H + 2 K, D]`, cos and sin `[T, R / 2]`, caches `[K, num_blocks, block_size, D]`, cells int64
-    `[T]`, norm `[H + K, D]` or None: see the reference for the terms. Of rows that share a cell, any is left in it.
-    Raises ValueError for shapes, dtypes and devices that do not fit; cells are not checked, as that would stall a GPU.
+    heads `[T, H + 2 K, D]`, cos and sin `[T, R / 2]`, caches `[K, num_blocks, block_size, D]`, cells int64 `[T]`, norm
+    `[H + K, D]` or None: see the reference for the terms. If rows share a cell, any of them remains. Raises ValueError
+    for wrong shapes, dtypes and devices; cells are not checked, because that would stall a GPU.
     """
     check_floats(heads=heads, key_cache=key_cache, value_cache=value_cache)
     check_floats(cos=cos, sin=sin)
     if heads.dim() != 3 or key_cache.dim() != 4 or not heads.shape[1] > 2 * key_cache.shape[0]:
         raise ValueError(
-            f"heads {list(heads.shape)} and cache {list(key_cache.shape)} do not go together: expected "
+            f"heads {list(heads.shape)} and cache {list(key_cache.shape)} do not match: expected "
             "[T, H + 2 K, D] and [K, num_blocks, block_size, D]"
         )
     rows, count, size = heads.shape

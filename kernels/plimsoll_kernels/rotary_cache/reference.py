@@ -1,4 +1,4 @@
-"""The same in plain torch: the three ops that the kernel joins, one after the other."""
+"""Norm, rotation and cache write in plain torch, as three ops."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def rotary_cache_reference(
     norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Tensor:
-    """Rotate queries and keys, put keys and values into their cells, return the queries.
+    """Rotate queries and keys, write keys and values to their cells, and return the queries.
 
-    heads: `[T, H + 2 K, D]`: the queries of a row, its keys, its values, as one product leaves them.
+    heads: `[T, H + 2 K, D]`: the queries, keys and values of a row, as one product computes them.
     cos, sin: `[T, R / 2]` with R <= D, as in `rotary_reference`.
     key_cache, value_cache: `[K, num_blocks, block_size, D]`; cells: int64 `[T]`, block x block_size + offset.
     norm: None, or weights `[H + K, D]` of an RMS norm over each query and key before the rotation; eps: its epsilon.
 
-    Returns `[T, H, D]`. Each step rounds once to the dtype of heads, as the ops by themselves do.
+    Returns `[T, H, D]`. Each step rounds once to the dtype of heads, like the separate ops.
     """
     kv_heads = key_cache.shape[0]
     query_key, value = torch.split(heads, [heads.shape[1] - kv_heads, kv_heads], dim=1)

@@ -1,4 +1,4 @@
-"""Among how many programs rows of logits are divided."""
+"""Divides rows of logits among programs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 TILES_AT_ONCE = 8
 """Tiles that a program holds: 1,024 tokens, 8 a thread."""
 PROGRAMS_PER_PROCESSOR = 16
-"""Programs of 4 warps that a multiprocessor holds at once."""
+"""Programs of 4 warps that a multiprocessor runs at once."""
 MOST_LOOPS = 8
-"""More would leave the last programs of a launch alone for longer than starting others costs."""
+"""With more, the last programs of a launch would run alone for longer than it takes to start more programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """`splits` programs a row, each of which takes `loops` times `TILES_AT_ONCE` tiles."""
+    """`splits` programs a row, each of which reads `loops` times `TILES_AT_ONCE` tiles."""
 
     splits: int
     loops: int
 
     @classmethod
     def of(cls, rows: int, tiles: int, processors: int) -> Division:
-        """Enough programs to fill the device; only then more loops.
+        """Return enough programs to fill the device, and more loops only beyond that.
 
-        Raises ValueError for less than one of anything.
+        Raises ValueError if a number is below one.
         """
         if min(rows, tiles, processors) < 1:
             raise ValueError(f"{rows} rows, {tiles} tiles and {processors} processors: each must be at least 1")

@@ -1,27 +1,27 @@
-"""The choice in Triton: rows are divided among programs, logits are read at most three times, and nothing is sorted.
+"""Sampling in Triton: rows are divided among programs, logits are read at most three times, and nothing is sorted.
 
-Every filter keeps a beginning of the tokens in the order of their logits, so each looks for the logit at which it ends.
-Seven launches, of which those in capitals read the logits of rows, in pieces by many programs:
+Every filter keeps the first tokens in the order of their logits, so each searches the logit at which it ends. There are
+seven launches; those in capitals read the logits of rows, in pieces by many programs:
 
-1. TILES: of every 128 tokens the largest logit and their weight.
-2. plan, a program a row: the largest logit; and from the tiles alone a bound below which no filter ends, and so the
-   open tiles, which are read again.
+1. TILES: the largest logit and the weight of every 128 tokens.
+2. plan, a program a row: the largest logit; and from the tiles alone a bound below which no filter ends, which gives
+   the open tiles, to be read again.
 3. COUNT: the open tiles' tokens and weight by distance from about where a filter ends.
 4. ends, a program a row: the bins in which the filters end.
 5. COLLECT: the weight above those bins by tiles, and a list of the tokens in them.
 6. cut, a program a row: the logits at which the filters end, by bisection among the listed tokens.
 7. draw, a program a row: the tile in which the uniform number falls, and in it the token.
 
-Readings, as counted by tests. A row that takes the largest logit, or draws without filters, is read once, and by min-p
-alone a second time in tiles that have a token for it. Filters that keep little (top-k of 50, top-p of a sure model)
-read about a tenth of the row in addition. Flat logits under top-p, and a top-k of more than there are tiles, come to
-three. Only where more than 8,192 different tokens lie within 1/64 of one distance is there no room to list them, and
-one program reads the row again in each step of the bisection, some 25 times: that takes logits made for it.
+Readings, as counted by tests: a row that takes the largest logit, or draws without filters, is read once; with min-p
+alone, tiles with a token that stays are read a second time. Filters that keep little (top-k of 50, top-p of a confident
+model) read about a tenth of the row in addition. Flat logits under top-p, and a top-k above the number of tiles, need
+three readings. If more than 8,192 different tokens are within 1/64 of one distance, the list is too short, and one
+program reads the row again in each step of the bisection, some 25 times; only artificial logits do this.
 
-Bytes. A reading is rows x vocabulary x 4: 156 MB for 256 rows of 152,064 tokens, 36 us at 4.3 TB/s. A tile leaves 24
-bytes (5 %), a filtered row 24 KiB of bins; with the list, a row of 152,064 takes 118 KB of scratch. Only what programs
-do depends on data, not the launches: a graph can hold them. A row's token is the same in every batch and division,
-since sums are of integers or within one tile.
+Memory traffic: a reading is rows x vocabulary x 4: bytes, 156 MB for 256 rows of 152,064 tokens, 36 us at 4.3 TB/s. A
+tile leaves 24 bytes (5 %), a filtered row 24 KiB of bins; with the list, a row of 152,064 takes 118 KB of scratch. Only
+the work of programs depends on data, not the launches, so a graph can contain them. A row's token is the same in every
+batch and division, because sums are of integers or within one tile.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from plimsoll_kernels.sampling.scratch import Scratch
 from plimsoll_kernels.sampling.tiles.kernel import _tiles
 
 BLOCK = 2048
-"""Candidates at once."""
+"""Candidates that a program reads at once."""
 EXACT = {"enable_fp_fusion": False}
-"""A number that two kernels compute is the same in both."""
+"""Without fusion, a number that two kernels compute is the same in both."""
 
 
 def launch_sample(
     logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
 ) -> tuple[Tensor, Tensor]:
-    """logits float32 `[R, V]` with contiguous rows -> the largest of each row `[R]`, and chosen tokens int64 `[R]`."""
+    """Sample logits float32 `[R, V]` with contiguous rows -> the largest of each row `[R]`, and tokens int64 `[R]`."""
     rows = logits.shape[0]
     best = torch.empty(rows, dtype=torch.float32, device=logits.device)
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)

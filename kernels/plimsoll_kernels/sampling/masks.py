@@ -1,4 +1,4 @@
-"""Which tokens each row of logits may choose from."""
+"""The tokens that each row of logits may sample."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ WORD_BITS = 32
 class TokenMasks:
     """Masks of some of R rows, contiguous and on the logits' device.
 
-    - `masked`: int32 `[R]`, the row of `bits` that holds a row's mask; -1: every token may be chosen.
-    - `bits`: int32 `[M, ceil(V / 32)]`; bit t % 32 of word t / 32 says whether token t may be chosen.
+    - `masked`: int32 `[R]`, the row of `bits` with a row's mask; -1: every token is allowed.
+    - `bits`: int32 `[M, ceil(V / 32)]`; bit t % 32 of word t / 32 says whether token t is allowed.
     """
 
     masked: Tensor
     bits: Tensor
 
     def check(self, logits: Tensor) -> None:
-        """Raises ValueError where they do not fit the logits `[R, V]`."""
+        """Raise ValueError if they do not fit the logits `[R, V]`."""
         rows, vocab = logits.shape
         words = words_of(vocab)
         if self.masked.shape != (rows,) or self.bits.dim() != 2 or self.bits.shape[1] != words:
             raise ValueError(
-                f"masks are int32 [{rows}] and [M, {words}], got {list(self.masked.shape)} and {list(self.bits.shape)}"
+                f"masks must be [{rows}] and [M, {words}], got {list(self.masked.shape)} and {list(self.bits.shape)}"
             )
         for tensor in (self.masked, self.bits):
             if tensor.dtype is not torch.int32 or tensor.device != logits.device or not tensor.is_contiguous():
-                raise ValueError(f"masks are contiguous int32 on {logits.device}, got {tensor.dtype}, {tensor.device}")
+                raise ValueError(
+                    f"masks must be contiguous int32 on {logits.device}, got {tensor.dtype} on {tensor.device}"
+                )
 
 
 def words_of(vocab: int) -> int:
-    """Words of a mask."""
+    """Return the words of a mask."""
     return -(-vocab // WORD_BITS)
 
 
 def forbid(logits: Tensor, masks: TokenMasks) -> Tensor:
-    """The logits with -infinity where a mask leaves a token out; NaNs stay, so that a broken row is seen."""
+    """Return the logits with -infinity for forbidden tokens; NaNs stay, so that a broken row is detected."""
     rows = (masks.masked >= 0).nonzero().squeeze(-1)
     bits = masks.bits[masks.masked[rows]]
     shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=logits.device)

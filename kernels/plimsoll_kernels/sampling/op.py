@@ -1,4 +1,4 @@
-"""The choice, checked, by our own kernels or the reference."""
+"""Sampling: checks arguments, then runs the Triton kernels, the C++ kernel or the reference."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def sample(
     *,
     implementation: Implementation = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """One token for each row, as its parameters want it, and the row's largest logit.
+    """Sample one token for each row by the row's parameters; return the row's largest logit and the token.
 
     logits float32 `[R, V]` with contiguous rows, uniform float64 `[R]` in [0, 1) -> float32 `[R]`, int64 `[R]`. The
     uniform number alone decides which token a row draws: the first, in the vocabulary's order, at which the cumulative
-    weight of what the filters keep passes that share of it. Tokens with a logit of -infinity are never drawn, nor are
-    those that `masks` leave out: they count for no filter and not for the largest logit, and the logits may be changed.
+    weight of the tokens that the filters keep exceeds that share of it. Tokens with a logit of -infinity are never
+    drawn, nor are those that `masks` forbid: they count for no filter and not for the largest logit. The logits may be
+    changed.
 
-    A row whose largest logit is not finite (NaN where there is any) is the caller's to refuse: its token means nothing.
-    Raises ValueError for shapes and dtypes that do not fit.
+    If a row's largest logit is not finite (NaN if any logit is), its token is undefined and the caller must reject the
+    row. Raises ValueError for wrong shapes and dtypes.
     """
     _check(logits, params, uniform)
     if masks is not None:
@@ -49,12 +50,14 @@ def sample(
 
 def _check(logits: Tensor, params: RowParams, uniform: Tensor) -> None:
     if logits.dim() != 2 or logits.dtype is not torch.float32 or logits.stride(-1) != 1:
-        raise ValueError(f"logits are float32 [R, V] with contiguous rows, got {logits.dtype} {list(logits.shape)}")
+        raise ValueError(f"logits must be float32 [R, V] with contiguous rows, got {logits.dtype} {list(logits.shape)}")
     rows, vocab = logits.shape
     if not 0 < vocab <= MOST_TOKENS:
-        raise ValueError(f"a vocabulary has 1 to {MOST_TOKENS} tokens, got {vocab}")
+        raise ValueError(f"the vocabulary must have 1 to {MOST_TOKENS} tokens, got {vocab}")
     if len(params) != rows or params.device != logits.device:
-        raise ValueError(f"{rows} rows of logits on {logits.device}, parameters of {len(params)} on {params.device}")
+        raise ValueError(
+            f"got {rows} rows of logits on {logits.device}, but parameters of {len(params)} on {params.device}"
+        )
     _check_rows("uniform", uniform, torch.float64, rows, logits)
 
 

@@ -1,7 +1,7 @@
-"""The choice in plain torch: filters over sorted tokens, then the inverse of the cumulative distribution.
+"""Sampling in plain torch: filters over sorted tokens, then the inverse of the cumulative distribution.
 
-The cumulative sums run in float64 and in two levels (over groups of tokens, then inside one): a single float32 sum over
-a vocabulary of 262,144 would lose the tail.
+The cumulative sums are computed in float64 and in two levels (over groups of tokens, then inside one): a single float32
+sum over a vocabulary of 262,144 would lose the tail.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from plimsoll_kernels.sampling.params import SMALLEST_TEMPERATURE, RowParams
 
 GROUP = 512
 SHORTLIST = 1024
-"""Filters look at this many of the most likely tokens first; a full sort is the exception (flat distributions)."""
+"""The number of most likely tokens that filters read first; a full sort is the exception (flat distributions)."""
 
 
 def sample_reference(
     logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The largest logit of each row `[R]` and the chosen tokens, int64 `[R]` (op.py says what of)."""
+    """Return the largest logit of each row `[R]` and the sampled tokens, int64 `[R]`; see `op.sample` for the terms."""
     if masks is not None:
         logits = forbid(logits, masks)
     best, tokens = logits.max(dim=-1)
@@ -32,7 +32,7 @@ def sample_reference(
 
 
 def _draw(logits: Tensor, params: RowParams, uniform: Tensor) -> Tensor:
-    """Tokens int64 `[R]` for logits `[R, V]` relative to the row's largest."""
+    """Draw tokens int64 `[R]` from logits `[R, V]` relative to the row's largest."""
     weights = torch.softmax(logits / params.temperature[:, None], dim=-1)
     floor = weights.amax(dim=-1, keepdim=True) * params.min_p[:, None]
     if bool(((params.top_k > 0) & (params.top_k < logits.shape[-1]) | (params.top_p < 1.0)).any()):
@@ -41,7 +41,7 @@ def _draw(logits: Tensor, params: RowParams, uniform: Tensor) -> Tensor:
 
 
 def _keep_top(logits: Tensor, weights: Tensor, params: RowParams) -> Tensor:
-    """Zero what lies outside the top-k, then outside the smallest set whose renormalised mass reaches top-p."""
+    """Zero weights outside the top-k, then outside the smallest set whose renormalised mass reaches top-p."""
     vocab = logits.shape[-1]
     top_k = torch.where((params.top_k > 0) & (params.top_k < vocab), params.top_k, vocab)
     limited = torch.where(top_k < vocab, top_k, 0).amax()
@@ -52,7 +52,7 @@ def _keep_top(logits: Tensor, weights: Tensor, params: RowParams) -> Tensor:
     kept, count = _nucleus(weights.gather(-1, tokens), top_k, params.top_p)
     out = torch.zeros_like(weights).scatter_(-1, tokens, kept)
     if wanted < vocab:
-        # What stays ends above the shortlist's last logit: neither more of them nor their equals would change it.
+        # These rows end above the shortlist's last logit: neither more tokens nor equal ones would change them.
         settled = (count < wanted) & (values.gather(-1, count[:, None] - 1).squeeze(-1) > values[:, -1])
         if rows := (~settled).nonzero().squeeze(-1).tolist():
             tokens = torch.sort(logits[rows], dim=-1, descending=True, stable=True).indices
@@ -62,9 +62,10 @@ def _keep_top(logits: Tensor, weights: Tensor, params: RowParams) -> Tensor:
 
 
 def _nucleus(weights: Tensor, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Filter weights in the order of their tokens `[R, K]`; also how many stay `[R]`, at least 1.
+    """Filter weights in the order of their tokens `[R, K]`; also return the number that stays `[R]`, at least 1.
 
-    A row's mass is that of its top-k: where that is off or not all in sight it is 1, since the weights are a softmax.
+    A row's mass is that of its top-k; without top-k, or if the shortlist lacks some of it, the mass is 1, because the
+    weights are a softmax.
     """
     width = weights.shape[-1]
     order = torch.arange(width, device=weights.device)
@@ -79,7 +80,7 @@ def _nucleus(weights: Tensor, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Ten
 
 
 def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The token at which the cumulative weight passes uniform x total; never one of weight zero."""
+    """Return the token at which the cumulative weight exceeds uniform x total; never one of weight zero."""
     rows, vocab = weights.shape
     groups = functional.pad(weights, (0, -vocab % GROUP)).view(rows, -1, GROUP)
     sums = groups.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
@@ -92,6 +93,6 @@ def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _first_beyond(sums: Tensor, target: Tensor) -> Tensor:
-    """First index whose cumulative sum exceeds the target, at most the last one that adds anything (`[R, 1]`)."""
+    """Return the first index whose cumulative sum exceeds the target, at most the last with a weight (`[R, 1]`)."""
     last = torch.searchsorted(sums, sums[:, -1:].contiguous())
     return torch.minimum(torch.searchsorted(sums, target, right=True), last)

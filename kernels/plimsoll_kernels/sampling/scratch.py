@@ -1,4 +1,4 @@
-"""What the sampling kernels leave for one another."""
+"""Memory through which the sampling kernels pass intermediate results."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ import torch
 from torch import Tensor
 
 TILE = 128
-"""Tokens whose largest logit and weight are kept: a row of 2^19 tokens has 4,096 tiles, which one program holds."""
+"""Tokens of a tile: a row of 2^19 tokens has 4,096 tiles, which one program can hold."""
 BINS = 2048
 MOST_CANDIDATES = 8192
-"""Tokens of the bins in which filters end that are listed. Of 262,144 normally distributed logits these are 6,000."""
+"""The most listed tokens of the bins in which filters end. For 262,144 normally distributed logits they are 6,000."""
 
 
 def tiles_of(vocab: int) -> int:
-    """Tiles of a row; the last may be cut short."""
+    """Return the tiles of a row; the last may be shorter."""
     return -(-vocab // TILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory of R rows of N tiles, none of it filled: the kernels write all that they read.
+    """Uninitialised memory of R rows of N tiles: the kernels write everything that they read.
 
     - `keys` int32 and `weights` float32 `[R, N]`: the tile's largest logit as an ordered integer (numbers/kernel.py),
-      and the weight of its tokens where that logit weighs 1.
-    - `kept` int64 `[R, N]`: the weight that stays in a tile, its ties left out; `ties` int32 `[R, N]`: its candidates,
-      in the end those that equal the cut.
-    - `kind` int32 `[R]`: what remains to be done. `floor` float32 `[R]`: a logit below which no filter ends; `ceiling`
-      float32 `[R]`: one from which bins count downwards.
-    - `open_count` int32 `[R]`: tiles that have to be read again; `open_tiles` int32 `[R, N]`: which, in rising order.
+      and the weight of its tokens relative to that logit.
+    - `kept` int64 `[R, N]`: the weight that stays in a tile, without ties; `ties` int32 `[R, N]`: its candidates, in
+      the end those equal to the cut.
+    - `kind` int32 `[R]`: the remaining work. `floor` float32 `[R]`: a logit below which no filter ends; `ceiling`
+      float32 `[R]`: the logit from which bins count downwards.
+    - `open_count` int32 `[R]`: the number of tiles that must be read again; `open_tiles` int32 `[R, N]`: their numbers,
+      rising.
     - `total` int64 `[R]`: the row's weight.
     - `counts` int32 and `masses` int64 `[R, BINS]`: tokens and weight of each bin.
-    - `ends` int32 `[R, 4]`: the first and last bin in which top-p may end (without it top-k), that in which top-k ends
-      (-1: none), and the tokens above that; `above` int64 `[R, 3]`: the weight above the first bin, that above top-k's,
-      and what top-p is a share of where top-k does not say (-1: there is no top-p).
-    - `found` int32 `[R]`: how many candidates there are; `candidates` and `candidate_keys` int32 `[R, C]`: tokens and
-      logits, as ordered integers, of C of them at most, in any order.
+    - `ends` int32 `[R, 4]`: the first and last bin in which top-p may end (without it top-k), the bin in which top-k
+      ends (-1: none), and the tokens above that; `above` int64 `[R, 3]`: the weight above the first bin, the weight
+      above top-k's bin, and the weight that top-p is a share of if top-k does not determine it (-1: no top-p).
+    - `found` int32 `[R]`: the number of candidates; `candidates` and `candidate_keys` int32 `[R, C]`: tokens and
+      logits, as ordered integers, of at most C of them, in any order.
     - `range` int32 `[R, 2]`: the least and largest candidate between the first and last bin, as ordered integers.
-    - `cut` int32 `[R, 2]`: the ordered integer above which all stay, and how many of its equals do.
+    - `cut` int32 `[R, 2]`: the ordered integer above which all stay, and the number of equal ones that stay.
     """
 
     keys: Tensor
@@ -63,7 +64,7 @@ class Scratch:
 
     @classmethod
     def of(cls, rows: int, vocab: int, device: torch.device) -> Scratch:
-        """For logits `[rows, vocab]`."""
+        """Return memory for logits `[rows, vocab]`."""
         tiles = tiles_of(vocab)
 
         def fresh(dtype: torch.dtype, *shape: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""Arguments by whose values no sampling kernel is compiled: what differs between batches of one model."""
+"""Arguments for whose values no sampling kernel is specialised, because they differ between batches of one model."""
 
 from __future__ import annotations
 
 SIZES = ("stride", "tiles", "splits", "loops")
-"""Whole numbers."""
+"""Integers."""
 ALIGNMENTS = ("logits", "temperature", "top_k", "top_p", "min_p", "uniform", "masked", "bits")
-"""Pointers into what may be a part of a batch; that logits are aligned is a constant of the launch (ALIGNED)."""
+"""Pointers that may point into a part of a batch; the alignment of logits is a constant of the launch (ALIGNED)."""

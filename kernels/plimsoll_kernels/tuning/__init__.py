@@ -1,1 +1,1 @@
-"""Which way of launching a kernel is fastest here: measured once, kept on disk."""
+"""Measures the fastest launch configuration of a kernel once and stores it on disk."""

@@ -1,4 +1,4 @@
-"""How a kernel is cut and launched: nothing of it changes what is computed."""
+"""The tile sizes and launch parameters of a kernel, which do not change its results."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class LaunchConfig:
         for name in ("block_m", "block_n", "num_warps"):
             value = getattr(self, name)
             if value < 1 or value & (value - 1):
-                raise ValueError(f"{name} is {value}, not a power of 2")
+                raise ValueError(f"{name} is {value}; it must be a power of 2")
         if self.num_stages < 1:
-            raise ValueError(f"{self.num_stages} pipeline stages; there is at least one")
+            raise ValueError(f"num_stages is {self.num_stages}; it must be at least 1")

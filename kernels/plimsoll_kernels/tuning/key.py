@@ -1,4 +1,4 @@
-"""What a measurement of launches is good for: the same kernel, device, software and shape."""
+"""The validity of a measurement: it applies to one kernel, device, software and shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("torch", "triton")
 
 @dataclass(frozen=True, slots=True)
 class TuningKey:
-    """kernel: its name; source: a digest of its code; shape: what of the problem its speed depends on."""
+    """kernel: its name; source: a digest of its code; shape: the sizes that its speed depends on."""
 
     kernel: str
     source: str
@@ -26,14 +26,14 @@ class TuningKey:
 
     @classmethod
     def of(cls, kernel: str, code: Sequence[Path], device: torch.device, shape: Mapping[str, int | str]) -> TuningKey:
-        """For the kernel whose code is in those files, on that device, with the packages installed."""
+        """Return the key of the kernel whose code is in those files, on that device, with the installed packages."""
         source = hashlib.sha256(b"\0".join(path.read_bytes() for path in code)).hexdigest()[:16]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return cls(kernel, source, name, {package: _version(package) for package in PACKAGES}, dict(shape))
 
     @property
     def name(self) -> str:
-        """Of the file that keeps what was found: readable at its beginning, told apart by its end."""
+        """The name of the file with the result: readable at its beginning, unique by its end."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
         return f"{self.kernel}-{digest[:24]}"
 

@@ -1,4 +1,4 @@
-"""Choosing the fastest of some configurations by measuring them."""
+"""Selects the fastest of some configurations by measuring them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 WARM, TIMED = 2, 7
 Measure = Callable[[LaunchConfig], float]
-"""Milliseconds of a launch. Raises what launching raises, where a configuration does not fit the device."""
+"""Returns the milliseconds of a launch. Raises the launch's error if a configuration does not fit the device."""
 
 
 def tuned(key: TuningKey, candidates: Sequence[LaunchConfig], measure: Measure, store: TuningStore) -> LaunchConfig:
-    """The fastest of the candidates: as the store knows it, else measured and stored.
+    """Return the fastest of the candidates, from the store or from new measurements, which are stored.
 
-    A candidate that cannot be launched is passed over. Raises RuntimeError, with each one's reason, when none can.
+    A candidate that cannot be launched is skipped. Raises RuntimeError, with each one's reason, if none can.
     """
     known = store.load(key)
     if known is not None and known in candidates:
@@ -32,12 +32,12 @@ def tuned(key: TuningKey, candidates: Sequence[LaunchConfig], measure: Measure, 
     for candidate in candidates:
         try:
             times[candidate] = measure(candidate)
-        except Exception as error:  # noqa: BLE001 - compilers and drivers have each their own; all are reported below
+        except Exception as error:  # noqa: BLE001 - compilers and drivers have errors of their own; all are reported below
             refused[candidate] = error
             logger.debug("%s: %s does not run: %s", key.kernel, candidate, error)
     if not times:
         reasons = "; ".join(f"{candidate}: {error}" for candidate, error in refused.items())
-        raise RuntimeError(f"no way to launch the kernel {key.kernel} works on {key.device}: {reasons}")
+        raise RuntimeError(f"no configuration of the kernel {key.kernel} works on {key.device}: {reasons}")
     best = min(times, key=times.__getitem__)
     logger.info("%s %s: %s takes %.3f ms, of %d tried", key.kernel, key.shape, best, times[best], len(times))
     store.save(key, best, times[best])
@@ -45,7 +45,7 @@ def tuned(key: TuningKey, candidates: Sequence[LaunchConfig], measure: Measure, 
 
 
 def device_milliseconds(work: Callable[[], object]) -> float:
-    """The median time of a GPU's work, by its own events, after launches that compile and warm up."""
+    """Return the median time of a GPU's work, by its own events, after launches that compile and warm up."""
     for _ in range(WARM):
         work()
     marks = []

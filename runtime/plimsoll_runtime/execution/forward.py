@@ -1,9 +1,8 @@
 """A step's forward pass: as a CUDA graph if there is one, and on the next attention backend if one fails.
 
-A pass may be computed again from its start, for it changes nothing but the cache, and there only the cells of its own
-rows: each layer writes them before any row attends, so what a pass that broke off has left there is never read. What
-recurrent layers make of their states is put in place when the pass is over. Blocks that a step moves and tokens that it
-samples are the runner's, before and after, and are done once.
+A pass may be computed again from its start, because it only changes the cache, and there only the cells of its own
+rows: each layer writes them before any row attends, so a broken pass leaves nothing that is read. The recurrent states
+are replaced when the pass is complete. The runner copies blocks before and samples tokens after the pass, once.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ class NoBackendError(Exception):
 
 
 class ForwardPass:
-    """Passes of one decoder over one cache, kernel by kernel, with the attention `backend` in use.
+    """Passes of one decoder over one cache, launched kernel by kernel, with the attention `backend` in use.
 
     `fallbacks` counts the backends that failed and were replaced.
     """
 
     def __init__(self, parts: StepParts, backends: Iterable[type[AttentionBackend]]) -> None:
-        """`backends`: the one to use, then those that replace it, in order, if one fails.
+        """`backends`: the one to use, then its replacements in order.
 
-        Raises NoBackendError if none of them can be made.
+        Raises NoBackendError if none of them can be created.
         """
         self.parts = parts
         self._waiting = deque(backends)
@@ -69,18 +68,18 @@ class ForwardPass:
 
     @property
     def backends(self) -> list[type[AttentionBackend]]:
-        """The one in use, then those that have still to be tried."""
+        """The backend in use, then those that have not been tried."""
         return [type(self.backend), *self._waiting]
 
     def run(self, inputs: StepInputs) -> Tensor:
-        """Hidden states `[T, hidden]`, valid until the next call.
+        """Return hidden states `[T, hidden]`, valid until the next call.
 
         Raises NoBackendError, with the step's first failure, if every backend has failed.
         """
         return self._on_some_backend(self._compute, inputs)
 
     def _on_some_backend(self, compute: Callable[[_Inputs], Tensor], inputs: _Inputs) -> Tensor:
-        """On the backend in use and, if that fails, on the next one, from the start."""
+        """Compute a step with the backend in use; if that fails, start again with the next one."""
         first: AttentionError | None = None
         while True:
             try:
@@ -90,7 +89,7 @@ class ForwardPass:
                 self._fall_back(failure, first)
 
     def _compute(self, inputs: StepInputs) -> Tensor:
-        """Kernel by kernel."""
+        """Compute a step kernel by kernel."""
         parts, attention = self.parts, prepare_step(self.backend, inputs.batch)
         parts.timeline.lap(StepPhase.INPUTS)
         return parts.states.compute(parts.decoder, inputs, attention)
@@ -99,7 +98,7 @@ class ForwardPass:
         self.backend = create_backend(self._waiting.popleft(), self.parts.cache)
 
     def _fall_back(self, failure: AttentionError, first: AttentionError) -> None:
-        """Use the next backend that can be made, and has no part in which one failed.
+        """Use the next backend that can be created and does not contain a failed one.
 
         Raises NoBackendError with the first failure if none is left.
         """
@@ -107,7 +106,7 @@ class ForwardPass:
             self._waiting = deque(left)
             name = left[0].name
             logger.warning(
-                "%s; from now on %s computes attention (--attention-backend %s begins with that one)",
+                "%s; %s computes attention from here on (select it at the start with --attention-backend %s)",
                 failure,
                 name,
                 name,
@@ -121,45 +120,45 @@ class ForwardPass:
             else:
                 return
         raise NoBackendError(
-            f"{first}; no other backend may take its place: give another --attention-backend"
+            f"{first}; no other backend can replace it: choose another --attention-backend"
         ) from first.__cause__
 
 
 GraphsOf = Callable[[AttentionBackend], StepGraphs]
-"""Makes the graphs of steps on a backend. They are still to be captured."""
+"""Makes the graphs of steps on a backend, which are not captured yet."""
 
 
 class GraphForwardPass(ForwardPass):
-    """A forward pass that replays a graph if there is one of the step."""
+    """A forward pass that replays a graph if there is one for the step."""
 
     def __init__(self, parts: StepParts, backends: Iterable[type[AttentionBackend]], graphs_of: GraphsOf) -> None:
-        """Raises NoBackendError if no backend can be made."""
+        """Raises NoBackendError if no backend can be created."""
         self._graphs_of = graphs_of
         self._graphs: StepGraphs = NO_GRAPHS
         super().__init__(parts, backends)
 
     def run_rows(self, rows: StepRows) -> Tensor:
-        """`run` of rows that are still to be sent to the device. Raises ValueError if a block table is too short."""
+        """Run rows that are not on the device yet. Raises ValueError if a block table is too short."""
         rows.check()
         return self._on_some_backend(self._replay_or_compute, rows)
 
     def capture_graphs(
         self, capture: Capture, bounds: CaptureBounds, progress: OnProgress = no_progress, beside: Graphs = NO_GRAPHS
     ) -> None:
-        """Capture all graphs that the bounds allow, and those `beside` within the same bounds. Call it once.
+        """Capture all graphs that the bounds allow, and those of `beside` within the same bounds. Call it once.
 
-        Later nothing is captured: a backend that replaces a failed one has its steps launched kernel by kernel.
+        Nothing is captured later: the steps of a backend that replaces a failed one are launched kernel by kernel.
         """
         self._graphs_of = lambda backend: NO_GRAPHS
         if not (requests := [*self._graphs.wanted(), *beside.wanted()]):
             return
         try:
             capture_all(requests, capture, bounds, progress)
-        except Exception as error:  # noqa: BLE001 - whatever it is, steps are launched without graphs; it is logged
+        except Exception as error:  # noqa: BLE001 - after any error, which is logged, steps are launched without graphs
             self._give_up_graphs(error)
 
     def _replay_or_compute(self, rows: StepRows) -> Tensor:
-        """Graphs that fail are given up, and the step is computed kernel by kernel."""
+        """Replay the step's graph or compute it kernel by kernel. If a graph fails, all graphs are dropped."""
         hidden: Tensor | None = None
         try:
             hidden = self._graphs.run(rows)
@@ -174,7 +173,7 @@ class GraphForwardPass(ForwardPass):
             raise error
         self._graphs = NO_GRAPHS
         logger.warning(
-            "a CUDA graph failed with %s: %s; from now on steps are launched kernel by kernel",
+            "a CUDA graph failed with %s: %s; steps are launched kernel by kernel from here on",
             type(error).__name__,
             error,
             exc_info=error,

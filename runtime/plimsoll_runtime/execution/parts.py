@@ -1,4 +1,4 @@
-"""What steps compute with, as forward passes, graphs and runners share it."""
+"""The objects of a step that forward passes, graphs and runners share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plimsoll_runtime.models.decoder import Decoder
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """A decoder with what it keeps of sequences, and the timeline of the thread that runs steps.
+    """A decoder with its cache and recurrent states, and the timeline of the thread that runs steps.
 
-    `host`: the frames in host memory that blocks of the cache are spilled to, if any.
+    `host`: the frames in host memory to which blocks of the cache are spilled, if any.
     """
 
     decoder: Decoder

@@ -1,8 +1,8 @@
 """Warm-up steps that compile every variant of a kernel that serving will launch.
 
-What Triton knows of numbers that differ by batch is left out of its variants (`do_not_specialize` of the kernels), so
-that few are left: the divisions of a context among programs, decodes that share a prefix, decodes beside chunks, and
-products of few and many rows.
+The kernels exclude numbers that differ by batch from Triton's specialisation (`do_not_specialize`), so only a few
+variants are left: the divisions of a context among programs, decodes that share a prefix, decodes together with chunks,
+and products of few and many rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from plimsoll_runtime.execution.kv.cache import KvCache
 logger = logging.getLogger(__name__)
 
 Rows = Sequence[tuple[int, int]]
-"""Of each sequence of a step: its rows, and the tokens of its context."""
+"""For each sequence of a step: its rows, and the tokens of its context."""
 
 CHUNK = 17
-"""Rows of a chunk beside decodes: more than a tile of the smallest has."""
+"""Rows of a chunk computed together with decodes: more than the smallest tile has."""
 
 
 def warmup_batches(lengths: Sequence[int], longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
-    """A decode over each of these lengths, the most decodes of a step, decodes with a chunk, and the most rows.
+    """Yield a decode over each of these lengths, the most decodes of a step, decodes with a chunk, and the most rows.
 
     No context has more than `longest` tokens.
     """
@@ -47,9 +47,9 @@ def warmup_batches(lengths: Sequence[int], longest: int, max_sequences: int, max
 
 
 def shared_prefix_batches(backend: GraphBackend, longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
-    """Decodes of one length, for each key of their launches: over the padding block all of it is shared.
+    """Yield decodes of one length for each launch key: over the padding block, all of it is shared.
 
-    The most sequences with the longest contexts of a key come first: where they save too little to share, none does.
+    The most sequences with the longest contexts of a key come first: if they save too little to share, none does.
     """
     most, seen = min(max_sequences, max_tokens), set[Hashable]()
     counts = [most, *(1 << k for k in reversed(range(1, most.bit_length())) if 1 << k < most)]
@@ -75,8 +75,8 @@ def compile_kernels(
             forward_pass.run(padding_inputs(rows, cache))
         except OUT_OF_MEMORY as error:
             logger.warning(
-                "the device has no memory for a first step of %d rows (%s): kernels that only such steps launch are "
-                "compiled while serving; a lower --max-batch-tokens or --kv-memory leaves more room",
+                "the device has too little memory for a warm-up step of %d rows (%s): kernels of such steps are "
+                "compiled while serving; lower --max-batch-tokens or --kv-memory to avoid this",
                 sum(count for count, _ in rows),
                 error,
             )

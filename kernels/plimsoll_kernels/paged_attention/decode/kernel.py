@@ -1,10 +1,10 @@
 """Decodes in Triton: a program reads a part of one sequence's keys and values of one KV head, once for all its queries.
 
-Splits of a long context leave partial sums, which a second kernel joins (flash decoding, Dao et al., 2023). How many
-there are is fixed by the launch, so that a CUDA graph may hold it; which of them have work follows from the context on
-the device, and the others end at once. Sequences with more than one row are left to the prefill kernel.
-Blocks that a group of sequences shares are read by the prefix kernel; the rest of each context is what is divided here,
-and its first split begins with the sums of the shared part.
+Splits of a long context leave partial sums, which a second kernel joins (flash decoding, Dao et al., 2023). The launch
+fixes the number of splits, so a CUDA graph can contain it; on the device, the context decides which of them have work,
+and the others return immediately. Sequences with more than one row are left to the prefill kernel. Blocks that a group
+of sequences shares are read by the prefix kernel; only the rest of each context is divided here, and its first split
+starts with the sums of the shared part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from plimsoll_kernels.tuning.config import LaunchConfig
 
 @triton.jit
 def _bounds(context, length, WINDOW: tl.constexpr, CHUNK: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
-    """(first token read, tokens of a split), the second a multiple of BLOCK_N: what is behind `length` shared ones."""
+    """(first token read, tokens of a split), the second a multiple of BLOCK_N; without the first `length` shared
+    tokens.
+    """
     low = tl.maximum(first_seen(context - 1, WINDOW, CHUNK) // BLOCK_N * BLOCK_N, length)
     return low, tl.cdiv(tl.cdiv(context - low, BLOCK_N), SPLITS) * BLOCK_N
 
@@ -114,7 +116,7 @@ def _decode(
     slope = of_heads(slopes, head, valid, SLOPES)
     acc, total, largest = no_sums(of_heads(sinks, head, valid, SINKS), BLOCK_M, SIZE_PADDED, SINKS)
     if SINKS:
-        # One of the splits has them.
+        # Only the first split includes the sinks.
         total = tl.where(split == 0, total, 0.0)
         largest = tl.where(split == 0, largest, float("-inf"))
     if PREFIX:
@@ -134,8 +136,8 @@ def _decode(
         if WINDOW + CHUNK > 0:
             seen = seen & (token >= first_seen(context - 1, WINDOW, CHUNK))
         score = tl.where(seen[None, :], score, float("-inf"))
-        # A split's first tile holds a token that is seen (it has one, or the window begins in it), so from there on
-        # the largest score is finite.
+        # A split's first tile has a token that is seen (the window may begin in it), so the largest score is finite
+        # after it.
         acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP or SLOPES, False)
 
     d = tl.arange(0, SIZE_PADDED)
@@ -170,7 +172,7 @@ def _join(
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Join the splits of one sequence and head: only those that had work wrote anything."""
+    """Join the splits of one sequence and head; only splits with work have written results."""
     head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
     start, queries = rows_of(query_starts, sequence)
@@ -195,7 +197,7 @@ def _join(
 
 
 def default_config(size: int, group: int, itemsize: int) -> LaunchConfig:
-    """Fits every device since sm_80: two stages of keys and values take 64 KiB at most."""
+    """Return a configuration that fits every device since sm_80: two stages of keys and values take 64 KiB at most."""
     padded = max(16, triton.next_power_of_2(size))
     return LaunchConfig(
         block_m=max(16, triton.next_power_of_2(group)),
@@ -206,9 +208,9 @@ def default_config(size: int, group: int, itemsize: int) -> LaunchConfig:
 
 
 def candidates(size: int, group: int, itemsize: int) -> list[LaunchConfig]:
-    """What is worth trying: more bytes in flight against more programs at once. The default comes first.
+    """Return the configurations to try: more bytes in flight or more programs at once. The default comes first.
 
-    The block table stands between the loop and its keys, so that two stages are one tile ahead and five are two.
+    The block table is read before its keys, so two stages are one tile ahead and five are two.
     """
     default = default_config(size, group, itemsize)
     tried = [
@@ -242,9 +244,9 @@ def launch_decode(
     splits: int | None = None,
     prefix_splits: int | None = None,
 ) -> None:
-    """Write to `out` `[T, heads, D]` the rows of the batch's sequences that have one; arguments as `op` checked them.
+    """Write to `out` `[T, heads, D]` the rows of the batch's sequences with one row; `op` has checked the arguments.
 
-    `splits`, a power of two, overrides among how many programs a context is divided, `prefix_splits` a shared prefix.
+    `splits`, a power of two, overrides the number of programs for a context, `prefix_splits` that for a shared prefix.
     """
     _, heads, size = query.shape
     kv_heads = key_cache.shape[0]

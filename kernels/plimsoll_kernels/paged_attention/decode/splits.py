@@ -1,19 +1,20 @@
-"""Among how many programs the context of a decode is divided."""
+"""The number of programs among which the context of a decode is divided."""
 
 from __future__ import annotations
 
 MIN_SPLIT_TOKENS = 128
 MAX_SPLITS = 64
 WAVES = 2
-"""Programs that a multiprocessor holds at once: what their tiles of keys and values leave room for."""
+"""Programs that a multiprocessor runs at once, limited by the memory for their tiles of keys and values."""
 
 
 def decode_splits(programs: int, longest: int, processors: int, window: int | None = None) -> int:
-    """A power of two: enough to fill the device, and so few that each has `MIN_SPLIT_TOKENS` of the longest context.
+    """Return a power of two: enough splits to fill the device, each with at least `MIN_SPLIT_TOKENS` of the longest
+    context.
 
-    programs: sequences x KV heads; longest: tokens of the longest context, of which `window` are read at most;
-    processors: the device's multiprocessors. Only powers of two, since each is a kernel (and in a CUDA graph a capture)
-    of its own. Raises ValueError for less than one of anything.
+    programs: sequences x KV heads; longest: tokens of the longest context, of which at most `window` are read;
+    processors: the device's multiprocessors. Only powers of two, because each number is a kernel (and in a CUDA graph a
+    capture) of its own. Raises ValueError if a number is below one.
     """
     longest = min(longest, window or longest)
     if min(programs, longest, processors) < 1:
@@ -23,9 +24,10 @@ def decode_splits(programs: int, longest: int, processors: int, window: int | No
 
 
 def split_lengths(most: int) -> list[int]:
-    """In rising order, lengths up to `most` between which the number of splits does not change, whatever else it is of.
+    """Return lengths up to `most`, rising, between which the number of splits does not change, for any batch and
+    device.
 
-    The last is `most`, those before it are the longest with their number.
+    The last is `most`; each of the others is the longest with its number of splits.
     """
     lengths, border = [], 2 * MIN_SPLIT_TOKENS
     while border <= min(most, MAX_SPLITS * MIN_SPLIT_TOKENS):
@@ -35,5 +37,5 @@ def split_lengths(most: int) -> list[int]:
 
 
 def most_seen(window: int | None, chunk: int | None) -> int | None:
-    """How many tokens a row sees at most; None: all."""
+    """Return the most tokens that a row sees; None: all."""
     return min((size for size in (window, chunk) if size is not None), default=None)

@@ -1,9 +1,8 @@
-"""Prompts' chunks in Triton: a program holds a few rows of one sequence, for all queries that share a KV head.
+"""Chunks in Triton: a program computes a few rows of one sequence, for all queries that share a KV head.
 
-The queries of a group stand side by side in a program, so each key and value is read once for all of them. What no row
-of the program sees is not read; where all rows see all tokens nothing is masked, and only the tiles at the diagonal and
-at the window's edge are. Programs with the most to do start first.
-Sequences with one row are left to the decode kernel.
+The queries of a KV head are together in a program, so each key and value is read once for all of them. Tokens that no
+row of the program sees are not read; only tiles at the diagonal and at the window's edge are masked. Programs with the
+most work start first. Sequences with one row are left to the decode kernel.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _prefill(
     whole_low = 0
     if WINDOW + CHUNK > 0:
         low = first_seen(first_position, WINDOW, CHUNK) // BLOCK_N * BLOCK_N
-        # From here on every row's window, or chunk, has begun: the last row's begins last.
+        # From here on, every row's window or chunk has begun; that of the last row begins last.
         whole_low = tl.cdiv(first_seen(high - 1, WINDOW, CHUNK), BLOCK_N) * BLOCK_N
         whole_low = tl.minimum(tl.maximum(whole_low, low), tl.maximum(whole_high, low))
         whole_high = tl.maximum(whole_high, whole_low)
@@ -117,14 +116,14 @@ def _prefill(
 
 
 def default_config(size: int, group: int, itemsize: int) -> LaunchConfig:
-    """Fits every device since sm_80."""
+    """Return a configuration that fits every device since sm_80."""
     return LaunchConfig(tile_rows(size, group, itemsize), tile_tokens(size, itemsize), num_warps=4, num_stages=2)
 
 
 def candidates(size: int, group: int, itemsize: int) -> list[LaunchConfig]:
-    """What is worth trying: larger tiles, and more of keys and values in flight. The default comes first.
+    """Return the configurations to try: larger tiles, and more keys and values in flight. The default comes first.
 
-    The block table stands between the loop and its keys, so that two stages are one tile ahead and five are two.
+    The block table is read before its keys, so two stages are one tile ahead and five are two.
     """
     default = default_config(size, group, itemsize)
     wide = default.block_n
@@ -158,7 +157,7 @@ def launch_prefill(
     sinks: Tensor | None = None,
     config: LaunchConfig | None = None,
 ) -> None:
-    """Write to `out` `[T, heads, D]` the rows of sequences that have several; arguments as `op` checked them."""
+    """Write to `out` `[T, heads, D]` the rows of sequences with several rows; `op` has checked the arguments."""
     rows, _, size = query.shape
     kv_heads = key_cache.shape[0]
     own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)

@@ -1,10 +1,10 @@
-"""Prefixes that decodes share, in Triton: a program reads a part of one, of one KV head, once for several sequences.
+"""Shared prefixes of decodes in Triton: a program reads a part of one, for one KV head, once for several sequences.
 
-The queries of a group's sequences that share a KV head stand side by side in a tile, so that a block is read once for
-all of them and scores are products of matrices (Hydragen, Juravsky et al., 2024; RelayAttention, Zhu et al., 2024;
-cascades of FlashInfer, Ye et al., 2025). Each program leaves partial sums as a decode's splits do, and the decode's
-first split begins with them in place of nothing. What a group is lies on the device, and the grid depends on how many
-sequences and groups there may be: a CUDA graph may hold it, and programs without work end at once.
+The queries of a group's sequences that share a KV head are together in a tile, so that a block is read once for all of
+them and scores are products of matrices (Hydragen, Juravsky et al., 2024; RelayAttention, Zhu et al., 2024; cascades of
+FlashInfer, Ye et al., 2025). Each program leaves partial sums like a decode's splits, and the decode's first split
+starts with them. Groups are described on the device, and the grid depends on the most sequences and groups only: a CUDA
+graph can contain it, and programs without work return immediately.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from plimsoll_kernels.paged_attention.tile.sizes import tile_rows, tile_tokens
 from plimsoll_kernels.processors import multiprocessors
 
 TOGETHER = 4
-"""Splits whose sums a decode has on their way at once."""
+"""Splits whose sums a decode loads at once."""
 
 
 class PrefixSums(NamedTuple):
-    """What splits of prefixes leave, float32: weighted values `[S, heads, splits, D]`, largest scores, sums of weights.
+    """Results of the splits of prefixes, float32: weighted values `[S, heads, splits, D]`, largest scores, sums of
+    weights.
 
-    Only splits with work have written something.
+    Only splits with work have written results.
     """
 
     acc: Tensor
@@ -51,7 +52,7 @@ class PrefixSums(NamedTuple):
 
 @triton.jit
 def shared_of(shared, sequence, context, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
-    """Tokens of a sequence that its group reads: none once its row no longer sees the first of them."""
+    """Tokens of a sequence that its group reads: 0 if its row does not see the first of them (window or chunk)."""
     length = tl.load(shared + sequence)
     if WINDOW + CHUNK > 0:
         length = tl.where(first_seen(context - 1, WINDOW, CHUNK) > 0, 0, length)
@@ -80,9 +81,9 @@ def add_prefix(
     FEWEST: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
-    """The sums with those in them that splits of a prefix of `length` tokens have left, from `place` [BLOCK_M] on.
+    """Add the sums that splits of a prefix of `length` tokens have left, from `place` [BLOCK_M] on.
 
-    Queries that are not valid stay as they are.
+    Queries that are not valid are not changed.
     """
     worked = tl.cdiv(length, tl.maximum(_share(length, splits, FEWEST), 1))
     d = tl.arange(0, SIZE_PADDED)
@@ -95,7 +96,7 @@ def add_prefix(
             own_total = tl.load(prefix_sum + own, mask=there, other=0.0)
             own_acc = tl.load(prefix + own[:, None] * SIZE_PADDED + d[None, :], mask=there[:, None], other=0.0)
             new_largest = tl.maximum(largest, own_largest)
-            # Of a query that is not valid both may be -inf, and their difference would be NaN.
+            # For a query that is not valid both may be -inf, and their difference would be NaN.
             anchor = tl.where(new_largest == float("-inf"), 0.0, new_largest)
             decay = tl.exp2(largest - anchor)
             weight = tl.exp2(own_largest - anchor)
@@ -155,7 +156,7 @@ def _prefix(
     first = (tile - start // MEMBERS - group) * MEMBERS
     if first >= count:
         return
-    # The blocks are the same in every member's table.
+    # All members' tables have the same blocks.
     lead = tl.load(members + start).to(tl.int64)
     length = tl.load(shared + lead)
     share = _share(length, splits, FEWEST)
@@ -181,7 +182,7 @@ def _prefix(
     slope = of_heads(slopes, head, valid, SLOPES)
     acc, total, largest = no_sums(slope, BLOCK_M, SIZE_PADDED, False)
     whole = low + (high - low) // BLOCK_N * BLOCK_N
-    # Every row stands behind the prefix, and sees all of it or is not valid.
+    # Every row is after the prefix, and sees all of it or is not valid.
     acc, total, largest = add_span(
         acc, total, largest, q, context - 1, keys, values, table, block_stride, cell_stride, low, whole, scale,
         softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, 0, 0, SOFTCAP, SLOPES, BLOCK_N, False,
@@ -212,9 +213,9 @@ def launch_prefix(
     slopes: Tensor | None = None,
     splits: int | None = None,
 ) -> PrefixSums:
-    """The sums of what the batch's sequences share; arguments as `op` checked them.
+    """Return the sums of the prefixes that the batch's sequences share; `op` has checked the arguments.
 
-    `splits` overrides among how many programs a prefix is divided.
+    `splits` overrides the number of programs for a prefix.
     """
     _, heads, size = query.shape
     kv_heads, itemsize = key_cache.shape[0], query.element_size()
@@ -224,7 +225,7 @@ def launch_prefix(
     splits = splits or prefix_splits(sequences, members, kv_heads, multiprocessors(query.device))
     partial = torch.empty((sequences, heads, splits, padded), dtype=torch.float32, device=query.device)
     extremes, sums = torch.empty((2, sequences, heads, splits), dtype=torch.float32, device=query.device)
-    # Programs that read the same blocks are neighbours: the second finds them in the cache of the device.
+    # Programs that read the same blocks are neighbours, so the second reads them from the device's cache.
     _prefix[(sequences // members + num_groups, kv_heads, splits)](
         partial,
         extremes,

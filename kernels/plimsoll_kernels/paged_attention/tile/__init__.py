@@ -1,1 +1,1 @@
-"""What decodes and chunks have in common."""
+"""The parts that decodes and chunks have in common."""

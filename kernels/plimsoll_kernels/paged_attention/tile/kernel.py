@@ -1,6 +1,6 @@
-"""What decodes, prefixes and prompts' chunks do alike in Triton: a tile of queries meets tiles of keys and values.
+"""Functions that decodes, prefixes and chunks share in Triton: a tile of queries attends to tiles of keys and values.
 
-A program holds up to BLOCK_M queries that share a KV head, and goes through BLOCK_N tokens of their sequence at a time.
+A program has up to BLOCK_M queries that share a KV head, and processes BLOCK_N tokens of their sequence at a time.
 Softmax runs online in base 2 (Dao et al., 2022): each query has the weighted values' sum, the sum of the weights, and
 the largest score so far, by which both are scaled. Every function here is inlined where it is called.
 """
@@ -13,14 +13,16 @@ import triton.language as tl
 
 @triton.jit
 def rows_of(query_starts, sequence):
-    """(first row of a sequence, how many it has)."""
+    """(first row of a sequence, its number of rows)."""
     start = tl.load(query_starts + sequence)
     return start, tl.load(query_starts + sequence + 1) - start
 
 
 @triton.jit
 def sequence_of(query_starts, num_sequences, tile, ROWS: tl.constexpr):
-    """The sequence of a tile. Sequence i has its first tile at start // ROWS + i: at least as many as it needs."""
+    """The sequence of a tile. Sequence i has its first tile at start // ROWS + i, which leaves enough tiles for
+    each.
+    """
     left = 0
     right = num_sequences
     while left < right:
@@ -34,7 +36,7 @@ def sequence_of(query_starts, num_sequences, tile, ROWS: tl.constexpr):
 
 @triton.jit
 def load_queries(query, place, valid, SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr):
-    """[BLOCK_M, SIZE_PADDED] of the heads that begin at `place` [BLOCK_M]; zeros where not valid [BLOCK_M]."""
+    """[BLOCK_M, SIZE_PADDED] of the heads that begin at `place` [BLOCK_M]; zeros if not valid [BLOCK_M]."""
     d = tl.arange(0, SIZE_PADDED)
     return tl.load(query + place[:, None] + d[None, :], mask=valid[:, None] & (d < SIZE)[None, :], other=0.0)
 
@@ -52,7 +54,7 @@ def first_seen(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
 
 @triton.jit
 def of_heads(numbers, head, valid, THERE: tl.constexpr):
-    """One float32 for each query's head [BLOCK_M]; zeros where there are none."""
+    """One float32 for each query's head [BLOCK_M]; zeros without THERE."""
     if THERE:
         return tl.load(numbers + head, mask=valid, other=0.0)
     return tl.zeros_like(head).to(tl.float32)
@@ -60,7 +62,7 @@ def of_heads(numbers, head, valid, THERE: tl.constexpr):
 
 @triton.jit
 def no_sums(sink, BLOCK_M: tl.constexpr, SIZE_PADDED: tl.constexpr, SINKS: tl.constexpr):
-    """(weighted values, sums of weights, largest scores) of queries that have met no key yet, but with SINKS their own.
+    """(weighted values, sums of weights, largest scores) of queries before any key; with SINKS they include the sinks.
 
     A sink [BLOCK_M] is the score of a key whose value is zero.
     """
@@ -87,9 +89,9 @@ def load_keys_and_values(
     BLOCK_SIZE: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Of one head, each [BLOCK_N, SIZE_PADDED], at the tokens of a sequence; zeros from `high` on.
+    """Keys and values of one head, each [BLOCK_N, SIZE_PADDED], at the tokens of a sequence; zeros from `high` on.
 
-    Without MASKED all tokens are below it.
+    Without MASKED all tokens are below `high`.
     """
     d = tl.arange(0, SIZE_PADDED)
     readable = (token < high)[:, None] & (d < SIZE)[None, :]
@@ -109,7 +111,7 @@ def load_keys_and_values(
 
 @triton.jit
 def scores_of(q, k, scale, softcap, slope, distance, SOFTCAP: tl.constexpr, SLOPES: tl.constexpr):
-    """float32 [BLOCK_M, BLOCK_N]: with SOFTCAP or SLOPES as they are to be, else not scaled yet.
+    """float32 [BLOCK_M, BLOCK_N]: final scores with SOFTCAP or SLOPES, otherwise not scaled yet.
 
     slope [BLOCK_M] x distance [1 or BLOCK_M, BLOCK_N], from a row to a token, is added with SLOPES.
     """
@@ -125,10 +127,10 @@ def scores_of(q, k, scale, softcap, slope, distance, SOFTCAP: tl.constexpr, SLOP
 
 @triton.jit
 def add_tile(acc, total, largest, score, v, scale, SCALED: tl.constexpr, EMPTY: tl.constexpr):
-    """The sums with one more tile in them, whose unseen scores are -inf.
+    """Add a tile to the sums; scores of hidden tokens are -inf.
 
-    With SCALED the scores have been scaled already. With EMPTY a query may have seen nothing so far: its largest score
-    stays -inf, and 0 is subtracted in its place, since -inf - -inf would be NaN.
+    With SCALED the scores are scaled already. With EMPTY a query may have seen no token so far: its largest score stays
+    -inf, and 0 is subtracted instead, because -inf - -inf would be NaN.
     """
     factor = 1.4426950408889634  # log2(e)
     if not SCALED:
@@ -170,7 +172,7 @@ def add_span(
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The sums with the tokens from low to high in them, of queries whose rows stand at `position` [BLOCK_M].
+    """Add the tokens from low to high to the sums of queries whose rows have the positions `position` [BLOCK_M].
 
     Without MASKED their number is a multiple of BLOCK_N and all rows see all.
     """

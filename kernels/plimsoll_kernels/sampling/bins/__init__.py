@@ -1,1 +1,1 @@
-"""How many tokens and what weight lie at which distance from the largest logit, and the bins in which filters end."""
+"""Counts tokens and weight by distance from the largest logit, and finds the bins in which filters end."""

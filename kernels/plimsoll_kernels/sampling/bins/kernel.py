@@ -45,7 +45,7 @@ def _count(
     ALIGNED: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Adds the tokens of the open tiles to their bins, in any order."""
+    """Add the tokens of the open tiles to their bins, in any order."""
     r = tl.program_id(0) // splits
     if tl.load(kind_in + r) != FILTERED:
         return
@@ -67,7 +67,7 @@ def _count(
         b = bin_of(x, ceiling, scale)
         nearest = tl.min(tl.where(live, b, _BINS))
         if nearest == tl.max(tl.where(live, b, -1)):
-            # Equal logits would all wait for one address.
+            # Equal logits would all wait for one address, so they are added up first.
             tl.atomic_add(counts + bins + nearest, tl.sum(tl.sum(live.to(tl.int32), 1)), sem="relaxed")
             tl.atomic_add(masses + bins + nearest, tl.sum(tl.sum(tl.where(live, weight, 0), 1)), sem="relaxed")
         elif nearest < _BINS:
@@ -83,15 +83,16 @@ def _at(values, b, wanted):
 
 @triton.jit
 def _first(b, count, reached, last):
-    """The first bin that is reached with any token, at most the last."""
+    """The first bin with tokens at which `reached` holds, at most the last."""
     return tl.minimum(tl.min(tl.where(reached & (count > 0), b, _BINS)), last)
 
 
 @triton.jit(do_not_specialize_on_alignment=ALIGNMENTS)
 def _ends(ends, above, counts, masses, kind_in, total_in, top_k, top_p, vocab):
-    """One program a row.
+    """Find the bins in which a row's filters end; one program a row.
 
-    Where top-p ends depends on the weight that top-k keeps, which is known to within its bin: hence a first and a last.
+    The end of top-p depends on the weight that top-k keeps, which is known to within its bin; hence a first and a last
+    bin.
     """
     r = tl.program_id(0)
     kind = tl.load(kind_in + r)
@@ -113,7 +114,7 @@ def _ends(ends, above, counts, masses, kind_in, total_in, top_k, top_p, vocab):
         by_count = (wanted > 0) & (wanted < vocab) & (wanted < most)
         limited = (wanted > 0) & (wanted < vocab)
         counted = tl.where(by_count, _first(b, count, count >= wanted, last), -1)
-        # Where top-k leaves nothing out that may be drawn, all of it has been counted.
+        # If top-k keeps all tokens that may be drawn, all of them have been counted.
         fewest = tl.where(
             by_count, _at(mass, b, counted - 1), tl.where(limited, _at(mass, b, last), tl.load(total_in + r))
         )

@@ -54,7 +54,9 @@ def _collect(
     TILES: tl.constexpr,
     MOST: tl.constexpr,
 ):
-    """Weighs what lies above the bins in which filters end, by tiles, and lists what lies in them, in any order."""
+    """Add up the weight above the bins in which filters end, by tiles, and list the tokens in these bins, in any
+    order.
+    """
     r = tl.program_id(0) // splits
     several = tl.load(open_count + r)
     if several == 0:
@@ -100,9 +102,9 @@ def _collect(
 
 @triton.jit
 def _candidates(of, start, MASKED: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of the list, or of the row where the list is too short: token, key, bin, weight, and whether it counts.
+    """A block of the list, or of the row if the list is too short: token, key, bin, weight, and whether it counts.
 
-    of: what `_cut` makes of a row.
+    of: the tuple of a row that `_cut` makes.
     """
     row, mask, limited, tokens, keys, found, vocab, best, scale, floor, ceiling = of
     place = start + tl.arange(0, BLOCK)
@@ -118,7 +120,9 @@ def _candidates(of, start, MASKED: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def _measure(of, begin, end, middle, MASKED: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the bins' tokens: how many are not below the middle, their weight, the least of them, the largest others."""
+    """Of the bins' tokens: the number not below the middle, their weight, the least of them, the largest of the
+    others.
+    """
     _row, _mask, _limited, _tokens, _keys, found, vocab, _best, _scale, _floor, _ceiling = of
     count = tl.zeros((), tl.int32)
     mass = tl.zeros((), tl.int64)
@@ -148,10 +152,10 @@ def _find_cut(
     MOST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The largest logit of the bins at and above which they hold what is wanted, and number and weight above it.
+    """The largest logit at and above which the bins hold the wanted number or weight; also number and weight above it.
 
-    As an ordered integer, at least `low` and at most `high`: steps go from one logit that there is to another, between
-    halves of the integers.
+    It is an ordered integer from `low` to `high`. The bisection halves the integers but moves from one existing logit
+    to another.
     """
     low = low.to(tl.int64)
     high = high.to(tl.int64) + 1
@@ -200,9 +204,10 @@ def _cut(
     MOST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a row: finds where its filters end, and adds to its tiles what of the candidates stays.
+    """Find the logits at which a row's filters end, and add the candidates that stay to its tiles; one program a row.
 
-    A tile's ties are all its candidates until here. Where all have one logit, that is the cut and nothing is read.
+    A tile's ties are all its candidates until here. If all candidates have one logit, that is the cut and nothing is
+    read.
     """
     r = tl.program_id(0)
     if tl.load(kind_in + r) != FILTERED:

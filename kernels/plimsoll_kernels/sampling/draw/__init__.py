@@ -1,1 +1,1 @@
-"""The token in which a uniform number falls."""
+"""Finds the token in which a uniform number falls."""

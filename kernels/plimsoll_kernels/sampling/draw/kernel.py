@@ -1,4 +1,4 @@
-"""The draw: the tile in which the uniform number falls, and in it the token."""
+"""The draw: the tile in which the uniform number falls, and the token in that tile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _draw(
     ALIGNED: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """One program a row; of the logits it reads one tile."""
+    """Draw a row's token; one program a row, which reads one tile of the logits."""
     r = tl.program_id(0)
     kind = tl.load(kind_in + r)
     if kind == DONE:
@@ -89,6 +89,6 @@ def _draw(
     own = tl.where(stays, whole(weight), 0)
     passed = (own > 0) & (before + tl.cumsum(own, 0) > target)
     first = tl.min(tl.where(passed, token, vocab))
-    # A tile's weight is rounded otherwise than its tokens': the last of them stands for what they lack.
+    # A tile's weight is rounded differently from its tokens' weights: the last token gets the difference.
     last = tl.max(tl.where(own > 0, token, tile * _TILE))
     tl.store(token_out + r, tl.minimum(first, last).to(tl.int64))

@@ -1,1 +1,1 @@
-"""Logits as the sampling kernels see them: ordered integers, weights in whole numbers, bins."""
+"""The number formats of the sampling kernels: ordered integers for logits, integer weights, bins."""

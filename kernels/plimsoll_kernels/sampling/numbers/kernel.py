@@ -1,8 +1,8 @@
-"""What all sampling kernels share.
+"""Functions and constants that all sampling kernels share.
 
-Weights, exp((logit - largest) / temperature), are added up as integers, in units of 2^-43 of the largest logit's: a sum
-is then the same in whatever order its terms come, so atomic additions and any division of a row give one result.
-2^19 tokens of weight 1 make 2^62. A weight below half a unit is 0: such a token is never drawn and no filter needs it.
+Weights, exp((logit - largest) / temperature), are added as integers, in units of 2^-43 of the largest logit's weight: a
+sum is then the same in any order of its terms, so atomic additions and any division of a row give one result. 2^19
+tokens of weight 1 make 2^62. A weight below half a unit is 0: such a token is never drawn and no filter needs it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from plimsoll_kernels.sampling.scratch import BINS, TILE
 LOWEST = tl.constexpr(-(2**31))
 """Below the integer of every logit."""
 HIGHEST = tl.constexpr(2**31 - 1)
-"""Above the integer of every logit but a NaN, whose it is."""
+"""Above the integers of all numbers, and the integer of NaN."""
 DONE = tl.constexpr(0)
-"""The row's token is chosen: it takes the largest logit, or has none that is finite."""
+"""The row's token is sampled: it takes the largest logit, or has no finite logit."""
 WHOLE = tl.constexpr(1)
 """All tokens may be drawn, by the weights of their tiles."""
 FLOORED = tl.constexpr(2)
-"""A smallest weight is all that a token needs."""
+"""A token only needs a smallest weight."""
 FILTERED = tl.constexpr(3)
-"""How many tokens stay, or what share of the weight, has to be found."""
+"""The number of tokens that stay, or their share of the weight, must be found."""
 
 _UNIT = tl.constexpr(2.0**43)
 # Distances from 2^-27 to 2^5 temperatures: a weight is 0 beyond 30.5. 6 bits of their mantissa remain.
@@ -35,20 +35,20 @@ _TILE = tl.constexpr(TILE)
 
 @triton.jit
 def ordered(x):
-    """Integers in the order of floats; the two zeros are one, and every NaN is `HIGHEST`."""
+    """Integers in the order of floats; the two zeros are equal, and every NaN is `HIGHEST`."""
     u = (x + 0.0).to(tl.int32, bitcast=True)
     return tl.where(x != x, HIGHEST, u ^ ((u >> 31) & 0x7FFFFFFF))
 
 
 @triton.jit
 def unordered(key):
-    """The float that an integer stands for."""
+    """The float of an ordered integer."""
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def row_of(logits, r, stride, ALIGNED: tl.constexpr):
-    """Where a row begins. ALIGNED: at a multiple of 16 bytes."""
+    """The address of a row. ALIGNED: it is a multiple of 16 bytes."""
     row = logits + r.to(tl.int64) * stride
     if ALIGNED:
         row = tl.multiple_of(row, 16)
@@ -57,7 +57,7 @@ def row_of(logits, r, stride, ALIGNED: tl.constexpr):
 
 @triton.jit
 def mask_of(row, masked, bits, r, vocab, MASKED: tl.constexpr):
-    """Whether a row has a mask, and where its words begin."""
+    """Whether a row has a mask, and the address of its words."""
     limited = r < 0
     mask = row
     if MASKED:
@@ -69,7 +69,7 @@ def mask_of(row, masked, bits, r, vocab, MASKED: tl.constexpr):
 
 @triton.jit
 def load_logits(row, mask, limited, token, inside, MASKED: tl.constexpr):
-    """Logits of tokens; -infinity for those not inside, and for those that the mask leaves out unless they are NaN."""
+    """Logits of tokens; -infinity for those not inside, and for forbidden ones unless they are NaN."""
     x = tl.load(row + token, mask=inside, other=float("-inf"))
     if MASKED:
         word = tl.load(mask + token // 32, mask=inside, other=-1)
@@ -92,7 +92,7 @@ def whole(weight):
 
 @triton.jit
 def bin_of(x, ceiling, scale):
-    """0 to BINS - 1, rising as logits fall: 0 above the ceiling, the others 1/64 as wide as they are distant."""
+    """0 to BINS - 1, rising as logits fall: 0 above the ceiling, the others with a width of 1/64 of their distance."""
     bits = (tl.maximum(ceiling - x, 0.0) * scale).to(tl.int32, bitcast=True)
     below = tl.minimum(tl.maximum((bits >> _SHIFT) - _NEAREST + 1, 1), _BINS - 1)
     return tl.where(x > ceiling, 0, below)

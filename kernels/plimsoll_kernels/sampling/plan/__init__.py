@@ -1,1 +1,1 @@
-"""What a row still needs, from its tiles alone: nothing, a draw, or a search below a bound."""
+"""Plans the remaining work of a row from its tiles alone: none, a draw, or a search above a bound."""

@@ -1,6 +1,6 @@
-"""Joins a row's tiles: its largest logit, the token that greedy rows take, and a bound below which no filter ends.
+"""Joins a row's tiles: its largest logit, the token of greedy rows, and a bound below which no filter ends.
 
-One program a row, which holds all tiles; of the logits it reads one tile.
+There is one program a row, which holds all tiles and reads one tile of the logits.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from plimsoll_kernels.sampling.specialise import ALIGNMENTS, SIZES
 
 _BINS = tl.constexpr(BINS)
 _TILE = tl.constexpr(TILE)
-# Weights are 0 beyond 30.5 temperatures. Halved sixteen times, 31 of them come to 1/2,000 of one.
+# Weights are 0 beyond 30.5 temperatures. After sixteen halvings, 31 temperatures are 1/2,000 of one.
 _REACH = tl.constexpr(31.0)
 _HALVINGS = tl.constexpr(16)
-# More than are worth a list of them.
+# More tokens than a list of candidates is useful for.
 _MANY = tl.constexpr(MOST_CANDIDATES // 2)
-# How much of what top-p leaves out a bound may use: the tiles' sums are rounded.
+# The share of the weight outside top-p that a bound may use, because the tiles' sums are rounded.
 _CAUTION = tl.constexpr(0.999)
 
 
@@ -41,8 +41,8 @@ _CAUTION = tl.constexpr(0.999)
 def _bounds_by_count(most, best, warmth, wanted):
     """A logit that top-k does not end below, and one that it does not end above.
 
-    As many tiles as wanted have a logit that is not less than the first. Tiles with more than the second have fewer
-    tokens than wanted.
+    At least `wanted` tiles have a logit not below the first. Tiles with a logit above the second have fewer than
+    `wanted` tokens.
     """
     low = best - _REACH * warmth
     high = best
@@ -62,11 +62,11 @@ def _bounds_by_count(most, best, warmth, wanted):
 
 @triton.jit
 def _bounds_by_weight(most, heaviest, weight, best, scale, warmth, wanted, spare):
-    """A logit that top-p does not end below, and one that it hardly ends above.
+    """A logit that top-p does not end below, and one that it hardly ever ends above.
 
-    What is less than the first weighs no more than may be left out. That is all of a tile whose largest logit is less;
-    of any other what its largest leaves, and no more than the tile's other tokens would weigh if they all had that
-    logit. Tiles with more than the second weigh less than is wanted.
+    The tokens below the first weigh no more than the weight to leave out. For a tile whose largest logit is below it,
+    that is all of its weight; for others its weight without the largest logit's, and at most the weight of its other
+    tokens if all had that logit. Tiles with a logit above the second weigh less than `wanted`.
     """
     low = best - _REACH * warmth
     high = best
@@ -119,7 +119,7 @@ def _plan(
     ALIGNED: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """SPAN: the power of two that all tiles fit in."""
+    """Plan a row. SPAN: the power of two that holds all tiles."""
     r = tl.program_id(0)
     row = row_of(logits, r, stride, ALIGNED)
     limited, mask = mask_of(row, masked, bits, r, vocab, MASKED)

@@ -1,1 +1,1 @@
-"""The one reading of all logits: of each tile of a row its largest logit and its weight."""
+"""Reads all logits once: the largest logit and the weight of each tile of a row."""

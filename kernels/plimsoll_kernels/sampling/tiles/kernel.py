@@ -38,7 +38,7 @@ def _tiles(
     ALIGNED: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """A program takes `loops` times TILES tiles of one row."""
+    """Read `loops` times TILES tiles of one row."""
     r = tl.program_id(0) // splits
     row = row_of(logits, r, stride, ALIGNED)
     limited, mask = mask_of(row, masked, bits, r, vocab, MASKED)

@@ -1,5 +1,5 @@
-"""The contract of attention backends: a batch, its block tables, a call for each step and layer, and errors that lead
-to another backend.
+"""The contract of attention backends: a batch, its block tables, a call for each step and layer, and errors that make
+the runtime select another backend.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class OnDevice(NamedTuple):
-    """The tables of a batch of S sequences where they are kept on a device too.
+    """The tables of a batch of S sequences in device memory.
 
-    blocks: int32 [N], the numbers of all tables. query_starts: int64 [S + 1], the first row of each sequence, and the
-    number of rows. context_lens, begins: int64 [S], each one's tokens, and where its table lies in `blocks`.
+    blocks: int32 [N], the blocks of all tables. query_starts: int64 [S + 1], the first row of each sequence, and the
+    number of rows. context_lens, begins: int64 [S], the tokens of each sequence and the index of its table in `blocks`.
     """
 
     blocks: Tensor
@@ -36,9 +36,10 @@ class OnDevice(NamedTuple):
 
 
 class BlockTables(NamedTuple):
-    """Sequence i's blocks, in order, are `counts[i]` of `blocks` from `begins[i]` on. Between tables may lie anything.
+    """The block tables of a batch: sequence i has the `counts[i]` entries of `blocks` from `begins[i]` on.
 
-    Whoever writes into `blocks` (int32) sees to it that the cache has each of them. `there`: the same, on a device.
+    Entries between tables are ignored. The code that writes `blocks` (int32) ensures that the cache has each block.
+    `there`: the same tables in device memory.
     """
 
     blocks: array[int]
@@ -48,20 +49,20 @@ class BlockTables(NamedTuple):
 
     @classmethod
     def of(cls, tables: Sequence[Sequence[int]]) -> BlockTables:
-        """From lists, one table behind the other."""
+        """Return tables from lists, stored contiguously."""
         counts = [len(table) for table in tables]
         begins = list(accumulate(counts[:-1], initial=0))
         return cls(array("i", chain.from_iterable(tables)), begins, counts)
 
     def on(self, device: torch.device) -> Tensor:
-        """`blocks` on a device, until the next step."""
+        """Return `blocks` on a device, valid until the next step."""
         return to_device(np.frombuffer(self.blocks, np.int32), device) if self.there is None else self.there.blocks
 
 
 def gathered(blocks: Tensor, begins: Tensor, width: int) -> Tensor:
-    """Tables of up to `width` blocks side by side: int32 [N], int64 [S] -> int32 [S, width].
+    """Copy tables of up to `width` blocks into rows: int32 [N], int64 [S] -> int32 [S, width].
 
-    What stands behind a shorter one's end is any block's number.
+    Entries after the end of a shorter table are arbitrary valid block numbers.
     """
     columns = torch.arange(width, device=blocks.device)
     return blocks[(begins[:, None] + columns).clamp_(max=blocks.numel() - 1)]
@@ -69,19 +70,19 @@ def gathered(blocks: Tensor, begins: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """The sequences of one step, their rows one after the other (S sequences, T rows in all), in a group of the cache.
+    """The sequences of one step in one cache group: S sequences, T rows in all, in order.
 
     query_lens: rows of each sequence, at least 1: a decode has one, a chunk of a prompt or a draft more.
     context_lens: tokens in its table after this step, the step's own included. Attention counts positions from the
-        table's first token on, so that the last row stands at context_len - 1; the model's own positions, which its
-        ropes turn by, are larger by what the group has given back.
-    block_tables: the blocks of each sequence in order, enough for its context; more are ignored. They may lie in
-        memory that the next step changes.
-    cells: int64 [T] on the device: where each row's key and value go, block x block_size + offset.
+      table's first token on, so the last row has the position context_len - 1. The model's own positions, which rotary
+      embeddings use, are larger by the number of tokens that the cache group has freed.
+    block_tables: the blocks of each sequence in order, enough for its context; more are ignored. The next step may
+      overwrite this memory.
+    cells: int64 [T] on the device: the cell of each row's key and value, block x block_size + offset.
     rest: the same sequences in the cache's other groups, in their order.
-    longest: most tokens of a sequence, what was given back included; None: as many as in the tables.
+    longest: most tokens of a sequence, freed ones included; None: as many as in the tables.
 
-    Raises ValueError when the parts contradict each other.
+    Raises ValueError if the fields contradict each other.
     """
 
     query_lens: Sequence[int]
@@ -93,39 +94,41 @@ class AttentionBatch:
 
     @property
     def groups(self) -> tuple[AttentionBatch, ...]:
-        """The step in each group of the cache."""
+        """The step in each cache group."""
         return (self, *self.rest)
 
     def __post_init__(self) -> None:
         if not len(self.query_lens) == len(self.context_lens) == len(self.block_tables.begins) > 0:
             raise ValueError(
                 f"{len(self.query_lens)} query lengths, {len(self.context_lens)} context lengths and "
-                f"{len(self.block_tables.begins)} block tables do not make a batch"
+                f"{len(self.block_tables.begins)} block tables differ in number or are empty"
             )
         if sum(self.query_lens) != self.cells.numel():
-            raise ValueError(f"{sum(self.query_lens)} rows, but {self.cells.numel()} cells for them")
+            raise ValueError(
+                f"the batch has {sum(self.query_lens)} rows but {self.cells.numel()} cells; it needs one cell a row"
+            )
         for query, context in zip(self.query_lens, self.context_lens, strict=True):
             if not 1 <= query <= context:
-                raise ValueError(f"a sequence has {query} rows in a context of {context} tokens")
+                raise ValueError(f"a sequence has {query} rows, which must be from 1 to its context length {context}")
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention over one cache."""
+    """An implementation of attention over one cache."""
 
     name: ClassVar[str]
     fused: ClassVar[bool]
-    """Whether its steps are for decoders that attend by themselves (`cpu_executor`); others can call them too."""
+    """Whether its steps are for the CPU executor, which computes attention itself; others can call them too."""
     capabilities: ClassVar[Capabilities]
 
     def __init__(self, cache: KvCache) -> None: ...
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Prepare what the layers of each group share (indices, masks), and return the step's attention.
+        """Prepare the indices and masks that the layers of each cache group share, and return the step's attention.
 
-        It is called for each layer in order with the step's rows: query `[T, heads, head_dim]`, key and value
+        The result is called for each layer in order with the step's rows: query `[T, heads, head_dim]`, key and value
         `[T, kv_heads, head_dim]`. It writes keys and values to the layer's cache, then attends each row to its
-        sequence's tokens up to itself (within the layer's window), and returns `[T, heads, head_dim]`. Without keys
-        and values it attends alone: a layer may read what an earlier one has written.
+        sequence's tokens up to itself (within the layer's window), and returns `[T, heads, head_dim]`. Without keys and
+        values it only attends: a layer may read the cache that an earlier layer has written.
         """
         ...
 
@@ -133,11 +136,11 @@ class AttentionBackend(Protocol):
 _Result = TypeVar("_Result")
 
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
-"""Memory that is short would be short for any backend: these come out as they are."""
+"""Errors that are raised unchanged, because another backend would run out of memory too."""
 
 
 class AttentionError(Exception):
-    """An attention backend failed, which (`backend`) and how; the cause is its own error."""
+    """An attention backend, named by `backend`, failed; `__cause__` is its own error."""
 
     def __init__(self, backend: str, error: Exception) -> None:
         super().__init__(f"the attention backend {backend} failed with {type(error).__name__}: {error}")
@@ -145,14 +148,15 @@ class AttentionError(Exception):
 
 
 def create_backend(backend: type[AttentionBackend], cache: KvCache) -> AttentionBackend:
-    """A backend over a cache. Raises AttentionError."""
+    """Create a backend over a cache. Raises AttentionError."""
     return _blamed(backend.name, backend, cache)
 
 
 def prepare_step(backend: AttentionBackend, batch: AttentionBatch) -> Attention:
-    """A step of the backend, which raises AttentionError, as this does.
+    """Return a step of the backend. This function and the step raise AttentionError if the backend fails.
 
-    Errors of a fused backend are not told apart: its decoder attends by itself, and no other backend's steps fit it.
+    Errors of a fused backend are raised unchanged: its decoder computes attention itself, and other backends' steps do
+    not fit that decoder.
     """
     if backend.fused:
         return backend.begin(batch)
@@ -161,7 +165,7 @@ def prepare_step(backend: AttentionBackend, batch: AttentionBatch) -> Attention:
 
 
 class _Step:
-    """See Attention."""
+    """Raises AttentionError if the step of a backend fails."""
 
     def __init__(self, backend: str, step: Attention) -> None:
         self._backend = backend
@@ -170,12 +174,11 @@ class _Step:
     def __call__(
         self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """See Attention."""
         return _blamed(self._backend, self._step, layer, query, key, value, sinks)
 
 
 class _RotatingStep(_Step):
-    """See RotatingAttention."""
+    """Raises AttentionError if the rotating step of a backend fails."""
 
     def __init__(self, backend: str, step: RotatingAttention) -> None:
         super().__init__(backend, step)
@@ -190,7 +193,6 @@ class _RotatingStep(_Step):
         norm: NormOfHeads | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """See RotatingAttention."""
         return _blamed(self._backend, self._of_heads, layer, heads, cos, sin, norm, sinks)
 
 
@@ -198,17 +200,17 @@ def _blamed(backend: str, work: Callable[..., _Result], *args: Any) -> _Result:
     try:
         return work(*args)
     except (AttentionError, *OUT_OF_MEMORY):
-        # One that is made of several says which of them it was.
+        # A backend that is made of several has raised the name of the one that failed.
         raise
     except Exception as error:
-        # On a device that has failed, or is full, another backend would fail as well.
+        # On a device that has failed or is full, another backend would fail as well.
         if fault_of(error).kind is not FaultKind.OTHER:
             raise
         raise AttentionError(backend, error) from error
 
 
 class NoAttention:
-    """See AttentionBackend and GraphBackend."""
+    """The backend of models without attention layers."""
 
     name: ClassVar[str] = "none"
     fused: ClassVar[bool] = False
@@ -216,26 +218,24 @@ class NoAttention:
 
     def __init__(self, cache: KvCache) -> None:
         if cache.shapes:
-            raise ValueError(f"{len(cache.shapes)} layers attend, and this computes no attention")
+            raise ValueError(
+                f"the model has {len(cache.shapes)} attention layers, but the backend 'none' computes no attention"
+            )
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """See AttentionBackend."""
         return _nobody_attends
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
-        """See GraphBackend."""
         return _nobody_attends
 
     def launch_key(self, sequences: int, longest: int) -> Hashable:
-        """See GraphBackend."""
         return None
 
     def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
-        """See GraphBackend."""
         return [most]
 
 
 def _nobody_attends(
     layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
 ) -> Tensor:
-    raise RuntimeError(f"layer {layer} attends, of a decoder without attention")
+    raise RuntimeError(f"layer {layer} called attention in a model without attention layers")

@@ -1,4 +1,4 @@
-"""One backend tried on a target: whether it computes what the reference does, and how long it takes.
+"""Tries one backend on a target: compares its results with the reference's, and measures its time.
 
 The work is a decode of several sequences, and a chunk of a prompt.
 """
@@ -20,21 +20,23 @@ from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 REPEATS, MOST_REPEATS = 3, 50
-"""Runs of which the shortest counts: disturbances only make a run longer."""
+"""Runs of which the shortest counts, because disturbances only make a run longer."""
 LEAST_SECONDS = 0.02
-"""The runs go on for so long, up to `MOST_REPEATS`. Another process may have the core for some milliseconds, and all
-three runs of a small model may fall into them."""
+"""Runs are repeated for at least this long, up to `MOST_REPEATS`: another process may take the core for some
+milliseconds, as long as all three runs of a small model.
+"""
 LENGTHS = 4
-"""Of prompts that are timed on a GPU, each a token shorter than the one before: what a library makes ready for lengths
-that it has not seen (cuDNN a plan) is waited for in service too, where prompts are of any length."""
+"""Prompt lengths that are timed on a GPU, each a token shorter than the one before. A library prepares for each new
+length (cuDNN makes a plan), and so it does while serving, where prompts have any length.
+"""
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
+"""Allowed error of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
 
 Clock = Callable[[], float]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """Queries, keys and values of a step's rows, and sinks of the heads."""
 Work = tuple[AttentionBatch, Sequence[Inputs]]
-"""A step, and what its layers are given."""
+"""A step, and the inputs of its layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +57,30 @@ SMALL = Mix(decodes=3, context=40, chunk=40)
 
 
 def expected_mix(device: torch.device) -> Mix:
-    """What a server of a device computes in a step, in its order of magnitude."""
+    """Return the typical work of a server's step on a device, by order of magnitude."""
     return CPU_MIX if device.type == "cpu" else GPU_MIX
 
 
 class WrongResultError(Exception):
-    """A backend computes something else than the reference."""
+    """A backend's results differ from the reference's."""
 
 
 class TimeUpError(Exception):
-    """Measuring may take no longer."""
+    """The time for measuring is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Seconds by `clock`, and when measuring has to end: with `patient` not before each batch was timed once."""
+    """A clock in seconds and the deadline of measuring. If `patient`, each batch is timed once even after the
+    deadline.
+    """
 
     clock: Clock
     deadline: float
     patient: bool = True
 
     def is_over(self) -> bool:
-        """Whether the time is up."""
+        """Return whether the deadline has passed."""
         return self.clock() >= self.deadline
 
 
@@ -89,14 +93,14 @@ class Timing:
 
     @property
     def total_ms(self) -> float:
-        """A step of continuous batching holds both."""
+        """Milliseconds of both kinds together, as a step of continuous batching has them."""
         return self.decode_ms + self.chunk_ms
 
 
 def check(backend: type[AttentionBackend], target: Target, expected: Sequence[Tensor]) -> None:
-    """Compare with `small_steps` of the reference. Raises WrongResultError, or whatever the backend raises."""
+    """Compare with `small_steps` of the reference. Raises WrongResultError, or any error of the backend."""
     error = max(float((a - e).abs().max()) for a, e in zip(small_steps(backend, target), expected, strict=True))
-    # Written so that NaN fails.
+    # NaN must fail, so the condition is negated.
     if not error <= TOLERANCE[target.dtype]:
         raise WrongResultError(f"its results differ from the reference's by {error:.2g}")
 
@@ -118,7 +122,7 @@ def measure(backend: type[AttentionBackend], target: Target, mix: Mix, watch: St
 
 
 def lengths_of(mix: Mix, device: torch.device) -> list[int]:
-    """Of the prompts that are timed, the longest first."""
+    """Return the lengths of the prompts that are timed, the longest first."""
     return [mix.chunk - less for less in range(1 if device.type == "cpu" else LENGTHS) if less < mix.chunk]
 
 
@@ -133,14 +137,15 @@ class _Runner:
         self._backend = backend(cache)
 
     def run(self, batch: AttentionBatch, inputs: Sequence[Inputs]) -> list[Tensor]:
-        """The output of each layer."""
+        """Compute a step and return the output of each layer."""
         attention = self._backend.begin(batch)
         return [attention(layer, *tensors) for layer, tensors in enumerate(inputs)]
 
     def best_seconds(self, works: Sequence[Work], watch: Stopwatch) -> list[float]:
-        """Of the step's beginning and of each layer. One run beforehand pays for compilation and fresh pages.
+        """Return the best seconds of the step's `begin` and of each layer. One earlier run pays for compilation and new
+        pages.
 
-        Of several works that run takes the first, and each of the others is timed once.
+        If there are several works, the earlier run computes the first, and each of the others is timed once.
         """
         self.run(*works[0])
         if watch.is_over() and not watch.patient:
@@ -169,13 +174,13 @@ class _Runner:
 
 
 def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]:
-    """Outputs in float32 of all shapes: a prompt whose blocks lie anywhere, its second half as a chunk after the first,
-    and a decode.
+    """Compute small steps and return the outputs of all shapes in float32: a prompt in shuffled blocks, its second half
+    as a chunk after the first, and a decode.
     """
     shapes = list(dict.fromkeys(target.shapes))
     runner = _Runner(backend, target, shapes, _blocks_of(SMALL, target.block_size))
     prompt = _chunk_batch(SMALL.chunk, target.block_size, target.device)
-    # The last tokens again, as if the others had been there before.
+    # The last tokens again, as if the others had been cached before.
     later = [
         AttentionBatch([rows], [SMALL.chunk], prompt.block_tables, prompt.cells[SMALL.chunk - rows :])
         for rows in (SMALL.chunk // 2, 1)
@@ -187,7 +192,7 @@ def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]
 
 
 def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: int = 0) -> Inputs:
-    """Random queries, keys and values of a batch's rows, and sinks, the same for every backend."""
+    """Draw queries, keys and values of a batch's rows, and sinks. They are the same for every backend."""
     generator = torch.Generator().manual_seed(seed)
     rows = batch.cells.numel()
     query, key, value = (
@@ -200,28 +205,28 @@ def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: 
 
 
 def _first(inputs: Inputs, rows: int) -> Inputs:
-    """Those of a step's first rows."""
+    """Return the inputs of a step's first rows."""
     query, key, value, sinks = inputs
     return query[:rows], key[:rows], value[:rows], sinks
 
 
 def _blocks_of(mix: Mix, block_size: int) -> int:
-    """Blocks of a cache that holds either batch, the padding block included."""
+    """Return the blocks of a cache that holds either batch, including the padding block."""
     return max(mix.decodes * -(-mix.context // block_size), -(-mix.chunk // block_size)) + 1
 
 
 def _decode_batch(mix: Mix, block_size: int, device: torch.device) -> AttentionBatch:
-    """One row of each sequence, at the end of its context."""
+    """Return a batch with one row of each sequence, at the end of its context."""
     return _batch([1] * mix.decodes, [mix.context] * mix.decodes, block_size, device)
 
 
 def _chunk_batch(length: int, block_size: int, device: torch.device) -> AttentionBatch:
-    """The first tokens of one prompt."""
+    """Return a batch with the first tokens of one prompt."""
     return _batch([length], [length], block_size, device)
 
 
 def _batch(rows: Sequence[int], contexts: Sequence[int], block_size: int, device: torch.device) -> AttentionBatch:
-    """Sequences whose blocks lie anywhere, as they do in a cache that has been used for a while."""
+    """Return sequences with shuffled blocks, as in a cache that has been used for a while."""
     needed = [-(-context // block_size) for context in contexts]
     free = list(range(1, sum(needed) + 1))
     random.Random(0).shuffle(free)

@@ -1,4 +1,6 @@
-"""Attention over the cache alone: a step's keys and values are written there first, by our own kernels."""
+"""Attention steps that first write keys and values to the cache with the project's own kernels, then attend to the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from plimsoll_runtime.models.layers.attention import NormOfHeads
 
 
 class WritingStep(ABC):
-    """See Attention. `cells`: int64 [T] of all rows, in each group of the cache."""
+    """A step that writes the cache, then attends. `cells`: int64 [T] of all rows, for each cache group."""
 
     def __init__(self, cache: KvCache, cells: Sequence[Tensor], implementation: Implementation = "auto") -> None:
         self._cache = cache
@@ -24,12 +26,12 @@ class WritingStep(ABC):
 
     @abstractmethod
     def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
-        """query [T, heads, D] -> [T, heads, D], over keys and values that are in the cache already."""
+        """Attend query [T, heads, D] -> [T, heads, D] to keys and values that are in the cache already."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
+        """Write key and value [T, kv_heads, D], then attend query [T, heads, D]; sinks [heads] -> [T, heads, D]."""
         cache = self._cache
         if key is not None and value is not None:
             cells = self._cells[cache.group_of[layer]]
@@ -39,7 +41,7 @@ class WritingStep(ABC):
 
 
 class RotatingWritingStep(WritingStep):
-    """See RotatingAttention: heads are rotated on their way into the cache."""
+    """A writing step that also rotates heads as it writes them to the cache (`RotatingAttention`)."""
 
     def of_heads(
         self,
@@ -50,7 +52,7 @@ class RotatingWritingStep(WritingStep):
         norm: NormOfHeads | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
+        """Rotate and write heads [T, heads + 2 kv_heads, D] by cos and sin [T, D / 2], then attend -> [T, heads, D]."""
         cache = self._cache
         query = rotary_cache(
             heads,

@@ -1,4 +1,6 @@
-"""What an attention backend supports, and the reason for a refusal if a model or a machine needs something else."""
+"""The capabilities of an attention backend, and the reason for a refusal if a model or a machine needs
+something else.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 HALF = (torch.bfloat16, torch.float16)
 Numbers = range | tuple[int, ...]
-"""Those that are supported, for sizes and for major compute capabilities."""
+"""Supported sizes or major compute capabilities."""
 ANY = range(sys.maxsize)
 FEATURES: Mapping[str, str] = {
     "window": "sliding-window attention",
@@ -28,19 +30,19 @@ FEATURES: Mapping[str, str] = {
     "latent_masked": "latent attention with other features",
     "whole": "bidirectional attention",
 }
-"""What a model's attention may have besides heads and a scale: fields of AttentionShape, and kinds of these."""
+"""Features of a model's attention besides heads and a scale: fields of AttentionShape, and their variants."""
 SCORES = ("window", "softcap", "chunk", "alibi", "rounded_alibi", "sinks")
 LATENT = ("latent", "latent_heads", "latent_masked")
-"""Features in groups, for backends that have all of a group. A new feature joins none that a backend may not have."""
+"""Features in groups, for backends that support all of a group. A feature that one of them lacks joins no group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What attention is to be computed for: a device, the dtype of model and cache, one attention shape a layer, and
-    the tokens of a block.
+    """What a backend must support: a device, the dtype of model and cache, one attention shape a layer, and the tokens
+    of a block.
 
-    `unfused`: why the kernels that compute a whole step do not compute the model's, None if they do.
-    `whole`: shapes of layers that see prompts from both ends; then there are no others.
+    `unfused`: why the CPU executor does not support the model, None if it does.
+    `whole`: shapes of layers with bidirectional attention; then there are no others.
     """
 
     device: torch.device
@@ -52,7 +54,7 @@ class Target:
 
 
 def multiples(of: int, most: int = ANY[-1]) -> range:
-    """The multiples of a number, up to `most`."""
+    """Return the multiples of a number, up to `most`."""
     return range(of, most + 1, of)
 
 
@@ -62,11 +64,11 @@ class Capabilities:
 
     - `devices`: "rocm" is an AMD GPU, which torch calls "cuda" as well.
     - `features`: names from FEATURES.
-    - `head_dims`: the sizes of a head that it computes, `block_sizes`: the tokens of a block.
+    - `head_dims`: supported head sizes; `block_sizes`: supported tokens of a block.
     - `compute_capability`: major ones of NVIDIA GPUs; 8 is Ampere, 9 Hopper, 10 Blackwell.
-    - `needs`: libraries that have to be installed, some from a version on: "triton", "cudnn>=9.24".
-    - `checks`: whatever takes code to find out; each returns the reason for a refusal, or None. They run last.
-    - `last_resort`: it is chosen only if no other backend works. Its memory grows with the square of a prompt.
+    - `needs`: libraries that must be installed, some with a lowest version: "triton", "cudnn>=9.24".
+    - `checks`: checks that need code; each returns the reason for a refusal, or None. They run last.
+    - `last_resort`: it is selected only if no other backend works. Its memory grows with the square of a prompt.
     """
 
     devices: tuple[str, ...] = ("cpu", "cuda", "rocm")
@@ -80,9 +82,9 @@ class Capabilities:
     last_resort: bool = False
 
     def refusal(self, target: Target) -> str | None:
-        """Why the backend cannot serve a target, None if it can.
+        """Return why the backend cannot serve a target, None if it can.
 
-        What nobody can change comes first, then what an option or an installation changes.
+        Reasons that users cannot change come first, then those that an option or an installation changes.
         """
         return next(self._refusals(target), None)
 
@@ -114,7 +116,9 @@ class Capabilities:
 
 
 def features_of(shape: AttentionShape) -> set[str]:
-    """What a shape has besides heads and a scale: names from FEATURES, or of fields that it does not list yet."""
+    """Return the features of a shape besides heads and a scale: names from FEATURES, or of fields that it does not list
+    yet.
+    """
     found = {f.name for f in fields(shape) if f.default is not MISSING and getattr(shape, f.name) != f.default}
     if shape.alibi is not None and shape.alibi.coarse:
         found.add("rounded_alibi")
@@ -126,7 +130,7 @@ def features_of(shape: AttentionShape) -> set[str]:
 
 
 def numbers_text(numbers: Numbers) -> str:
-    """Numbers, in words."""
+    """Return numbers as text for an error message."""
     if isinstance(numbers, tuple):
         return ", ".join(map(str, numbers))
     counted = f"multiples of {numbers.step}" if numbers.step > 1 else f"{numbers.start} or more"
@@ -134,7 +138,7 @@ def numbers_text(numbers: Numbers) -> str:
 
 
 def dtypes_text(*dtypes: torch.dtype) -> str:
-    """Dtypes, in words."""
+    """Return dtypes as text for an error message."""
     return ", ".join(map(dtype_name, dtypes))
 
 

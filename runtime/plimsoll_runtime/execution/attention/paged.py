@@ -1,4 +1,4 @@
-"""Backends whose kernels read our cache as it lies, by pages: what they share, and what each says of its own kernel."""
+"""Base of backends whose kernels read the KV cache in place, page by page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, AttentionShape], Tensor]
 
 
 class PagesBackend(ABC):
-    """See AttentionBackend."""
+    """Writes keys and values to the cache, then calls the kernel of a subclass on its pages."""
 
     name: ClassVar[str]
     fused: ClassVar[bool] = False
@@ -31,10 +31,10 @@ class PagesBackend(ABC):
 
     @abstractmethod
     def attend_over(self, paged: PagedBatch) -> Attend:
-        """How a step's rows attend in a group of the cache: made once a step, called for each of its layers."""
+        """Return the attention of a step's rows in one cache group: made once a step, called for each of its layers."""
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """The batch's tables on the device: one copy a group."""
+        """Return the step's attention. Copies one table a cache group to the device."""
         cache, groups = self._cache, batch.groups
         attends = [self.attend_over(paged_batch(group, cache)) for group in groups]
 
@@ -44,7 +44,7 @@ class PagesBackend(ABC):
             keys, values, group = cache.keys[layer], cache.values[layer], cache.group_of[layer]
             if key is not None and value is not None:
                 write_cache(key, value, keys, values, groups[group].cells)
-            # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].
+            # [kv_heads, blocks, block, D] viewed as pages [blocks, block, kv_heads, D].
             pages = keys.permute(1, 2, 0, 3), values.permute(1, 2, 0, 3)
             return attends[group](query.contiguous(), *pages, cache.shapes[layer])
 
@@ -52,8 +52,8 @@ class PagesBackend(ABC):
 
 
 def window_of(shape: AttentionShape) -> tuple[int, int]:
-    """Tokens that a row sees to the left of its own and to its right, as FlashAttention counts them: -1 for all.
+    """Return the tokens that a row sees to the left and right of its own, as FlashAttention counts them: -1 for all.
 
-    Ours counts the row's own too.
+    `shape.window` counts the row's own token too.
     """
     return (-1, -1) if shape.window is None else (shape.window - 1, 0)

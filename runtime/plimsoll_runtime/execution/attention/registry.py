@@ -1,4 +1,4 @@
-"""Every attention backend that can be chosen, by its name. What each supports is stated next to its code."""
+"""All attention backends that can be selected, by name. What each supports is stated next to its code."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ _ALL: tuple[type[AttentionBackend], ...] = (
     ReferenceBackend,
 )
 BACKENDS: Mapping[str, type[AttentionBackend]] = {backend.name: backend for backend in _ALL}
-"""In the order in which they are measured: if time runs out, the rest is not measured."""
+"""In the order in which they are measured: after the deadline, the rest is not measured."""

@@ -1,4 +1,4 @@
-"""Selects the attention backend: the one asked for, or the fastest on this machine, or one for prompts and one for
+"""Selects the attention backend: the requested one, the fastest on this machine, or one for prompts and one for
 decodes.
 """
 
@@ -46,16 +46,17 @@ from plimsoll_runtime.execution.device.gpus import device_name
 from plimsoll_runtime.weights.cache import cache_root
 
 DIVIDING = 1.05
-"""How much slower a step may be where it is divided: rows of both parts are copied once more on their way. That is an
-estimate: 2,048 rows of 32 heads are 16 MiB, some 10 us beside the 200 and more that a GPU attends for them."""
+"""How much slower a step may be if it is divided, because rows of both parts are copied once more. An estimate: 2,048
+rows of 32 heads are 16 MiB, some 10 us compared with the 200 and more of their attention on a GPU.
+"""
 _Backend = type[AttentionBackend]
 
 
 def ranked(timings: Mapping[_Backend, Timing], *, divide: bool) -> list[_Backend]:
-    """Every backend that is worth trying, from the least time on.
+    """Return every backend worth trying, the fastest first.
 
-    With `divide` these include pairs: two backends that share a step, where each computes its part faster than the
-    other, and both together take less time than either alone. At equal times a single backend comes first.
+    If `divide`, these include pairs: two backends that share a step, each faster than the other at its part, and faster
+    together than either alone. At equal times a single backend comes first.
     """
     alone = {backend: timing.total_ms for backend, timing in timings.items()}
     found = alone | (dict(_pairs(timings)) if divide else {})
@@ -63,7 +64,7 @@ def ranked(timings: Mapping[_Backend, Timing], *, divide: bool) -> list[_Backend
 
 
 def _pairs(timings: Mapping[_Backend, Timing]) -> Iterator[tuple[_Backend, float]]:
-    """With their milliseconds."""
+    """Yield the pairs that are faster than either backend alone, with their milliseconds."""
     for chunks, at_chunks in timings.items():
         for decodes, at_decodes in timings.items():
             taken = DIVIDING * (at_chunks.chunk_ms + at_decodes.decode_ms)
@@ -74,32 +75,33 @@ def _pairs(timings: Mapping[_Backend, Timing]) -> Iterator[tuple[_Backend, float
 logger = logging.getLogger(__name__)
 
 FOLDER = "attention"
-"""Of the cache. A file is named by a digest of all that its figures depend on."""
+"""Subfolder of the cache folder. A file's name is a digest of everything that its figures depend on."""
 CPU_SECONDS, GPU_SECONDS = 0.4, 20.0
-"""How long measuring may go on once a backend has run. Kernels of a GPU are compiled first."""
+"""Seconds after which measuring ends, once a backend has run. On a GPU, kernels are compiled first."""
 FUSED_GAIN = 1.9
 """How much slower the products of a step may be without the CPU executor: 1.2 to 1.9 times for 1 to 64 rows (see
-docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend has to make up for that."""
-NO_TIME = "was not measured: the time for it was up"
-NOT_NEEDED = "is for comparing, and for where nothing else runs"
+docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend must be faster by this factor.
+"""
+NO_TIME = "was not measured: the time for measuring was over"
+NOT_NEEDED = "is used only if no other backend runs"
 PACKAGES = ("plimsoll-serving", "triton", "flashinfer-python", "flash-attn", "flash-attn-3")
 
 _Key = Mapping[str, object]
 
 
 def select(name: str, target: Target) -> _Backend:
-    """The class of the backend `name`; "auto" takes the fastest that can serve the target.
+    """Return the class of the backend `name`; "auto" selects the fastest that can serve the target.
 
-    Raises UsageError for an unknown name, and for one that cannot run, with the reason.
+    Raises UsageError if the name is unknown or the backend cannot serve the target.
     """
     return candidates(name, target)[0]
 
 
 def candidates(name: str, target: Target) -> Sequence[_Backend]:
-    """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
+    """Return the selected backend, then those that replace it, in order, if it fails while serving.
 
-    Where no layer attends it is the one that does nothing, whichever is asked for, unless the CPU kernels compute the
-    model's steps as a whole; and where layers see whole prompts one of the two that can do that.
+    A requested backend has no replacement. A model without attention over the KV cache gets the backend without
+    attention or a bidirectional one, whichever name is given, unless the CPU kernels compute the whole model.
     Raises UsageError as `select` does.
     """
     if name != "auto" and not {*_parts(name)} <= BACKENDS.keys():
@@ -115,7 +117,7 @@ def candidates(name: str, target: Target) -> Sequence[_Backend]:
 
 
 def _without_cache(name: str, target: Target) -> _Backend:
-    """Our kernels compute all of a step, so torch attends only if they cannot, or if another was asked for."""
+    """Return the CPU kernels' backend if it is "auto" or requested and can serve the target, else one in torch."""
     if name in ("auto", "cpu"):
         reason = CpuBackend.capabilities.refusal(target)
         if reason is None:
@@ -131,7 +133,7 @@ def _cannot(name: str, reason: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A backend in the table: its timing, or why it has none."""
+    """A backend in the log's table: its timing, or why it has none."""
 
     backend: _Backend
     timing: Timing | None = None
@@ -139,7 +141,7 @@ class _Row:
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Milliseconds (decode, chunk) by backend, and what they depend on, for people to read."""
+    """Milliseconds (decode, chunk) by backend. The key is stored for people to read."""
 
     key: dict[str, object]
     backends: dict[str, tuple[float, float]]
@@ -148,14 +150,14 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def fastest_first(
     target: Target, backends: Iterable[_Backend] = BACKENDS.values(), clock: Clock = time.perf_counter
 ) -> list[_Backend]:
-    """The fastest backend that can serve the target, remembered or measured, then those that follow it.
+    """Return the fastest backend that can serve the target, from stored or new measurements, then its replacements.
 
-    They are tried in this order if one fails in service: measured ones, then last resorts. On a GPU two of them may
-    share a step: see `ranked`. A fused backend follows none and is followed by none, since decoder and cache are made
-    for it. Raises UsageError with all reasons if none can serve.
+    These are tried in order if one fails while serving: measured ones, then last resorts. On a GPU, two backends may
+    share a step: see `ranked`. A fused backend has no replacement and is none, because decoder and cache are made for
+    it. Raises UsageError with all reasons if none can serve.
 
-    Every backend that can run is checked and measured, and the table is logged. Measurements are kept on disk, so that
-    the next start on the same machine need not measure again.
+    Checks and measures every backend that can run and logs the table. Measurements are kept on disk, so the next start
+    on the same machine does not measure again.
     """
     mix = expected_mix(target.device)
     refusals = {backend: backend.capabilities.refusal(target) for backend in backends}
@@ -164,7 +166,7 @@ def fastest_first(
     known = _recall(key)
     if known is not None and known.keys() == set(able):
         rows = [_Row(each, known.get(each.name), reason or NOT_NEEDED) for each, reason in refusals.items()]
-        source = f"remembered in {_path_of(key)}"
+        source = f"read from {_path_of(key)}"
     else:
         rows, source = _measure_all(target, mix, refusals, clock), "measured"
         timings = {row.backend.name: row.timing for row in rows if row.timing is not None}
@@ -181,7 +183,7 @@ def fastest_first(
 
 @torch.inference_mode()
 def _measure_all(target: Target, mix: Mix, refusals: Mapping[_Backend, str | None], clock: Clock) -> list[_Row]:
-    """A row for each backend, in order."""
+    """Return a row for each backend, in order."""
     deadline = clock() + (CPU_SECONDS if target.device.type == "cpu" else GPU_SECONDS)
     expected = small_steps(ReferenceBackend, target)
     rows: list[_Row] = []
@@ -199,7 +201,7 @@ def _measure_all(target: Target, mix: Mix, refusals: Mapping[_Backend, str | Non
 
 
 def _try(backend: _Backend, target: Target, mix: Mix, watch: Stopwatch, expected: Sequence[Tensor]) -> _Row:
-    """Check and measure; a backend that fails, however it does, is left out with a warning, unless the device has."""
+    """Check and measure a backend. If it fails, log a warning and leave it out; raises if the device itself failed."""
     try:
         check(backend, target, expected)
         return _Row(backend, measure(backend, target, mix, watch))
@@ -214,7 +216,7 @@ def _try(backend: _Backend, target: Target, mix: Mix, watch: Stopwatch, expected
 
 
 def _by_time(rows: list[_Row], *, divide: bool) -> list[_Backend]:
-    """From the least time on, where a fused backend's rivals have to make up for its decoder."""
+    """Return the backends, the fastest first; times without the CPU executor are multiplied by FUSED_GAIN."""
     times = {}
     for row in rows:
         if row.timing is not None:
@@ -224,19 +226,19 @@ def _by_time(rows: list[_Row], *, divide: bool) -> list[_Backend]:
 
 
 def backend_called(name: str) -> _Backend:
-    """The class of the backend that has this name, of one that is made of two ("cudnn+triton") as well."""
+    """Return the class of the backend with this name, which may name a pair ("cudnn+triton")."""
     chunks, decodes = (BACKENDS[part] for part in _parts(name))
     return chunks if chunks is decodes else split_backend(chunks, decodes)
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The names of who attends for sequences with several rows, and of who attends for decodes."""
+    """Return the backend names for sequences with several rows and for decodes."""
     chunks, _, decodes = name.partition("+")
     return chunks, decodes or chunks
 
 
 def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
-    """All that figures depend on."""
+    """Return everything that the figures depend on."""
     found = kernels(target.dtype) if target.device.type == "cpu" else None
     return {
         "hardware": device_name(target.device),
@@ -261,20 +263,20 @@ def _version(package: str) -> str | None:
 
 
 def _recall(key: _Key) -> dict[str, Timing] | None:
-    """What was measured for this key; None where nothing was, or it cannot be read."""
+    """Return the stored measurements of this key; None if there are none or the file cannot be read."""
     path = _path_of(key)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        logger.warning("%s cannot be read (%s): attention is measured again", path, error)
+        logger.warning("cannot read %s (%s); measuring attention again", path, error)
         return None
     return {name: Timing(*times) for name, times in found.backends.items()}
 
 
 def _remember(key: _Key, timings: Mapping[str, Timing]) -> None:
-    """Keep what was measured; a disk that is full or read-only leaves it unkept."""
+    """Store measurements; log a warning if the disk is full or read-only."""
     path = _path_of(key)
     times = {name: (t.decode_ms, t.chunk_ms) for name, t in timings.items()}
     try:
@@ -282,15 +284,15 @@ def _remember(key: _Key, timings: Mapping[str, Timing]) -> None:
         write_whole(path, msgspec.json.format(msgspec.json.encode(_File(dict(key), times))))
     except OSError as error:
         logger.warning(
-            "what was measured of attention cannot be kept in %s (%s): every start measures again; free some space or "
-            "set PLIMSOLL_CACHE to a folder that can be written to",
+            "cannot store the attention measurements in %s (%s), so every start measures again; free some space or "
+            "set PLIMSOLL_CACHE to a writable folder",
             path.parent,
             error,
         )
 
 
 def _path_of(key: _Key) -> Path:
-    """The file of a key."""
+    """Return the path of a key's file."""
     digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:24]
     return cache_root() / FOLDER / f"{digest}.json"
 

@@ -1,8 +1,9 @@
-"""A backend made of two: one attends for sequences with several rows in a step, the other for those with one.
+"""A pair of backends: one attends for sequences with several rows in a step, the other for those with one.
 
-A prompt multiplies and a decode waits for memory, so who is the fastest at one need not be at the other. A step that
-has both is divided by sequences: keys and values of all rows are written once, before any row attends, and then each of
-the two attends to what lies in the cache. Neither may be one that prepares blocks as it writes them (`torch` on a CPU).
+Prompts are bound by products and decodes by reading memory, so different backends may be the fastest for each. A step
+with both is divided by sequences: keys and values of all rows are written once, before any row attends, then each of
+the two backends attends to the cache. Neither may be a backend that prepares blocks as it writes them (`torch` on a
+CPU).
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 Ints = NDArray[np.int64]
 Rows = slice | Tensor
-"""Rows of a step: one behind the other, or int64 [N] on the device."""
+"""Rows of a step: consecutive ones, or int64 [N] on the device."""
 
 
 @cache
 def split_backend(
     chunks: type[AttentionBackend], decodes: type[AttentionBackend], name: str | None = None
 ) -> type[AttentionBackend]:
-    """The backend that leaves sequences with several rows to `chunks` and the others to `decodes`.
+    """Return the backend that passes sequences with several rows to `chunks` and the others to `decodes`.
 
-    Its steps of decodes can be captured where those of `decodes` can. It is called `name`, or after both. Its
-    capabilities are those of `chunks`, and it refuses what `decodes` refuses as well.
+    Its steps of decodes can be captured if those of `decodes` can. It is called `name`, or after both. Its capabilities
+    are those of `chunks`, and it refuses targets that `decodes` refuses as well.
     """
     base = _DividedGraphBackend if issubclass(decodes, GraphBackend) else SplitBackend
     parts = {"name": name or f"{chunks.name}+{decodes.name}", "of_chunks": chunks, "of_decodes": decodes}
@@ -55,23 +56,25 @@ def split_backend(
 
 
 def _on_a_cpu(target: Target) -> str | None:
-    return "divides steps between two, and on a CPU one computes all" if target.device.type == "cpu" else None
+    return (
+        "divides steps between two backends, which is not supported on a CPU" if target.device.type == "cpu" else None
+    )
 
 
 def parts_of(backend: type[AttentionBackend]) -> tuple[str, ...]:
-    """The names of a backend, and of those that it is made of."""
+    """Return the names of a backend and of those that it is made of."""
     if not issubclass(backend, SplitBackend):
         return (backend.name,)
     return (backend.name, *parts_of(backend.of_chunks), *parts_of(backend.of_decodes))
 
 
 def exclude_failed(failed: str, backends: Iterable[type[AttentionBackend]]) -> list[type[AttentionBackend]]:
-    """Those that are not made of a backend that failed: it is not tried again as a part."""
+    """Return the backends that do not contain the failed one, so that it is not tried again as a part."""
     return [backend for backend in backends if failed not in parts_of(backend)]
 
 
 class SplitBackend:
-    """See AttentionBackend. An error says which of the two it was (AttentionError)."""
+    """Passes each sequence of a step to one of two backends. An AttentionError names the one that failed."""
 
     name: ClassVar[str]
     fused: ClassVar[bool] = False
@@ -83,13 +86,13 @@ class SplitBackend:
         self._cache = cache
         self._chunks = create_backend(self.of_chunks, cache)
         self._decodes = create_backend(self.of_decodes, cache)
-        # Whether steps of decodes rotate heads, where that is known without one.
+        # Whether steps of decodes rotate heads, if that is known without a step.
         self._rotates = False
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """A step of one of the two where it has sequences for one alone; else one of both.
+        """Return a step of one of the two if only it has sequences, of both otherwise.
 
-        Where decodes rotate heads on their way into the cache, those of chunks are as well, whoever attends for them.
+        If decodes rotate heads as they write them to the cache, so do chunks, whichever backend computes them.
         """
         lengths = np.array(batch.query_lens)
         several, single = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
@@ -115,46 +118,42 @@ class SplitBackend:
 
 
 class _DividedGraphBackend(SplitBackend):
-    """See GraphBackend: what is captured are decodes. And SharingBackend, where that of the decodes is one."""
+    """A pair whose decodes can be captured (GraphBackend). It shares prefixes if the backend of decodes does."""
 
     _decodes: GraphBackend  # type: ignore[assignment]
 
     def __init__(self, cache: KvCache) -> None:
         super().__init__(cache)
         self._rotates = isinstance(self._decodes.over((), ()), RotatingAttention)
-        # An attribute and no property: from Python 3.12 on a property makes a protocol's instance, whatever it raises.
+        # An attribute, not a property: from Python 3.12 on a property satisfies a protocol check even if it raises.
         if isinstance(self._decodes, SharingBackend):
             self.prefixes = self._decodes.prefixes
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
-        """See GraphBackend."""
         return self._decodes.over(paged, cells)
 
     def launch_key(self, sequences: int, longest: int) -> Hashable:
-        """See GraphBackend."""
         return self._decodes.launch_key(sequences, longest)
 
     def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
-        """See GraphBackend."""
         return self._decodes.launch_lengths(sequences, most)
 
 
 class _Part(NamedTuple):
-    """Whose rows a backend attends for, and its step over them."""
+    """The rows that a backend computes, and its step over them."""
 
     rows: Rows
     attention: Attention
 
 
 class _Step(WritingStep):
-    """Each part attends for its own rows, once those of all are written."""
+    """Writes the keys and values of all rows, then each part attends for its own rows."""
 
     def __init__(self, cache: KvCache, cells: Sequence[Tensor], parts: Sequence[_Part]) -> None:
         super().__init__(cache, cells)
         self._parts = parts
 
     def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
-        """See WritingStep."""
         if len(self._parts) == 1:
             return self._parts[0].attention(layer, query, None, None, sinks)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
@@ -164,11 +163,11 @@ class _Step(WritingStep):
 
 
 class _RotatingStep(_Step, RotatingWritingStep):
-    """The same, of heads that are rotated for both."""
+    """A step whose heads are rotated for both parts."""
 
 
 def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
-    """Those of the chosen of S sequences, whose rows are so many and stand one behind the other."""
+    """Return the rows of the chosen of S sequences, given the number of rows of each."""
     ends = np.cumsum(lengths)
     rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in chosen])
     if rows[-1] - rows[0] + 1 == rows.size:
@@ -177,7 +176,7 @@ def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
 
 
 def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
-    """A step with some of the sequences, in their order, in all groups."""
+    """Return a step with some of the sequences, in their order, in all cache groups."""
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(batch.groups):
         tables = group.block_tables
@@ -188,7 +187,7 @@ def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
         there = tables.there
         if there is not None:
             numbers = np.concatenate([[0], np.cumsum(lengths), contexts, begins])
-            # The first of three parts is the one that is longer by one.
+            # The first of the three parts is the longer one, with one number more.
             there = OnDevice(there.blocks, *to_device(numbers, there.blocks.device).tensor_split(3))
         own = BlockTables(tables.blocks, begins.tolist(), counts.tolist(), there)
         rest = (AttentionBatch(lengths.tolist(), contexts.tolist(), own, group.cells[rows], rest, batch.longest), *rest)

@@ -1,4 +1,4 @@
-"""A step's sequences as flat arrays, for backends in torch and for our kernels."""
+"""A step's sequences as flat arrays, for backends in torch and for Triton kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """int64 arrays of S sequences: rows, context tokens, first row, and where their block tables are.
+    """int64 arrays of S sequences: rows, context tokens, first row, and the location of their block tables.
 
     Sequence i's blocks are `blocks[first_blocks[i] :][: num_blocks[i]]`, int32, as many as its context needs.
     """
@@ -34,7 +34,7 @@ class StepTables:
 
 
 def first_seen(shape: AttentionShape, position: Ints) -> Ints:
-    """The first position that rows at these positions see: see `AttentionShape.first_seen`."""
+    """Return the first position that rows at these positions see (vectorised `AttentionShape.first_seen`)."""
     first = np.zeros_like(position)
     if shape.window is not None:
         first = np.maximum(first, position - shape.window + 1)
@@ -44,9 +44,9 @@ def first_seen(shape: AttentionShape, position: Ints) -> Ints:
 
 
 def alibi_bias(shape: AttentionShape, token: Ints, position: Ints) -> Tensor | None:
-    """What ALiBi adds to scores: tokens [S, 1, W] and rows at positions [S, Q, 1] -> [S, kv_heads, group, Q or 1, W].
+    """Return ALiBi's bias of scores: tokens [S, 1, W], rows at positions [S, Q, 1] -> [S, kv_heads, group, Q or 1, W].
 
-    None where there is none.
+    None without ALiBi.
     """
     if shape.alibi is None:
         return None
@@ -57,14 +57,16 @@ def alibi_bias(shape: AttentionShape, token: Ints, position: Ints) -> Tensor | N
 
 
 def step_tables(batch: AttentionBatch, block_size: int) -> StepTables:
-    """A batch as arrays; its tables stay where they are. Raises ValueError where one is too short."""
+    """Return a batch as arrays, without copying its block tables. Raises ValueError if a table is too short."""
     query_lens = np.array(batch.query_lens, dtype=np.int64)
     context_lens = np.array(batch.context_lens, dtype=np.int64)
     needed = -(-context_lens // block_size)
     widths = np.array(batch.block_tables.counts, dtype=np.int64)
     if (widths < needed).any():
         short = int(np.argmax(widths < needed))
-        raise ValueError(f"sequence {short} has {context_lens[short]} tokens in {widths[short]} blocks of {block_size}")
+        raise ValueError(
+            f"sequence {short} has {context_lens[short]} tokens but {widths[short]} blocks of {block_size}"
+        )
     return StepTables(
         query_lens=query_lens,
         context_lens=context_lens,
@@ -76,14 +78,14 @@ def step_tables(batch: AttentionBatch, block_size: int) -> StepTables:
 
 
 def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
-    """Lengths and block tables on the cache's device, whatever block's number where one is shorter than the longest."""
+    """Return lengths and block tables on the cache's device; shorter tables are padded with arbitrary valid blocks."""
     tables = step_tables(batch, cache.block_size)
     rows, width = int(tables.query_lens.sum()), int(tables.num_blocks.max())
     if (there := batch.block_tables.there) is not None:
         starts, contexts, begins = there.query_starts, there.context_lens, there.begins
     else:
         numbers = np.concatenate([tables.first_rows, [rows], tables.context_lens, tables.first_blocks])
-        # The first of three parts is the one that is longer by one.
+        # The first of the three parts is the longer one, with one number more.
         starts, contexts, begins = to_device(numbers, cache.device).tensor_split(3)
     return PagedBatch(
         query_starts=starts.to(torch.int32),

@@ -1,1 +1,1 @@
-"""The device that computes: what its errors mean, and what there is to say of it before anything is computed."""
+"""The device that computes: its selection, its errors, and diagnostics before anything is computed."""

@@ -1,4 +1,6 @@
-"""Facts about a machine's GPUs, and the findings to report when an engine starts: a line each, with what to do."""
+"""Facts about a machine's GPUs, and the findings that an engine reports at its start: one line each, with what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds memory of a GPU; `sibling`: an engine of the same host, whose memory is planned there."""
+    """A process that holds memory of a GPU. `sibling`: an engine of the same host, which plans its memory."""
 
     pid: int
     name: str
@@ -18,7 +20,9 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the machine as its driver tells, whether this process may use it or not. `mig`: it is cut in slices."""
+    """A GPU of the machine as its driver reports it, whether this process may use it or not. `mig`: it is cut in
+    slices.
+    """
 
     uuid: str
     name: str
@@ -28,9 +32,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class UsedDevice:
-    """The device that models run on, in CUDA's eyes; sizes in bytes, before this process has allocated anything.
+    """The device that models run on, as CUDA sees it; sizes in bytes, before this process has allocated anything.
 
-    `context`: what CUDA itself takes for a process at most.
+    `context`: the most that CUDA itself takes for a process.
     """
 
     name: str
@@ -42,18 +46,18 @@ class UsedDevice:
 
     @property
     def held(self) -> int:
-        """Bytes that somebody else must hold; 0 where CUDA's own may be all."""
+        """Bytes that other processes hold; 0 if CUDA's own context may explain them."""
         taken = self.total - self.free
         return taken if taken > self.context else 0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """`visible`: CUDA_VISIBLE_DEVICES, None where it is not set. `built_for`: the version of CUDA that torch is built
-    for, None where it is built without.
+    """Facts of the environment, torch, the driver and the GPUs.
 
-    `driver_cuda`: the newest version of CUDA that the driver has, None without a driver. `used`: None where CUDA finds
-    no device. `gpus`: all of the machine, None where nobody was asked, or could answer.
+    `visible`: CUDA_VISIBLE_DEVICES, None if it is not set. `built_for`: the CUDA version that torch is built for, None
+    if it is built without. `driver_cuda`: the newest CUDA version that the driver supports, None without a driver.
+    `used`: None if CUDA finds no device. `gpus`: all of the machine, None if nvidia-smi did not run or failed.
     """
 
     visible: str | None = None
@@ -66,32 +70,32 @@ class DeviceFacts:
 NATIVE_BFLOAT16 = (8, 0)
 """The first compute capability whose tensor cores multiply bfloat16."""
 MIG_NAME = " MIG "
-"""In the name that CUDA gives a slice."""
+"""Part of the name that CUDA gives a slice."""
 ON_THE_CPU = "models run on the CPU"
-"""What comes of it where no GPU can be used, unless somebody says something else."""
+"""The consequence if no GPU can be used, unless the caller names another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`serious`: something is not as it was meant to be."""
+    """A text for people. `serious`: it is logged as a warning, otherwise as information."""
 
     text: str
     serious: bool = True
 
 
 def findings(facts: DeviceFacts, without: str = ON_THE_CPU) -> list[Finding]:
-    """All that there are, the ones about which device is used first. `without`: what it means that none is."""
+    """Return all findings, those about the selection of the device first. `without`: the consequence of using none."""
     return [*_unused(facts, without), *_named(facts, without), *_about(facts.used, facts.gpus or ())]
 
 
 def _unused(facts: DeviceFacts, without: str) -> Iterator[Finding]:
-    """Why CUDA finds no device, where there is reason to think that there is one."""
+    """Yield why CUDA finds no device, if there seems to be one."""
     if facts.used is not None or (facts.driver_cuda is None and not facts.gpus):
         return
     if facts.built_for is None:
         yield Finding(f"this torch is built without CUDA: {without}; install a build of torch with CUDA")
     elif facts.driver_cuda is not None and facts.driver_cuda[0] < facts.built_for[0]:
-        # A driver runs what is built for any minor version of its CUDA.
+        # A driver runs programs that are built for any minor version of its CUDA.
         yield Finding(
             f"the NVIDIA driver has CUDA {_version(facts.driver_cuda)}, and this torch is built for "
             f"{_version(facts.built_for)}: {without}; update the driver, or install a torch that is built for "
@@ -105,8 +109,8 @@ def _unused(facts: DeviceFacts, without: str) -> Iterator[Finding]:
         )
     elif facts.gpus and all(gpu.mig for gpu in facts.gpus):
         yield Finding(
-            f"MIG is on, and this process was given no slice: {without}; make one (nvidia-smi mig -cgi PROFILE -C), "
-            "or ask for one in spec.resources"
+            f"MIG is on, and this process has no slice: {without}; create one (nvidia-smi mig -cgi PROFILE -C), "
+            "or request one in spec.resources"
         )
     elif facts.gpus and not _unknown(facts.visible, facts.gpus):
         yield Finding(
@@ -116,26 +120,26 @@ def _unused(facts: DeviceFacts, without: str) -> Iterator[Finding]:
 
 
 def _named(facts: DeviceFacts, without: str) -> Iterator[Finding]:
-    """What CUDA_VISIBLE_DEVICES names and nobody has: CUDA ignores that, and all that is named behind it."""
+    """Yield the entry of CUDA_VISIBLE_DEVICES that does not exist: CUDA ignores it and all entries after it."""
     if facts.gpus is None or not (unknown := _unknown(facts.visible, facts.gpus)):
         return
     has = f"this machine has GPU 0 to {len(facts.gpus) - 1}" if facts.gpus else "this machine has no GPU"
-    what = without if facts.used is None else "it is left out, with all that is named behind it"
+    what = without if facts.used is None else "CUDA ignores it and all entries after it"
     yield Finding(
         f"CUDA_VISIBLE_DEVICES={facts.visible!r} names {unknown}, and {has}: {what}; nvidia-smi -L lists them"
     )
 
 
 def _about(used: UsedDevice | None, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
-    """Of the device that is used."""
+    """Yield findings about the device that is used."""
     if used is None:
         return
     if MIG_NAME in used.name:
-        yield Finding(f"{used.name} is a MIG slice: its memory is {_size(used.total)}, and no more", serious=False)
+        yield Finding(f"{used.name} is a MIG slice: its memory is only {_size(used.total)}", serious=False)
     if used.capability < NATIVE_BFLOAT16:
         yield Finding(
             f"{used.name} (compute capability {_version(used.capability)}) has no bfloat16: models that are stored in "
-            "it run in float16; --dtype float32 where float16's range is too small",
+            "it run in float16; use --dtype float32 if float16's range is too small",
             serious=False,
         )
     if used.held:
@@ -143,17 +147,17 @@ def _about(used: UsedDevice | None, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
 
 
 def _held(used: UsedDevice, gpu: Gpu | None) -> Iterator[Finding]:
-    """Memory that others hold, but for the engines of the same host."""
+    """Yield a finding if processes other than engines of the same host hold memory."""
     holders = () if gpu is None else gpu.holders
     planned = sum(holder.nbytes for holder in holders if holder.sibling)
     outside = used.held - planned
     if outside <= used.context * (1 + sum(holder.sibling for holder in holders)):
         return
     named = [f"pid {h.pid} ({h.name}) {_size(h.nbytes)}" for h in holders if not h.sibling]
-    who = ", ".join(named) or "processes that cannot be seen from here, in other containers perhaps"
+    who = ", ".join(named) or "processes that are not visible here, perhaps in other containers"
     yield Finding(
-        f"{_size(outside)} of {_size(used.total)} of {used.name} are held before anything is loaded, by {who}: models "
-        "get only the rest; end what holds it, or give each its own device"
+        f"{_size(outside)} of {_size(used.total)} of {used.name} are already held by {who}: models "
+        "get only the rest; end these processes, or give each its own device"
     )
 
 
@@ -162,7 +166,7 @@ def _hides_all(visible: str | None) -> bool:
 
 
 def _unknown(visible: str | None, gpus: tuple[Gpu, ...]) -> str | None:
-    """The first that is named and is not there. Slices are named by UUIDs of their own, of which nothing is known."""
+    """Return the first entry that does not exist. Slices have UUIDs of their own, which are not checked."""
     if visible is None or _hides_all(visible):
         return None
     for name in (part.strip() for part in visible.split(",")):

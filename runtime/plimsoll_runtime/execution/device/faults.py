@@ -1,7 +1,8 @@
-"""What an error means for the device that it came from: whether the process can go on, and what people are told.
+"""Classifies errors by their meaning for the device: whether the process can continue, and the message for people.
 
-Told from its class's name and its text alone, so that a process that has not imported torch can tell as well. CUDA's
-texts are cudaGetErrorString's, which torch and Triton pass on; those of ROCm are the same where they are ours.
+It only reads the name of an error's class and its text, so a process that has not imported torch can classify errors
+too. CUDA's texts are those of cudaGetErrorString, which torch and Triton pass on; those of ROCm are the same for the
+phrases listed here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from traceback import walk_tb
 
 
 class FaultKind(Enum):
-    """What went wrong. The value is for logs."""
+    """The kind of a failure. The value is for logs."""
 
     FAULT = "fault"
     ECC = "memory error of the device"
@@ -24,19 +25,19 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error of a device. `text` is for people: what came, at which op if there is one, and what to do."""
+    """An error of a device. `text` is for people: the error, the op if known, and what to do."""
 
     kind: FaultKind
     text: str
 
     @property
     def process_can_go_on(self) -> bool:
-        """Whether the device can still be used by this process: after the others every later call fails too."""
+        """Whether this process can still use the device; after other kinds of errors every later call fails too."""
         return self.kind in (FaultKind.MEMORY, FaultKind.OTHER)
 
     @property
     def device_can_go_on(self) -> bool:
-        """Whether other processes can use the device: a kernel's fault is that of its own process alone."""
+        """Whether other processes can use the device; a kernel's fault only affects its own process."""
         return self.kind not in (FaultKind.ECC, FaultKind.LOST)
 
 
@@ -63,20 +64,20 @@ _FAULT = (
 _KINDS = ((FaultKind.ECC, _ECC), (FaultKind.LOST, _LOST), (FaultKind.FAULT, _FAULT), (FaultKind.MEMORY, _MEMORY))
 
 _MEMORY_ERRORS = ("OutOfMemoryError", "StepMemoryError")
-"""Torch's, and our own of a step."""
+"""The class names of torch's error, and of the runtime's own error of a step."""
 
 _SPEAKERS = ("CUDA error", "CUDA driver error", "HIP error", "Triton Error", "NVML", "CUBLAS", "HIPBLAS")
-"""How texts begin that are about a device, in whichever line: what else says "unknown error" is not about one."""
+"""Phrases that mark a text as one about a device; other texts with "unknown error" are not."""
 
 LOOK_FOR_XID = (
     "look for Xid in the node's kernel log (dmesg), and take the node out of service (kubectl cordon) until the GPU "
     "was reset"
 )
 _ADVICE = {
-    FaultKind.FAULT: "the device's state is lost for this process, which ends. The error may have been made by an "
-    "earlier kernel: CUDA_LAUNCH_BLOCKING=1 in the environment names the very one",
-    FaultKind.ECC: "the device's memory is damaged, and this process ends. Where it comes again, take the node out of "
-    "service (kubectl cordon) and reset the GPU: nvidia-smi -q -d ECC,ROW_REMAPPER tells more",
+    FaultKind.FAULT: "the device's state is lost for this process, which ends. An earlier kernel may have caused the "
+    "error: set CUDA_LAUNCH_BLOCKING=1 in the environment to find it",
+    FaultKind.ECC: "the device's memory is damaged, and this process ends. If it happens again, take the node out of "
+    "service (kubectl cordon) and reset the GPU: nvidia-smi -q -d ECC,ROW_REMAPPER shows details",
     FaultKind.LOST: f"the device no longer answers, and this process ends: {LOOK_FOR_XID}",
 }
 
@@ -85,7 +86,7 @@ _OURS = "plimsoll_"
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What an error means, or what it was raised from."""
+    """Return the meaning of an error, or of the first of its causes that is about a device."""
     for each in _causes(error):
         kind = _kind(each)
         if kind is FaultKind.OTHER:
@@ -100,14 +101,15 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def is_device_memory(error: BaseException) -> bool:
-    """Whether the device had no memory left, and is as it was before: a smaller step may have what it needs."""
+    """Return whether the device was out of memory and is otherwise intact, so that a smaller step may succeed."""
     return not isinstance(error, MemoryError) and fault_of(error).kind is FaultKind.MEMORY
 
 
 def op_of(error: BaseException) -> str | None:
-    """The op that was being launched when an error came, as "module.function"; None where no code of ours was.
+    """Return the op that was being launched when an error was raised, as "module.function"; None if it was no code of
+    Plimsoll.
 
-    The innermost function of a kernel's or an op's module, else the innermost one of ours.
+    The innermost function of a kernel's or an op's module, else the innermost one of Plimsoll.
     """
     names = [f"{f.f_globals.get('__name__', '')}.{f.f_code.co_qualname}" for f, _ in walk_tb(error.__traceback__)]
     for prefixes in (_OPS, (_OURS,)):
@@ -136,5 +138,5 @@ def _kind(error: BaseException) -> FaultKind:
 
 
 def _first_line(error: BaseException) -> str:
-    """Torch's hints in the lines behind are about its own ways to look for a fault."""
+    """Return the first line: torch's hints in the next lines only concern debugging torch itself."""
     return str(error).partition("\n")[0]

@@ -18,14 +18,14 @@ from plimsoll_runtime.execution.device.diagnostics import DeviceFacts, Gpu, Hold
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SMI_SECONDS = 10.0
-"""How long nvidia-smi may take: on a GPU that is lost it may never come back."""
+"""Seconds after which nvidia-smi is stopped: if a GPU is lost, it may never return."""
 MIB = 2**20
 
 logger = logging.getLogger(__name__)
 
 
 def log_findings() -> tuple[str, ...]:
-    """Write to the log what a person should hear of this machine's GPUs; a text for each, for others to show."""
+    """Log the findings about this machine's GPUs and return their texts."""
     found = findings(read_facts())
     for each in found:
         logger.log(logging.WARNING if each.serious else logging.INFO, "%s", each.text)
@@ -33,7 +33,7 @@ def log_findings() -> tuple[str, ...]:
 
 
 def read_facts(environment: Mapping[str, str] = os.environ) -> DeviceFacts:
-    """What nobody tells is None. Raises what CUDA does where the device has failed.
+    """Return the facts; unknown ones are None. Raises CUDA's error if the device has failed.
 
     nvidia-smi reads the driver, which takes a second if nothing else uses the GPU. So it runs only if CUDA finds no
     GPU, if several are named, or if another process holds memory.
@@ -64,7 +64,7 @@ def _used() -> UsedDevice | None:
 
 
 def _driver_cuda() -> tuple[int, int] | None:
-    """The driver tells 12040 for 12.4."""
+    """Return the driver's CUDA version, which it reports as 12040 for 12.4."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -89,7 +89,9 @@ def _gpus() -> tuple[Gpu, ...] | None:
 
 
 def gpus_of(found: Sequence[Sequence[str]], apps: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
-    """Of nvidia-smi's rows: uuid, MIG, name; and uuid, process, MiB, its name. What it does not know is "[N/A]"."""
+    """Return GPUs from nvidia-smi's rows (uuid, MIG, name) and (GPU uuid, pid, MiB, process name); "[N/A]" is
+    unknown.
+    """
     holders: dict[str, list[Holder]] = {}
     for uuid, pid, mib, name in apps:
         size = int(mib) * MIB if mib.isdecimal() else 0
@@ -99,7 +101,7 @@ def gpus_of(found: Sequence[Sequence[str]], apps: Sequence[Sequence[str]]) -> tu
 
 
 def _is_sibling(pid: int) -> bool:
-    """Whether who started this process started that one as well; a process of another container is not seen."""
+    """Return whether this process and that one have the same parent; False for a process of another container."""
     try:
         return psutil.Process(pid).ppid() == os.getppid()
     except psutil.Error:
@@ -107,7 +109,7 @@ def _is_sibling(pid: int) -> bool:
 
 
 def _smi(query: str) -> list[list[str]] | None:
-    """The rows that nvidia-smi answers; None where there is none, or it fails."""
+    """Return nvidia-smi's rows; None if it is missing or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return None
@@ -120,10 +122,10 @@ def _smi(query: str) -> list[list[str]] | None:
             timeout=SMI_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        logger.warning("nvidia-smi cannot be asked: %s", error)
+        logger.warning("nvidia-smi failed: %s", error)
         return None
     if done.returncode != 0:
-        logger.warning("nvidia-smi ended with code %d: %s", done.returncode, (done.stdout + done.stderr).strip())
+        logger.warning("nvidia-smi failed with exit code %d: %s", done.returncode, (done.stdout + done.stderr).strip())
         return None
     commas, lines = query.count(","), done.stdout.splitlines()
     return [[cell.strip() for cell in line.split(",", commas)] for line in lines if line.strip()]
@@ -133,7 +135,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def cpu_name() -> str:
-    """The processor's model, as far as the machine says."""
+    """Return the processor's model, or the machine's architecture if the model is unknown."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
@@ -142,5 +144,5 @@ def cpu_name() -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The model of a processor or an accelerator."""
+    """Return the model of a processor or an accelerator."""
     return cpu_name() if device.type == "cpu" else torch.cuda.get_device_name(device)

@@ -1,4 +1,4 @@
-"""Selects the device, the dtype and the number of threads, or says why no GPU can be used."""
+"""Selects the device, the dtype and the number of threads, or explains why no GPU can be used."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from plimsoll_runtime.execution.device.faults import LOOK_FOR_XID
 from plimsoll_runtime.execution.device.gpus import read_facts
 
 NONE_USED = "no GPU can be used"
-WANTED = "models are to run on a GPU (--device cuda), and torch finds none"
+WANTED = "--device cuda needs a GPU, but torch finds none"
 NO_DRIVER = (
-    "no NVIDIA driver is seen here: give the container a GPU (spec.resources.accelerator; --gpus for docker), or "
+    "there is no NVIDIA driver here: give the container a GPU (spec.resources.accelerator; --gpus for docker), or "
     "install the GPU's driver"
 )
-NOT_STARTED = "the NVIDIA driver is there (CUDA {0}.{1}) and starts no GPU: where one was used before, " + LOOK_FOR_XID
-OTHERWISE = "to run models on the CPU, give --device cpu (in a cluster, no spec.resources.accelerator)"
+NOT_STARTED = "the NVIDIA driver (CUDA {0}.{1}) starts no GPU: if one was used before, " + LOOK_FOR_XID
+OTHERWISE = "to run models on the CPU, use --device cpu (in a cluster, omit spec.resources.accelerator)"
 
 
 def refusal(facts: DeviceFacts, told: str) -> str:
-    """Of a machine on which torch finds no GPU; `told`: what torch says of it itself."""
+    """Return the message for a machine on which torch finds no GPU; `told`: torch's own message."""
     found = [each.text for each in findings(facts, NONE_USED)]
     if not found:
         found = [NO_DRIVER if facts.driver_cuda is None else NOT_STARTED.format(*facts.driver_cuda)]
@@ -35,9 +35,9 @@ def refusal(facts: DeviceFacts, told: str) -> str:
 
 
 def choose(wanted: str) -> torch.device:
-    """For one of `engine.config.DEVICES`; torch calls GPUs of AMD "cuda" too. For "cpu" no driver is asked.
+    """Return the device for one of `engine.config.DEVICES`; torch calls AMD's GPUs "cuda" too. "cpu" needs no driver.
 
-    Raises DeviceLostError where it must be a GPU and torch finds none: to whoever had one, it is lost.
+    Raises DeviceLostError if it must be a GPU and torch finds none, because a process that had one has lost it.
     """
     if wanted != "cpu" and torch.cuda.is_available():
         return torch.device("cuda")
@@ -47,7 +47,7 @@ def choose(wanted: str) -> torch.device:
 
 
 def _why_none() -> str:
-    """In torch's words, which it only has for who insists."""
+    """Return torch's own reason, which it only gives when CUDA is initialised."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
@@ -59,7 +59,7 @@ NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 
 
 def check_instructions() -> None:
-    """Raises UsageError where PLIMSOLL_CPU_ISA asks for instructions that cannot be had."""
+    """Raise UsageError if PLIMSOLL_CPU_ISA names instructions that this processor or build lacks."""
     try:
         instructions()
     except InstructionsError as error:
@@ -67,10 +67,10 @@ def check_instructions() -> None:
 
 
 def bfloat16_is_fast(device: torch.device, *, ours: bool) -> bool:
-    """Whether a model in bfloat16 is at least as fast as in float32 on this device.
+    """Return whether a model in bfloat16 is at least as fast as in float32 on this device.
 
-    Our CPU kernels (`ours`: they can serve the model) read half of float32's bytes, which they multiply in pairs where
-    the processor can and else widen in registers. Stock torch is slower in bfloat16 where the CPU lacks it.
+    The C++ CPU kernels (`ours`: they can serve the model) read half of float32's bytes. They multiply bfloat16 in pairs
+    if the processor can, and otherwise convert it in registers. Stock torch is slower in bfloat16 if the CPU lacks it.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -84,11 +84,11 @@ def _has_mkldnn() -> bool:
 def choose_dtype(
     wanted: str, config: Mapping[str, Any], device: torch.device, *, quantised: bool, ours: bool
 ) -> torch.dtype:
-    """The dtype for "auto" or a name.
+    """Return the dtype for "auto" or a name.
 
-    "auto" keeps the checkpoint's own dtype where the device is fast at it. On a CPU float16 has no fast path and
-    becomes float32, and bfloat16 stays where `bfloat16_is_fast`. A quantised file decodes to bfloat16 or float32.
-    Raises UsageError for an unknown name, and for bfloat16 on a GPU that has none.
+    "auto" keeps the checkpoint's own dtype if the device is fast at it. On a CPU float16 has no fast path and becomes
+    float32, and bfloat16 stays if `bfloat16_is_fast`. A quantised file decodes to bfloat16 or float32. Raises
+    UsageError for an unknown name, and for bfloat16 on a GPU without it.
     """
     if wanted != "auto":
         if wanted not in NAMES:
@@ -96,7 +96,7 @@ def choose_dtype(
         if wanted == "bfloat16" and device.type == "cuda" and not bfloat16_is_fast(device, ours=ours):
             raise UsageError(
                 f"--dtype bfloat16: {torch.cuda.get_device_name(device)} has no bfloat16; choose float16, or float32 "
-                "where float16's range is too small"
+                "if float16's range is too small"
             )
         return NAMES[wanted]
     stored = config.get("dtype") or config.get("torch_dtype") or ("bfloat16" if quantised else "float32")
@@ -112,16 +112,19 @@ logger = logging.getLogger(__name__)
 
 
 def cores() -> int:
-    """Those that this process may use: its affinity, not the machine's."""
+    """Return the number of cores that this process may use: its affinity, not the machine's."""
     return len(os.sched_getaffinity(0))
 
 
 def take_threads(asked: int | None) -> ThreadShare:
-    """As many as asked for, else one per core. Who asks what an engine will need takes them too: how fast a backend
-    attends, and so which one is taken, depends on them."""
+    """Set the requested number of threads, one per core by default.
+
+    Also called by commands that only predict what an engine needs, because the backends' speed and so the selected
+    backend depend on it.
+    """
     available = cores()
     if asked is not None and asked > available:
         logger.warning(
-            "%d threads on %d cores take turns, which is slower: give at most %d", asked, available, available
+            "%d threads share %d cores, which is slower; use at most %d threads", asked, available, available
         )
     return share(asked or available)

@@ -1,5 +1,5 @@
-"""Captures CUDA graphs: the capture sizes, the capture at warm-up within bounds of time and memory, and the choice of a
-graph for a step.
+"""Captures CUDA graphs: capture sizes, the capture at warm-up within bounds of time and memory, and the graph of a
+step.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What work became: `replay` does it again, over the tensors it read then, and leaves its result in `out`."""
+    """Captured work: `replay` repeats it, over the tensors that it read then, and leaves its result in `out`."""
 
     out: Tensor
     replay: Callable[[], None]
 
 
 class Capture(Protocol):
-    """A way to keep work for later."""
+    """Captures work for later replays."""
 
     @property
     def used(self) -> int:
-        """Bytes of the device that are taken now, by whomever: what a capture adds is what it has cost."""
+        """Bytes of the device that all processes hold; the difference around a capture is its cost."""
 
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
-        """Capture work that allocates nothing but on the device, and never waits for it. It is not done yet.
+        """Capture work that only allocates device memory and never waits for the device. The work is not done yet.
 
-        Raises RuntimeError when it cannot be captured; errors of the work itself come out as they are.
+        Raises RuntimeError if it cannot be captured; errors of the work itself are raised unchanged.
         """
 
 
 class CudaCapture:
-    """Captures on a stream of its own; all graphs share one memory pool, since only one of them runs at a time.
+    """Captures on a stream of its own. All graphs share one memory pool, because only one of them runs at a time.
 
-    An output is therefore valid until another graph is replayed.
+    So an output is valid until another graph is replayed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -53,12 +53,12 @@ class CudaCapture:
 
     @property
     def used(self) -> int:
-        """See Capture: by the driver, for a graph takes memory beside that of torch's allocator."""
+        """Bytes used, as the driver reports them, because a graph takes memory outside torch's allocator."""
         free, total = torch.cuda.mem_get_info(self._device)
         return int(total - free)
 
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
-        """See Capture. The work runs twice before: its kernels are compiled and its libraries have their workspaces."""
+        """Capture work. It runs twice before, to compile its kernels and allocate the workspaces of its libraries."""
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -66,7 +66,7 @@ class CudaCapture:
             work()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads (a copy of blocks to the host, say) may go on allocating meanwhile.
+        # Other threads (one that copies blocks to the host, for example) may allocate at the same time.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             out = work()
         return Captured(out, graph.replay)
@@ -76,16 +76,16 @@ logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 OnProgress = Callable[[float], None]
-"""Gets the progress, from 0 to 1."""
+"""Called with the progress, from 0 to 1."""
 
 
 def no_progress(fraction: float) -> None:
-    """Ignores progress."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureBounds:
-    """No capture begins once so many seconds have gone by, or graphs have taken so many bytes of the device."""
+    """No capture starts after `seconds`, or once graphs have taken `nbytes` bytes of the device."""
 
     seconds: float
     nbytes: int
@@ -93,7 +93,7 @@ class CaptureBounds:
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """A graph that there is to be: of so many `rows` of a kind ("decodes"). `add` raises what capturing raises."""
+    """A graph to capture, of `rows` rows of a kind ("decodes"). `add` captures it and raises errors of the capture."""
 
     kind: str
     rows: int
@@ -101,9 +101,9 @@ class CaptureRequest:
 
 
 def in_order(wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
-    """The most rows first, so that the memory that graphs share is sized once; then from the fewest on.
+    """Return requests in order: the most rows first, so that the shared memory is sized once, then rising.
 
-    Where time runs out, graphs of many rows are missing: beside their work launches cost least.
+    If time runs out, graphs of many rows are missing, for which launches are the smallest part of the work.
     """
     rising = sorted(wanted, key=lambda each: each.rows)
     return [*rising[-1:], *rising[:-1]]
@@ -116,9 +116,9 @@ def capture_all(
     progress: OnProgress,
     clock: Clock = time.monotonic,
 ) -> None:
-    """Capture what is wanted, in order; one line of the log says what was, and what was not.
+    """Capture all requests in order and log which were captured and which were not.
 
-    A kind whose capture fails costs one warning and is not tried again; where memory is short, none is.
+    If a capture fails, its kind is not tried again; if memory is short, nothing is. Both log a warning.
     """
     began, before = clock(), capture.used
     missing: list[CaptureRequest] = []
@@ -155,14 +155,14 @@ def capture_all(
 
 
 def _reached(bounds: CaptureBounds, seconds: float, nbytes: int) -> str:
-    """The bound that is reached; empty where none is."""
+    """Return the bound that is reached; empty if none is."""
     if seconds >= bounds.seconds:
         return f"the bound of {bounds.seconds:g} s (--graph-seconds)"
     return f"the bound of {bounds.nbytes / 2**20:.0f} MiB (--graph-memory)" if nbytes >= bounds.nbytes else ""
 
 
 def _without(missing: Sequence[CaptureRequest], reached: str) -> str:
-    """What has no graph, in words."""
+    """Return the text about work without a graph."""
     if not missing:
         return ""
     kinds = dict.fromkeys(each.kind for each in missing)
@@ -172,12 +172,13 @@ def _without(missing: Sequence[CaptureRequest], reached: str) -> str:
 
 
 def batch_buckets(most: int) -> list[int]:
-    """1, 2, 4, 8, then in steps of 8, and of a quarter of the power of 2 below from 64 on; the last is `most`.
+    """Return 1, 2, 4, 8, then sizes in steps of 8, and from 64 on in steps of a quarter of the next lower power of 2;
+    the last is `most`.
 
-    A batch is so padded by at most 8 rows, or by a quarter of itself. Raises ValueError for less than one sequence.
+    So a batch is padded by at most 8 rows, or by a quarter of itself. Raises ValueError for less than one sequence.
     """
     if most < 1:
-        raise ValueError(f"batches of up to {most} sequences; there is at least one")
+        raise ValueError(f"a batch must allow at least 1 sequence, not {most}")
     sizes, size = [1, 2, 4], 8
     while size < most:
         sizes.append(size)
@@ -186,37 +187,37 @@ def batch_buckets(most: int) -> list[int]:
 
 
 def row_buckets(most: int) -> list[int]:
-    """Powers of two from 16 on, and those and their halves: 16, 24, 32, 48, 64; the last is `most`.
+    """Return powers of two from 16 on, and one and a half times those: 16, 24, 32, 48, 64; the last is `most`.
 
-    A step of more than 16 rows is so padded by at most a half of itself, by a quarter on average. Raises ValueError for
+    So a step of more than 16 rows is padded by at most a half of itself, by a quarter on average. Raises ValueError for
     less than one row.
     """
     if most < 1:
-        raise ValueError(f"steps of up to {most} rows; there is at least one")
+        raise ValueError(f"a step must allow at least 1 row, not {most}")
     sizes = [size for k in range(4, most.bit_length()) for size in (1 << k, 3 << (k - 1))]
     return [*(s for s in sizes if s < most), most]
 
 
 def bucket_of(count: int, buckets: Sequence[int]) -> int | None:
-    """The smallest bucket that holds `count` sequences, or rows; None where none does."""
+    """Return the smallest bucket that holds `count` sequences or rows; None if none does."""
     index = bisect_left(buckets, count)
     return buckets[index] if index < len(buckets) else None
 
 
 class Graphs(Protocol):
-    """Graphs of one kind of work. They are captured from outside, once."""
+    """Graphs of one kind of work, which are captured once by a caller."""
 
     def wanted(self) -> Sequence[CaptureRequest]:
-        """All that there may be."""
+        """Return requests for all graphs of this kind."""
 
 
 class StepGraphs(Graphs, Protocol):
-    """Graphs of some of the steps that there may be."""
+    """Graphs of some kinds of steps."""
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """Hidden states `[T, hidden]` of a step, valid until the next call; None if there is no graph of it.
+        """Return hidden states `[T, hidden]` of a step, valid until the next call; None if it has no graph.
 
-        It sends what is in the upload buffer with the rows.
+        Sends the rows together with the other contents of the upload buffer.
         """
 
 
@@ -237,4 +238,4 @@ class FirstOf:
 
 
 NO_GRAPHS = FirstOf(())
-"""Every step is launched kernel by kernel."""
+"""No graphs: every step is launched kernel by kernel."""

@@ -1,10 +1,10 @@
-"""Decodes as CUDA graphs: a step's hundreds of launches in one, for each size of batch that the limits allow.
+"""Decodes as CUDA graphs: hundreds of launches of a step in one, for each capture size.
 
 Launching a layer's kernels takes the host longer than a small batch takes the device. Graphs are captured before
-anybody is served, over numbers, tables and tokens that stay where they are. What a step says of its rows is copied to
-where graphs read it, and what they need besides is made of it within the graph: the tokens that only the device knows,
-what is new in tables, these side by side, lengths and cells. A batch is padded to its bucket with rows of nobody, which
-attend to one token of block 0. Where a backend reads once what decodes share, there are graphs with and without that.
+serving, over numbers, tables and tokens at fixed addresses. A step's rows are copied there, and the graph computes the
+rest from them: tokens that are only on the device, changes of block tables, padded tables, lengths and cells. A batch
+is padded to its capture size with rows that belong to no sequence and attend to one token of block 0. If a backend
+shares prefixes, there are graphs with and without sharing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.layers.attention import Attention
 
 KIND = "decodes"
-"""What these graphs are called."""
+"""The name of this kind of graph in logs."""
 
 _OF_ROWS, _OF_GROUPS = 4, 4
-"""Numbers that a step says of a row, and beside these of it in each group of the cache."""
+"""Numbers that a step sends for a row, and in addition for a row in each cache group."""
 
 
 @runtime_checkable
@@ -42,20 +42,20 @@ class GraphBackend(Protocol):
     """An attention backend whose steps may be captured: they never wait for the device."""
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
-        """A step over tables that are on the device already, of each group of the cache."""
+        """Return a step over tables that are on the device already, one for each cache group."""
 
     def launch_key(self, sequences: int, longest: int) -> Hashable:
-        """What else of a batch of decodes its launches depend on; equal keys may share a graph.
+        """Return the properties that determine the launches of a batch of decodes; equal keys may share a graph.
 
-        `longest`: tokens of the longest context; in no group of the cache there are more.
+        `longest`: tokens of the longest context, over all cache groups.
         """
 
     def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
-        """Of each key that contexts of up to `most` tokens may have, the longest of them, in rising order."""
+        """Return the longest context of each key that contexts of up to `most` tokens have, in rising order."""
 
 
 class DecodeGraphs:
-    """See StepGraphs: a decoder's steps of decodes."""
+    """The graphs of a decoder's steps of decodes."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class DecodeGraphs:
         return len(self._graphs)
 
     def wanted(self) -> list[CaptureRequest]:
-        """See StepGraphs: one for each bucket and each key of its launches, and one more where decodes may share."""
+        """Return a request for each bucket and launch key, and one more with sharing if decodes may share prefixes."""
         return [
             CaptureRequest(KIND, bucket, partial(self._add, bucket, longest, shares))
             for bucket in self._buckets
@@ -95,7 +95,9 @@ class DecodeGraphs:
         ]
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """See StepGraphs. There is none of a step with a chunk in it, or with more sequences than the buckets have."""
+        """Replay a step, as in StepGraphs. None for a step with a chunk, or with more sequences than the largest
+        bucket.
+        """
         bucket = bucket_of(rows.slots.size, self._buckets) if rows.decodes else None
         if bucket is None:
             return None
@@ -120,7 +122,7 @@ class DecodeGraphs:
         return graph.out[: rows.slots.size]
 
     def _padding(self, bucket: int) -> NDArray[np.int64]:
-        """The numbers of a batch that is all padding [fields, bucket]."""
+        """Return the numbers of a batch that is all padding, [fields, bucket]."""
         nobody = [0, self._state.nobody, 0, self._state.nobody]
         nobody += [number for tables in self._state.tables for number in (tables.nobody, 0, tables.nobody, 0)]
         return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
@@ -128,8 +130,10 @@ class DecodeGraphs:
     def _write_rows(
         self, rows: StepRows, numbers: NDArray[np.int64]
     ) -> list[tuple[DeviceBlockTables, UploadSlice | None]]:
-        """Write a step's rows over the padding. A group whose tables changed in more places than there are rows is
-        returned, with a slice of its own.
+        """Write a step's rows over the padding.
+
+        Returns the cache groups whose tables changed in more places than there are rows, with upload slices of their
+        own.
         """
         count, bucket = rows.slots.size, numbers.shape[1]
         numbers[:_OF_ROWS, :count] = rows.known, rows.sources, rows.starts, rows.slots
@@ -147,7 +151,8 @@ class DecodeGraphs:
     def _add(self, bucket: int, longest: int, shares: bool) -> None:
         """Capture a graph over the first numbers, which are all padding.
 
-        The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
+        The work runs before it is captured, over the recurrent states of the padding slot: those of sequences may
+        advance only once a step.
         """
         numbers = self._numbers[: self._fields * bucket].view(self._fields, bucket)
         numbers.copy_(torch.from_numpy(self._padding(bucket)))
@@ -170,7 +175,7 @@ class DecodeGraphs:
     def _group(
         self, tables: DeviceBlockTables, positions: Tensor, numbers: Sequence[Tensor], longest: int
     ) -> tuple[PagedBatch, Tensor]:
-        """A group's tables, of which what is new is written first, and its cells."""
+        """Write the changes of a cache group's table, and return its batch and its cells."""
         begins, firsts, places, blocks = numbers
         size, bucket = self._parts.cache.block_size, len(positions)
         write_blocks(tables.on_device, places, blocks)

@@ -1,10 +1,10 @@
-"""Steps with chunks as graphs of the pieces between the layers' attention, which is launched as it is without graphs.
+"""Steps with chunks as graphs of the pieces between the layers' attention; attention itself is launched without graphs.
 
-How attention is launched follows from the lengths of a step's sequences. What lies between depends on the number of
-rows alone: a piece is captured for some numbers of rows, and a step is padded to the next one of them. Values that go
-from a piece to attention, or past it, lie in buffers that all sizes share. Attention reads and writes only the step's
-own rows of them, so nothing of padding gets into the cache. Each row is computed by itself, so it does not matter what
-padding holds.
+The launches of attention depend on the lengths of a step's sequences, but the work between depends on the number of
+rows only. So a piece is captured for some numbers of rows, and a step is padded to the next of them. Values that pass
+from a piece to attention or to a later piece are in buffers that all sizes share. Attention only reads and writes the
+step's own rows of them, so padding never enters the cache. Each row is computed independently, so the content of
+padding has no effect.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from plimsoll_runtime.models.layers.attention import NormOfHeads
 from plimsoll_runtime.models.ops.op import Step
 
 KIND = "rows with chunks"
-"""What these graphs are called."""
+"""The name of this kind of graph in logs."""
 
 MOST_ROWS = 512
-"""Of a step with graphs. With more, a layer's products take the device longer than its launches take the host, and to
-pad them would cost more than that."""
+"""The most rows of a step with graphs. With more, a layer's products take the device longer than its launches take the
+host, and padding them would cost more than the launches.
+"""
 
 
 class Segment(NamedTuple):
-    """Stages of one kind, one after the other: a layer's attention, or what lies between two of these.
+    """Consecutive stages of one kind: a layer's attention, or the work between two of these.
 
-    `reads`: places of values that it has from before; `writes`: of those that it leaves for later ones.
+    `reads`: indices of values from earlier segments; `writes`: indices of values for later ones.
     """
 
     stages: Sequence[Stage]
@@ -46,7 +47,7 @@ class Segment(NamedTuple):
 
 
 def segments(stages: Sequence[Stage]) -> Iterator[Segment]:
-    """A decoder's stages, cut before and after each attention."""
+    """Yield a decoder's stages, cut before and after each attention."""
     there: set[int] = set()
     for attends, run in groupby(stages, lambda stage: stage.attends):
         own = list(run)
@@ -61,14 +62,16 @@ def segments(stages: Sequence[Stage]) -> Iterator[Segment]:
 
 
 class PiecewiseDecoder:
-    """See StepGraphs: a decoder's steps of few rows, with chunks or without. It has no recurrent layers."""
+    """The graphs of a decoder's steps of few rows, with chunks or without. The decoder has no recurrent layers."""
 
     def __init__(
         self, decoder: TorchDecoder, backend: AttentionBackend, cache: KvCache, capture: Capture, *, max_rows: int
     ) -> None:
-        """`max_rows`: of the largest step that there may be. Raises ValueError for a decoder that this is not for."""
+        """`max_rows`: of the largest possible step. Raises ValueError for a decoder with recurrent layers."""
         if decoder.program.facts.states:
-            raise ValueError("recurrent layers take rows apart by sequences, whose lengths only the host knows")
+            raise ValueError(
+                "piecewise graphs do not support recurrent layers, which need lengths that are only on the host"
+            )
         self._capture = capture
         self._decoder = decoder
         self._backend = backend
@@ -88,11 +91,11 @@ class PiecewiseDecoder:
         return len(self._passes)
 
     def wanted(self) -> list[CaptureRequest]:
-        """See StepGraphs: one for each number of rows, which is a graph for each piece."""
+        """Return a request for each number of rows; each makes a graph for every piece."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """See StepGraphs. Raises AttentionError where the backend fails."""
+        """Replay a step, as in StepGraphs. Raises AttentionError if the backend fails."""
         count = rows.known.size
         bucket = bucket_of(count, self._buckets)
         parts = None if bucket is None else self._passes.get(bucket)
@@ -109,7 +112,7 @@ class PiecewiseDecoder:
         return self._hidden[:count]
 
     def _add(self, bucket: int) -> None:
-        """Capture the pieces for so many rows. Raises RuntimeError for a value that does not have a row for each."""
+        """Capture the pieces for `bucket` rows. Raises RuntimeError if a value does not have one entry for each row."""
         turns = {rope: (cos[:bucket], sin[:bucket]) for rope, (cos, sin) in self._turns.items()}
         step = Step(self._token_ids[:bucket], self._positions[:bucket], turns, self._shapes)
         values: dict[int, Tensor] = {}
@@ -118,7 +121,7 @@ class PiecewiseDecoder:
             inside = {place: values[place] for place in segment.reads}
             found = self._computed(segment, step, inside)
             if odd := [tuple(value.shape) for value in found.values() if len(value) != bucket]:
-                raise RuntimeError(f"{bucket} rows became {odd}, which cannot be padded")
+                raise RuntimeError(f"{bucket} rows gave values of the shapes {odd}, which cannot be padded")
             targets = {place: self._buffer(place, value) for place, value in found.items()}
             if segment.attends:
                 parts.append(partial(self._attend, segment, inside, targets))
@@ -133,31 +136,31 @@ class PiecewiseDecoder:
         return lambda step: replay()
 
     def _turn(self, bucket: int) -> Tensor:
-        """The work of the first piece: cosines and sines."""
+        """Compute the cosines and sines of the first piece."""
         for rope, found in self._decoder.turns(self._positions[:bucket]).items():
             for buffer, values in zip(self._turns[rope], found, strict=True):
                 buffer[:bucket].copy_(values)
         return buffer
 
     def _work(self, segment: Segment, step: Step, inside: dict[int, Tensor], targets: dict[int, Tensor]) -> Tensor:
-        """The work of a piece: what later segments read is copied to where they read it."""
+        """Compute a piece, and copy the values that later segments read to their buffers."""
         found = self._computed(segment, step, inside)
         own = {buffer.untyped_storage().data_ptr() for buffer in self._buffers.values()}
-        # What is only another view of a buffer must not be overwritten before it is copied.
+        # A value that is a view of a buffer must not be overwritten before it is copied.
         found = {p: v.clone() if v.untyped_storage().data_ptr() in own else v for p, v in found.items()}
         for place, value in found.items():
             targets[place][: len(value)].copy_(value)
         return next(iter(targets.values()))
 
     def _attend(self, segment: Segment, inside: dict[int, Tensor], targets: dict[int, Tensor], step: Step) -> None:
-        """The step's own rows, attended to as they are without graphs."""
+        """Attend for the step's own rows, without graphs."""
         rows = len(step.token_ids)
         found = self._computed(segment, step, {place: value[:rows] for place, value in inside.items()})
         for place, value in found.items():
             targets[place][:rows].copy_(value)
 
     def _computed(self, segment: Segment, step: Step, inside: dict[int, Tensor]) -> dict[int, Tensor]:
-        """What a segment leaves for later ones, by place."""
+        """Compute a segment and return the values for later ones, by index."""
         values: list[Tensor | None] = [None] * self._decoder.count
         for place, value in inside.items():
             values[place] = value
@@ -166,7 +169,7 @@ class PiecewiseDecoder:
         return {place: value for place, value in found if value is not None}
 
     def _buffer(self, place: int, value: Tensor) -> Tensor:
-        """Where values like this one of a place lie, for as many rows as there may be."""
+        """Return the buffer of an index for values shaped like this one, with the most rows."""
         key = (place, value.shape[1:], value.dtype)
         if key not in self._buffers:
             self._buffers[key] = torch.zeros(self._rows, *value.shape[1:], dtype=value.dtype, device=value.device)
@@ -174,7 +177,7 @@ class PiecewiseDecoder:
 
 
 class _Shapes:
-    """An attention that says how large its results are: while pieces are captured nothing is read or written."""
+    """Stands for attention while pieces are captured: returns zeros of the right shape and reads or writes nothing."""
 
     def __init__(self, cache: KvCache) -> None:
         self._heads = [shape.heads for shape in cache.shapes]

@@ -1,6 +1,7 @@
-"""Head and choice of tokens as CUDA graphs: some ten launches in one, for each number of rows.
+"""Head and sampling as CUDA graphs: some ten launches in one, for each number of rows.
 
-What a row asks of the choice comes with all that the step sends. What was chosen stays where the next step has it.
+The sampling parameters of rows are sent with the step's other numbers. Sampled tokens stay on the device for the next
+step.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from plimsoll_runtime.execution.sampling.state import PlainRows
 from plimsoll_runtime.models.decoder import Decoder
 
 KIND = "choices"
-"""What these graphs are called."""
+"""The name of this kind of graph in logs."""
 
 _WORDS = 4
-"""Of eight bytes, that are said of a row: its slot, its uniform number, and four parameters of half a word."""
+"""Words of eight bytes for each row: its slot, its uniform number, and four parameters of half a word."""
 
 
 class PendingSample(NamedTuple):
-    """What was added to the upload buffer for a choice, by the graph of a `bucket`. `picked`: which rows of the step
-    they are, None for all.
+    """The additions to the upload buffer for sampling with the graph of a `bucket`. `picked`: the sampled rows of the
+    step, None for all.
     """
 
     choice: SampledRows
@@ -42,7 +43,7 @@ class PendingSample(NamedTuple):
 
 
 class SamplingGraphs:
-    """Samples tokens of rows that ask for nothing but that (see PlainRows)."""
+    """Samples tokens of rows without log probabilities, constraints or logits processors (see PlainRows)."""
 
     def __init__(self, decoder: Decoder, sampler: Sampler, state: DeviceState, capture: Capture) -> None:
         max_rows = state.num_slots
@@ -63,13 +64,13 @@ class SamplingGraphs:
         return len(self._graphs)
 
     def wanted(self) -> list[CaptureRequest]:
-        """One for each bucket."""
+        """Return a request for each bucket."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> PendingSample | None:
-        """Add what slots ask for to the upload buffer of their step. `picked`: see PendingSample.
+        """Add the sampling parameters of slots to the upload buffer of their step. `picked`: see PendingSample.
 
-        None if they ask for more than a graph does, or no graph has room for them.
+        Returns None if they need more than a graph computes, or no graph has enough rows.
         """
         bucket = bucket_of(len(slots), self._buckets) if slots else None
         if bucket not in self._graphs or (found := self._sampler.plain(slots, self._state.device)) is None:
@@ -80,8 +81,9 @@ class SamplingGraphs:
         return PendingSample(choice, bucket, asked, None if picked is None else buffer.add(picked))
 
     def run(self, posted: PendingSample, hidden: Tensor) -> Tensor:
-        """Sample from hidden states `[T, H]` of a step that was sent: int64 `[R]` on the device, valid until the next
-        call, NO_TOKEN where a row's logits are not finite.
+        """Sample from hidden states `[T, H]` of a step that was sent.
+
+        Returns int64 `[R]` on the device, valid until the next call, NO_TOKEN for a row whose logits are not finite.
         """
         count = len(posted.choice.slots)
         own, asked = self._hidden[:count], posted.asked.on_device
@@ -96,7 +98,7 @@ class SamplingGraphs:
         return graph.out[:count]
 
     def _add(self, bucket: int) -> None:
-        """Capture a graph over the first rows, which ask for nothing and nobody wants."""
+        """Capture a graph over the first rows, which are all padding."""
         words = _said(PlainRows.none(), bucket, self._state.unwanted)
         asked = self._asked[: words.size]
         asked.copy_(torch.from_numpy(words))
@@ -112,12 +114,12 @@ class SamplingGraphs:
 
 
 def _stride(rows: int) -> int:
-    """Words of a number of each row: so many that what is half as long begins at a multiple of 16 bytes as well."""
+    """Return the words of one number of each row, padded so that half as many also start at a multiple of 16 bytes."""
     return -(-rows // 4) * 4
 
 
 def _said(rows: PlainRows, bucket: int, unwanted: int) -> NDArray[np.int64]:
-    """What is said of rows, and of those up to the bucket, which nobody wants."""
+    """Return the words of the rows, and of the padding up to the bucket."""
     stride, count = _stride(bucket), len(rows.slots)
     words = np.zeros(_WORDS * stride, dtype=np.int64)
     words[:count], words[count:stride] = rows.slots, unwanted
@@ -129,7 +131,7 @@ def _said(rows: PlainRows, bucket: int, unwanted: int) -> NDArray[np.int64]:
 
 
 def _read(words: Tensor, bucket: int) -> tuple[Tensor, Tensor, RowParams]:
-    """Slots, uniform numbers and parameters of a bucket's rows, where they lie in words."""
+    """Return views of the slots, uniform numbers and parameters of a bucket's rows."""
     stride = _stride(bucket)
     uniform = words[stride : 2 * stride].view(torch.float64)[:bucket]
     temperature, top_k, top_p, min_p = words[2 * stride :].view(torch.float32).view(4, stride)[:, :bucket].unbind()

@@ -1,1 +1,1 @@
-"""A step's inputs: batch state, block tables, and what is uploaded to the device."""
+"""A step's inputs: batch state, block tables, and the upload to the device."""

@@ -1,4 +1,4 @@
-"""The batch state of a device that the host waits for, and the inputs that a step has of it."""
+"""The batch state of a device that the host waits for, and a step's inputs from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class SlotTables:
-    """The block tables of all slots, by cache group. A step's plan says what changes in them."""
+    """The block tables of all slots, by cache group. A step's plan contains their changes."""
 
     def __init__(self, tables: Sequence[BlockTableState]) -> None:
         self.tables = tables
@@ -40,29 +40,29 @@ class SlotTables:
                 self.tables[change.group].change(sequence.slot, change)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if a table leaves its row, or names no block."""
+        """Raise AssertionError if a table leaves its row or has an invalid block."""
         for tables in self.tables:
             tables.check_integrity()
 
 
 class BatchState(SlotTables):
-    """Block tables, and by slot the token that its last step sampled: `last_tokens`."""
+    """Block tables, and for each slot the token that its last step sampled: `last_tokens`."""
 
     def __init__(self, num_slots: int, groups: int, num_blocks: int) -> None:
         super().__init__([BlockTableState(num_slots, num_blocks) for _ in range(groups)])
         self.last_tokens = [0] * num_slots
 
     def record(self, slots: Sequence[int], outputs: Sequence[SequenceOutput]) -> None:
-        """Keep the tokens that a step sampled for slots; 0 if there is none."""
+        """Store the tokens that a step sampled for slots; 0 if there is none."""
         for slot, output in zip(slots, outputs, strict=True):
             self.last_tokens[slot] = output.token_id or 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """The rows of all sequences, one after the other, int64 [T] on the device, and where the cache has them.
+    """The rows of all sequences in order, int64 [T] on the device, and their cells in the cache.
 
-    `slots`: of each sequence.
+    `slots`: one for each sequence.
     """
 
     token_ids: Tensor
@@ -72,38 +72,42 @@ class StepInputs:
 
 
 class SlotStates:
-    """Computes a pass over the states of its sequences. This class keeps none: all of a sequence is in its blocks."""
+    """Computes a pass over the recurrent states of its sequences. This class has none: a sequence is only in its
+    blocks.
+    """
 
     recurrent: ClassVar[bool] = False
-    """Whether a sequence keeps something beside its blocks."""
+    """Whether a sequence has state outside its blocks."""
 
     def compute(self, decoder: Decoder, inputs: StepInputs, attention: Attention) -> Tensor:
-        """Hidden states `[T, hidden]` of a step. States advance once the pass is over: a failed one may be repeated."""
+        """Return hidden states `[T, hidden]` of a step. States advance when the pass is complete, so a failed one may
+        be repeated.
+        """
         return decoder(inputs.token_ids, inputs.positions, attention)
 
     def compute_rows(
         self, decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, slots: Tensor
     ) -> Tensor:
-        """`compute` for one row of each sequence, whose slots int64 [S] are on the device: for CUDA graphs."""
+        """Compute one row of each sequence, whose slots int64 [S] are on the device: for CUDA graphs."""
         return decoder(token_ids, positions, attention)
 
     def free(self, slots: Iterable[int]) -> None:
-        """No sequence is in these slots any longer."""
+        """Free the states of these slots."""
 
     def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy snapshots, numbered from 1 on, to slots: (snapshot, slot)."""
-        raise NotImplementedError(f"{type(self).__name__} has no snapshots to resume from")
+        raise NotImplementedError(f"{type(self).__name__} does not support resuming from snapshots")
 
     def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy the states of slots: (slot, snapshot)."""
-        raise NotImplementedError(f"{type(self).__name__} has no snapshots to take")
+        """Copy the states of slots to snapshots: (slot, snapshot)."""
+        raise NotImplementedError(f"{type(self).__name__} does not support taking snapshots")
 
 
 NO_STATES = SlotStates()
 
 
 def padding_inputs(rows: Sequence[tuple[int, int]], cache: KvCache) -> StepInputs:
-    """Inputs all over the padding block, of sequences in the first slots: of each its rows and tokens of context."""
+    """Return inputs over the padding block only, for (rows, context tokens) of sequences in the first slots."""
     counts, contexts = [count for count, _ in rows], [context for _, context in rows]
     zeros = torch.zeros(sum(counts), dtype=torch.int64, device=cache.device)
     positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
@@ -118,10 +122,10 @@ CPU = torch.device("cpu")
 
 
 def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torch.device = CPU) -> StepInputs:
-    """Flatten a plan that the state has applied; the tensors are made on `device`.
+    """Flatten a plan that the state has applied; the tensors are created on `device`.
 
-    No Python runs per token of a prompt, or per block of a table: positions and cells come from repeats and ranges, and
-    tables are read where they are kept.
+    No Python runs per token of a prompt or per block of a table: positions and cells come from repeats and ranges, and
+    tables are read in place.
     """
     sequences = plan.sequences
     slots, query_lens, lengths, known = [], [], [], []
@@ -155,7 +159,7 @@ def _decodes(
     tables: Sequence[BlockTableState],
     block_size: int,
 ) -> NDArray[np.int64]:
-    """See `_chunks`. One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
+    """Return the result of `_chunks` for sequences of one row each, reading only a few numbers of each sequence."""
     starts = [s.start for s in sequences]
     rows = [[ids[0] for ids in token_ids], starts]
     for kept in tables:
@@ -174,7 +178,7 @@ def _chunks(
     tables: Sequence[BlockTableState],
     block_size: int,
 ) -> NDArray[np.int64]:
-    """Tokens and positions of all rows, then their cells in the cache, group by group: [2 + groups, T]."""
+    """Return tokens and positions of all rows, then their cells in each cache group: [2 + groups, T]."""
     lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
     first_rows = np.cumsum(lengths) - lengths
     tokens = np.fromiter(chain.from_iterable(token_ids), np.int64, int(lengths.sum()))

@@ -1,4 +1,4 @@
-"""A step's rows as arrays, for a device that is sent all of them at once."""
+"""A step's rows as arrays, for a device that gets all of them in one copy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Ints = NDArray[np.int64]
 
 
 class GroupRows(NamedTuple):
-    """Of S sequences in a group of the cache, int64 [S]: where their tables lie, the number of the first block that
-    each still has, how many it has, and the tokens that it has with this step's.
+    """S sequences in a cache group, int64 [S]: the index of their tables, the number of the first block that each still
+    has, its number of blocks, and its tokens including this step's.
     """
 
     kept: DeviceBlockTables
@@ -33,9 +33,9 @@ class GroupRows(NamedTuple):
 
 @dataclass(frozen=True)
 class StepRows:
-    """Of S sequences that a plan computes, T rows in all, with a state that has begun the plan.
+    """The S sequences of a plan, T rows in all. `state` has applied the plan.
 
-    slots, starts, lengths: int64 [S], each one's slot, first position and number of rows.
+    slots, starts, lengths: int64 [S], the slot, first position and number of rows of each sequence.
     known, sources: int64 [T]: see DeviceState.filled.
     """
 
@@ -49,7 +49,7 @@ class StepRows:
 
     @classmethod
     def of(cls, plan: StepPlan, state: DeviceState, block_size: int) -> StepRows:
-        """Those of a plan."""
+        """Return the rows of a plan."""
         sequences = plan.sequences
         token_ids = [s.token_ids for s in sequences]
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
@@ -64,28 +64,28 @@ class StepRows:
 
     @property
     def decodes(self) -> bool:
-        """Each sequence has one row."""
+        """Whether each sequence has one row."""
         return self.known.size == self.slots.size
 
     @cached_property
     def ends(self) -> Ints:
-        """[S], each one's tokens after this step."""
+        """int64 [S], the tokens of each sequence after this step."""
         return self.starts + self.lengths
 
     @cached_property
     def longest(self) -> int:
-        """The most of them."""
+        """The tokens of the longest sequence after this step."""
         return int(self.ends.max())
 
     @cached_property
     def last_rows(self) -> Ints:
-        """[S], where the last row of each stands."""
+        """int64 [S], the index of each sequence's last row."""
         ends: Ints = np.cumsum(self.lengths)
         return ends - 1
 
     @cached_property
     def positions(self) -> Ints:
-        """[T]"""
+        """int64 [T], the position of each row."""
         if self.decodes:
             return self.starts
         first_rows = self.last_rows + 1 - self.lengths
@@ -94,23 +94,25 @@ class StepRows:
 
     @cached_property
     def groups(self) -> list[GroupRows]:
-        """Raises ValueError where a table has too few blocks."""
+        """The sequences in each cache group. Raises ValueError if a table has too few blocks."""
         found = []
         for kept in self.state.tables:
             begins, firsts, counts = (_at(values, self.slots) for values in (kept.begins, kept.firsts, kept.counts))
             contexts = self.ends - firsts * self.block_size
             if (short := counts * self.block_size < contexts).any():
                 which = int(np.argmax(short))
-                raise ValueError(f"{contexts[which]} tokens in {counts[which]} blocks of {self.block_size}")
+                raise ValueError(
+                    f"a sequence has {contexts[which]} tokens but {counts[which]} blocks of {self.block_size}"
+                )
             found.append(GroupRows(kept, begins, firsts, counts, contexts))
         return found
 
     def check(self) -> None:
-        """Raises ValueError where a table has too few blocks."""
+        """Raise ValueError if a table has too few blocks."""
         _ = self.groups
 
     def inputs(self, width: int | None = None) -> StepInputs:
-        """Send all of it; rows are filled up to `width`, with token 0 at position 0."""
+        """Send the rows and return the step's inputs, padded to `width` rows with token 0 at position 0."""
         state, rows, width = self.state, self.known.size, width or self.known.size
         flat = np.zeros((3 + len(self.groups), width), dtype=np.int64)
         flat[1] = state.nobody
@@ -138,7 +140,7 @@ class StepRows:
         return StepInputs(state.filled(known, sources), positions, batch[0], self.slots.tolist())
 
     def _cells(self, group: GroupRows) -> Ints:
-        """Where a row's keys and values go in a group of the cache [T]."""
+        """Return the cells of the rows in a cache group, int64 [T]."""
         first_blocks = group.begins - group.firsts
         if not self.decodes:
             first_blocks = np.repeat(first_blocks, self.lengths)
@@ -149,6 +151,6 @@ class StepRows:
 
 
 def _at(values: Any, slots: Ints) -> Ints:
-    """Those of some slots."""
+    """Return the values of some slots."""
     found: Ints = np.frombuffer(values, np.int64)[slots]
     return found

@@ -1,4 +1,4 @@
-"""The upload buffer: all integers of a step, copied to the device at once, on a stream of their own."""
+"""The upload buffer: all integers of a step, sent to the device in one copy, on a stream of their own."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 BUFFERS = 2
-"""Of a lane, by number: while the device reads what came in one, the other is filled."""
+"""The buffers of a lane: one is filled while the device reads the other."""
 
 
 class CopyLane(Protocol):
-    """Copies from the host's part of a buffer to its part on the device, and who waits for whom."""
+    """Copies the host's part of a buffer to its part on the device, and orders copies and reads."""
 
     def read(self, number: int) -> None:
-        """What was launched so far reads the device's part of a buffer: later copies into it wait for that."""
+        """Make later copies into a buffer wait for all work launched so far, which may read its part on the device."""
 
     def reuse(self, number: int) -> None:
-        """The host will write into its part of a buffer: wait until that has been copied."""
+        """Wait on the host until a buffer has been copied, so that it can be filled again."""
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
-        """Begin to copy."""
+        """Start to copy."""
 
     def join(self, number: int) -> None:
-        """What is launched from here on waits for the copies that were begun. The host does not."""
+        """Make all work launched from here on wait for the started copies. The host does not wait."""
 
 
 class PlainLane:
-    """Where the host computes, a copy is over when the call returns."""
+    """The lane to a CPU: a copy is complete when the call returns."""
 
     def read(self, number: int) -> None:
-        """See CopyLane."""
+        pass
 
     def reuse(self, number: int) -> None:
-        """See CopyLane."""
+        pass
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
-        """See CopyLane."""
         target.copy_(source)
 
     def join(self, number: int) -> None:
-        """See CopyLane."""
+        pass
 
 
 class CudaLane:
-    """A stream, and two events of each buffer."""
+    """The lane to a GPU: a stream, and two events for each buffer."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -56,34 +55,30 @@ class CudaLane:
         self._copied: list[Any] = [torch.cuda.Event() for _ in range(BUFFERS)]  # type: ignore[no-untyped-call]
 
     def read(self, number: int) -> None:
-        """See CopyLane."""
         self._read[number].record(torch.cuda.current_stream(self._device))
 
     def reuse(self, number: int) -> None:
-        """See CopyLane."""
         self._copied[number].synchronize()
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
-        """See CopyLane."""
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(self._read[number])
             target.copy_(source, non_blocking=True)
             self._copied[number].record(self._stream)
 
     def join(self, number: int) -> None:
-        """See CopyLane."""
         torch.cuda.current_stream(self._device).wait_event(self._copied[number])
 
 
 def lane_to(device: torch.device) -> CopyLane:
-    """The lane to a device."""
+    """Return the lane to a device."""
     return PlainLane() if device.type == "cpu" else CudaLane(device)
 
 
 FEWEST_WORDS = 4096
-"""Of a buffer, at first: 32 KiB."""
+"""The initial size of a buffer: 32 KiB."""
 ALIGNED_WORDS = 16
-"""Each slice begins at a multiple of so many (128 bytes), as kernels that load several numbers at once like it."""
+"""Each slice begins at a multiple of this (128 bytes), which suits kernels that load several numbers at once."""
 
 
 class UploadSlice:
@@ -100,7 +95,7 @@ class UploadSlice:
 
     @property
     def on_device(self) -> Tensor:
-        """int64 [N]. Raises RuntimeError before the buffer is sent."""
+        """The numbers, int64 [N]. Raises RuntimeError before the buffer is sent."""
         if self._on_device is None:
             raise RuntimeError("the slice of the upload buffer has not been sent")
         return self._on_device
@@ -111,9 +106,10 @@ class UploadSlice:
 
 
 class UploadBuffer:
-    """What steps send to a device. Each has one of two buffers, so that it is filled while the other is still read.
+    """Sends numbers of steps to a device. Steps use two buffers in turn, so one is filled while the other is still
+    read.
 
-    Usually a step sends once. What is sent besides (for a pass that is computed again) lies behind it.
+    A step usually sends once. Later additions (for a pass that is computed again) follow in the same buffer.
     """
 
     def __init__(self, device: torch.device, lane: CopyLane | None = None) -> None:
@@ -121,14 +117,14 @@ class UploadBuffer:
         self._lane = lane or lane_to(device)
         self._buffers = [_Buffer(FEWEST_WORDS, device) for _ in range(BUFFERS)]
         for number in range(BUFFERS):
-            # The device may have still to fill them with zeros, which must not come behind what is copied.
+            # The device may still be about to write zeros, which must not overwrite copies.
             self._lane.read(number)
         self._number = 0
         self._filled = self._sent = 0
         self._waiting: list[UploadSlice] = []
 
     def start_step(self) -> None:
-        """Start to fill the buffer of a step. What the last step but one has sent may be overwritten."""
+        """Start to fill the buffer of a step. The numbers of the last step but one may be overwritten."""
         self._lane.read(self._number)
         self._number = (self._number + 1) % BUFFERS
         self._lane.reuse(self._number)
@@ -136,7 +132,7 @@ class UploadBuffer:
         self._waiting.clear()
 
     def add(self, words: NDArray[np.int64]) -> UploadSlice:
-        """Have numbers of any shape sent with the rest; they are copied now."""
+        """Copy numbers of any shape to the buffer, to be sent with the rest."""
         begin, end = self._filled, self._filled + words.size
         if end > self._buffers[self._number].size:
             self._grow(end)
@@ -147,7 +143,7 @@ class UploadBuffer:
         return added
 
     def send(self) -> None:
-        """Send what was added, in one copy. What is launched from here on finds it there."""
+        """Send the added numbers in one copy. Work launched from here on reads them."""
         if not self._waiting:
             return
         buffer, part = self._buffers[self._number], slice(self._sent, self._filled)
@@ -159,17 +155,17 @@ class UploadBuffer:
         self._sent = self._filled
 
     def _grow(self, least: int) -> None:
-        """Go on in a larger buffer. What was sent stays where it is as long as somebody has a slice of it."""
+        """Continue in a larger buffer. Memory of numbers that were sent stays as long as a slice of it exists."""
         old, number = self._buffers[self._number], self._number
         self._buffers[number] = _Buffer(1 << (least - 1).bit_length(), self._device)
         self._buffers[number].numbers[self._sent : self._filled] = old.numbers[self._sent : self._filled]
-        # Its memory on the device may have been another tensor's, which what was launched before still reads. And zeros
-        # come there first.
+        # The new device memory may have belonged to a tensor that launched work still reads, and it is first filled
+        # with zeros.
         self._lane.read(number)
 
 
 class _Buffer:
-    """Words on the host, pinned if the device copies by itself, and on the device."""
+    """Words on the host, pinned if a GPU copies them, and on the device."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""The paged cache itself: blocks of tokens, and views of their keys and values for each layer."""
+"""The paged KV cache: blocks of tokens, and views of their keys and values for each layer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MOVED_BLOCKS = 32
-"""Blocks that are copied at a time when the cache shrinks: there is room for so many twice."""
+"""Blocks that are copied at a time when the cache shrinks: memory for their copy must be free."""
 
 
 class KvCache:
     """Keys and values of all layers, `[kv_heads, num_blocks, block_size, head_dim]` each.
 
-    A token's cell is block x block_size + offset, the same in every layer of a group. Block 0 belongs to nobody:
-    padding may point at it. The tensors are views of one memory, `[num_blocks, bytes]`, in which a block lies in one
-    piece whatever it is of: a group's layers one behind the other, of each layer its heads, of each head its keys and
-    then its values, `[block_size, head_dim]` each. Where a layer's keys are its values as well (`latent`), both are the
-    same tensor.
+    A token's cell is block x block_size + offset, the same in every layer of a group. Block 0 is the padding block. The
+    tensors are views of one memory, `[num_blocks, bytes]`, in which a block is contiguous: the layers of its cache
+    group in order, each layer's heads, each head's keys and then its values, `[block_size, head_dim]` each. If a
+    layer's keys are its values as well (`latent`), both are the same tensor.
 
-    `groups`: the layers of each group, each layer once; None: one group of all. A block belongs to one of the groups at
-    a time and is as large as the largest of them needs.
+    `groups`: the layers of each group, each layer once; None: one group of all. A block belongs to one group at a time
+    and is as large as the largest group needs.
 
-    `whole`: layers that attend to a step's own keys and values, of which nothing is kept.
+    `whole`: layers with bidirectional attention, which are not cached.
 
-    `num_blocks` is what there are addresses for. On a CPU only the first `taken` of them need have memory (None: all),
+    `num_blocks` is the number of addressable blocks. On a CPU only the first `taken` of them need memory (None: all),
     and `resize` changes how many.
     """
 
@@ -50,7 +49,7 @@ class KvCache:
     ) -> None:
         if num_blocks < 2 or block_size < 1:
             raise ValueError(
-                f"a cache needs blocks of at least one token and a block beside the padding block; "
+                f"a cache needs blocks of at least one token and at least one block next to the padding block; "
                 f"got {num_blocks} blocks of {block_size} tokens"
             )
         self.shapes = tuple(shapes)
@@ -64,7 +63,7 @@ class KvCache:
         self.device = device
         places = layer_offsets(self.shapes, self.groups)
         self._width = block_size * places.width
-        # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
+        # Zeros instead of `empty`: memory that was never written is then finite, and on a CPU pages are taken only when
         # they are written.
         size = (num_blocks, self._width)
         self._ahead: Populating | None = None
@@ -84,18 +83,20 @@ class KvCache:
             self.values.append(keys if shape.latent else self._memory.as_strided(axes, strides, values))
 
     def _of_head(self, shape: AttentionShape) -> int:
-        """Elements of a head in a block."""
+        """Return the elements of a head in a block."""
         return self.block_size * shape.cached_width // shape.kv_heads
 
     def row_strides(self, shape: AttentionShape) -> tuple[int, int]:
-        """How many `rows` a layer of a shape has from one head to the next, and from one block to the next."""
+        """Return the number of `rows` from one head of a layer to the next, and from one block to the next."""
         step = math.gcd(self._of_head(shape), self._width)
         return self._of_head(shape) // step, self._width // step
 
     def rows(self, layer: Tensor) -> Tensor:
-        """A layer's keys, or its values, as `[rows, block_size x head_dim]`: some are a block's tokens of one head.
+        """Return a layer's keys or values as overlapping `[rows, block_size x head_dim]`; some rows are the tokens of a
+        block and head.
 
-        Which ones `row_strides` says. Others lie between them, begin within them even, and none behind the last one.
+        `row_strides` gives the indices of those. The other rows start between or within them; the last row is one of
+        them.
         """
         heads, blocks, tokens, dims = layer.shape
         of_head, of_block, _, _ = layer.stride()
@@ -114,13 +115,13 @@ class KvCache:
         return self._memory.nbytes
 
     def blocks(self, first: int, count: int) -> Tensor:
-        """So many blocks from one on, as they lie: `[count, elements]`."""
+        """Return the memory of `count` blocks from `first` on: `[count, elements]`."""
         return self._memory[first : first + count]
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks (source, target), whosever they are; all sources are read before a target is written.
+        """Copy blocks (source, target) of any group; all sources are read before a target is written.
 
-        Where none is both, as in a step, that takes no other memory: a device may have none left.
+        If no block is both, as in a step, this needs no additional memory, because a device may have none left.
         """
         if {source for source, _ in pairs}.isdisjoint(target for _, target in pairs):
             for source, target in pairs:
@@ -130,9 +131,10 @@ class KvCache:
         self._memory.index_copy_(0, targets, self._memory.index_select(0, sources))
 
     def resize(self, taken: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks (source, target) to below `taken`, and give back the pages of those from there on.
+        """Copy blocks (source, target) to below `taken`, and return the pages of the blocks from there on to the
+        system.
 
-        Pages that hold a part of a block that stays are kept; what is grown to takes pages when it is written.
+        Pages that hold a part of a remaining block are kept. If the cache grows, pages are taken when they are written.
         """
         for start in range(0, len(moves), MOVED_BLOCKS):
             self.copy_blocks(moves[start : start + MOVED_BLOCKS])

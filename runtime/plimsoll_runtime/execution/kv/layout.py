@@ -1,4 +1,4 @@
-"""The layout of the KV cache: which layers form a cache group, and where they are within a block."""
+"""The layout of the KV cache: which layers form a cache group, and their offsets within a block."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class LayerOffsets(NamedTuple):
-    """`width`: elements of a token in a block, whichever group has it; `of`: those before each layer's own."""
+    """`width`: elements of a token in a block of any group; `of`: elements of a token before each layer's own."""
 
     width: int
     of: tuple[int, ...]
 
 
 def groups_of(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The group of each layer. Raises ValueError for groups that these layers do not form."""
+    """Return the group of each layer. Raises ValueError if the groups do not contain each layer once."""
     if sorted(layer for group in groups for layer in group) != list(range(len(shapes))):
-        raise ValueError(f"{len(shapes)} layers do not form the groups {groups}: each is in one of them")
+        raise ValueError(f"{len(shapes)} layers do not form the groups {groups}; each layer must be in one group")
     found = {layer: number for number, group in enumerate(groups) for layer in group}
     return tuple(found[layer] for layer in range(len(shapes)))
 
 
 def layer_offsets(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[int]]) -> LayerOffsets:
-    """The places of layers; a block is as wide as the widest group."""
+    """Return the offsets of layers; a block is as wide as the widest group."""
     of = [0] * len(shapes)
     width = 0
     for group in groups:
@@ -39,12 +39,12 @@ def layer_offsets(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[in
 
 
 UNUSED = 0.05
-"""So much of what a sequence holds may be places of a group that has fewer layers than others."""
+"""The share of a sequence's memory that may be unused because a group has fewer layers than others."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The layers of each group, in order, and its rule; groups of full context come first.
+    """The layers of each group, in order, and its cache rule; groups of full context come first.
 
     A block has `block_size` tokens and `block_bytes`, whichever group it belongs to.
     """
@@ -55,15 +55,15 @@ class KvLayout:
     block_bytes: int
 
     def sequence_bytes(self, tokens: int) -> int:
-        """What a cache must have for one sequence that grows to so many tokens."""
+        """Return the bytes of the cache for one sequence that grows to `tokens` tokens."""
         return sequence_blocks(self.rules, tokens, self.block_size) * self.block_bytes
 
 
 def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, element_bytes: int) -> KvLayout:
-    """The groups of a decoder's cached layers, whose sequences have at most `longest` tokens.
+    """Return the groups of a decoder's cached layers, whose sequences have at most `longest` tokens.
 
-    Layers of one rule that differ in what they keep of a token cannot form groups of equally many: then there is one
-    group, of the rule that keeps most.
+    If layers of one rule differ in the size of a token, groups of equally many layers are impossible: then there is one
+    group, with the rule that keeps most.
     """
     kinds: dict[Rule, list[int]] = {}
     for layer, shape in enumerate(shapes):
@@ -84,12 +84,14 @@ def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, e
 
 
 def uniform_layout(block_size: int, token_bytes: int) -> KvLayout:
-    """Of a decoder that keeps caches by itself: blocks of no layer, which hold nothing and are counted."""
+    """Return the layout of a decoder that has caches of its own: blocks without layers, which are only counted."""
     return KvLayout(((),), (Full(),), block_size, token_bytes * block_size)
 
 
 def _rule(shape: AttentionShape, longest: int, block_size: int) -> Rule:
-    """What a layer keeps. Slopes that go by where a token stands, and odd chunks, need the first tokens."""
+    """Return the cache rule of a layer. ALiBi by absolute position, and chunks that do not fit blocks, need all
+    tokens.
+    """
     if shape.alibi is not None and shape.alibi.coarse:
         return Full()
     if shape.chunk is not None and shape.chunk < longest:
@@ -106,25 +108,25 @@ def _keeps_most(rules: Collection[Rule]) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Layers of one rule: how many there are, and what each keeps of a token, in elements."""
+    """Layers of one rule: their number, and the elements that each keeps of a token."""
 
     rule: Rule
     layers: int
     width: int
 
     def together(self, block: int) -> int:
-        """Layers of a group whose blocks have so many elements of a token."""
+        """Return the layers of a group whose blocks have `block` elements of a token."""
         return min(self.layers, block // self.width)
 
     def groups(self, block: int) -> int:
-        """How many groups that makes."""
+        """Return the number of groups of this size."""
         return -(-self.layers // self.together(block))
 
 
 def _layers_together(shapes: Sequence[AttentionShape], kinds: Mapping[Rule, Sequence[int]]) -> dict[Rule, int]:
-    """Layers of a group of each rule: as many as make the fewest groups with no more than `UNUSED` of unused places.
+    """Return the layers of a group for each rule: the fewest groups that leave at most `UNUSED` of the memory unused.
 
-    Where there is no such number, as many as leave least unused.
+    If no size achieves this, it is the one that leaves least unused.
     """
     found = [_Kind(rule, len(layers), shapes[layers[0]].cached_width) for rule, layers in kinds.items()]
     least = max((kind.width for kind in found), default=0)
@@ -139,7 +141,9 @@ def _layers_together(shapes: Sequence[AttentionShape], kinds: Mapping[Rule, Sequ
 
 
 def _unused(kinds: Iterable[_Kind], size: int) -> float:
-    """Share of a sequence's blocks that no layer uses; of long ones full groups hold most."""
+    """Return the share of a sequence's blocks that no layer uses; in long sequences, groups of full context hold
+    most.
+    """
 
     def share(of: Sequence[_Kind]) -> float:
         used = sum(kind.layers * kind.width for kind in of)

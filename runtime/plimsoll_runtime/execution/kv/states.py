@@ -1,4 +1,4 @@
-"""What sequences keep beside their KV blocks, by slot: recurrent states, caches of Transformers code, or nothing."""
+"""The state of sequences outside their KV blocks, by slot: recurrent states, caches of Transformers code, or none."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from plimsoll_runtime.models.transformers_code.outline import TransformersOutlin
 
 LEAST_SNAPSHOTS = 8
 SEQUENCES_A_SNAPSHOT = 4
-"""Where nobody says how many snapshots there are to be: one for so many sequences, and at least so many."""
+"""The default number of snapshots: one for each SEQUENCES_A_SNAPSHOT sequences, and at least LEAST_SNAPSHOTS."""
 
 
 def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
-    """How many snapshots of states are kept. Raises UsageError where some are asked for and cannot be kept."""
+    """Return the number of state snapshots. Raises UsageError if some are requested but impossible."""
     if config.state_snapshots and not facts.states:
         raise UsageError(
-            f"--state-snapshots {config.state_snapshots} is for models whose recurrent layers keep states that we can "
-            f"copy, and {facts.architecture} has none: leave it out"
+            f"--state-snapshots {config.state_snapshots} needs recurrent layers with states that can be "
+            f"copied, but {facts.architecture} has none; remove it"
         )
     if config.state_snapshots and not config.prefix_caching:
         raise UsageError(
-            f"--state-snapshots {config.state_snapshots} keeps what is known of prefixes, and --no-prefix-caching "
-            "forbids that; leave one out"
+            f"--state-snapshots {config.state_snapshots} needs prefix caching, but --no-prefix-caching "
+            "is set; remove one of them"
         )
     if not facts.states or not config.prefix_caching:
         return 0
@@ -50,7 +50,7 @@ def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
 def states_of(
     outline: Outline, slots: int, dtype: torch.dtype, device: torch.device, *, snapshots: int = 0
 ) -> SlotStates:
-    """The states that a model keeps for sequences in so many slots."""
+    """Return the states of a model's sequences in `slots` slots."""
     if isinstance(outline, TransformersOutline) and outline.own is not None:
         return OwnCaches(outline.own)
     kept = outline.facts.states
@@ -58,9 +58,9 @@ def states_of(
 
 
 class StateCache(SlotStates):
-    """A tensor for each recurrent state: rows of `slots`, one that belongs to nobody for padding, rows of `snapshots`.
+    """A tensor for each recurrent state: rows of `slots`, one for padding, rows of `snapshots`.
 
-    A slot's row is never cleared: whoever begins at position 0 reads zeros, whatever its last owner has left there.
+    A slot's row is never cleared: a sequence at position 0 reads zeros instead of it.
     """
 
     recurrent: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class StateCache(SlotStates):
     ) -> None:
         self.nobody = slots
         self.device = device
-        # Zeros and not `empty`: on a CPU the pages are not taken before they are written.
+        # Zeros instead of `empty`: on a CPU, pages are taken only when they are written.
         rows = slots + 1 + snapshots
         self.tensors = [
             torch.zeros((rows, *each.shape), dtype=torch.float32 if each.wide else dtype, device=device)
@@ -78,27 +78,25 @@ class StateCache(SlotStates):
         ]
 
     def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> StepStates:
-        """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
+        """Return the states of a step of sequences in these slots, with `lengths` rows each; `positions` int64 [T] of
+        all rows.
+        """
         return StepStates(self.tensors, slots, lengths, positions)
 
     def compute(self, decoder: Decoder, inputs: StepInputs, attention: Attention) -> Tensor:
-        """See SlotStates."""
         states = self.begin(inputs.slots, inputs.batch.query_lens, inputs.positions)
         return _advanced(decoder, inputs.token_ids, inputs.positions, attention, states)
 
     def compute_rows(
         self, decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, slots: Tensor
     ) -> Tensor:
-        """See SlotStates."""
         states = StepStates(self.tensors, (), [1] * len(slots), positions, slots)
         return _advanced(decoder, token_ids, positions, attention, states)
 
     def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """See SlotStates."""
         self._copy([(self.nobody + snapshot, slot) for snapshot, slot in pairs])
 
     def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """See SlotStates."""
         self._copy([(slot, self.nobody + snapshot) for slot, snapshot in pairs])
 
     def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -108,10 +106,10 @@ class StateCache(SlotStates):
 
 
 class StepStates:
-    """See States: of S sequences in `slots`, or in `rows` int64 [S] of the device where those are there already.
+    """Implements `States` for S sequences in `slots`, or in `rows` int64 [S] if these are on the device already.
 
-    What only ops of torch's need is made when the first of them asks: a decoder that reads and writes the `tensors` at
-    `slots` by itself needs none of it.
+    Tensors that only torch's ops need are created on first use; a decoder that reads and writes `tensors` at `slots`
+    itself needs none of them.
     """
 
     def __init__(
@@ -131,7 +129,6 @@ class StepStates:
 
     @cached_property
     def spans(self) -> Spans:
-        """See States."""
         return Spans(self._lengths, self._positions.device)
 
     @cached_property
@@ -148,16 +145,14 @@ class StepStates:
         return self._positions[to_device(first_rows, self._positions.device)] == 0
 
     def read(self, index: int) -> Tensor:
-        """See States."""
         found = self.tensors[index].index_select(0, self._rows)
         return found.masked_fill_(self._begins.view(-1, *[1] * (found.dim() - 1)), 0)
 
     def write(self, index: int, states: Tensor) -> None:
-        """See States."""
         self._after[index] = states
 
     def commit(self) -> None:
-        """The pass is over: its states take the place of those that it has read."""
+        """Replace the states that the pass has read with its own, when it is complete."""
         for index, after in self._after.items():
             tensor = self.tensors[index]
             tensor.index_copy_(0, self._rows, after.to(tensor.dtype))
@@ -167,14 +162,14 @@ class StepStates:
 def _advanced(
     decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, states: StepStates
 ) -> Tensor:
-    """Hidden states of a pass, behind which its states take the place of those that it has read."""
+    """Return the hidden states of a pass, and commit its states."""
     hidden = decoder(token_ids, positions, attention, states)
     states.commit()
     return hidden
 
 
 class OwnCaches(SlotStates):
-    """A row for each slot of the runner, from the sequence's first token until its slot is free again."""
+    """Caches of Transformers code: one for each slot, from the sequence's first token until the slot is freed."""
 
     recurrent: ClassVar[bool] = True
 
@@ -182,7 +177,6 @@ class OwnCaches(SlotStates):
         self.rows = Rows(None if found.axes is None else dict(found.axes))
 
     def compute(self, decoder: Decoder, inputs: StepInputs, attention: Attention) -> Tensor:
-        """See SlotStates."""
         first, starts, every = 0, [], inputs.positions.tolist()
         for length in inputs.batch.query_lens:
             starts.append(every[first])
@@ -192,5 +186,4 @@ class OwnCaches(SlotStates):
         return decoder(inputs.token_ids, inputs.positions, attention, step)
 
     def free(self, slots: Iterable[int]) -> None:
-        """See SlotStates: the caches of these slots are freed."""
         self.rows.free(slots)

@@ -1,1 +1,1 @@
-"""How much memory there is, and what the KV cache and the largest step get of it."""
+"""Measures memory and divides it between the KV cache and the largest step."""

@@ -1,7 +1,7 @@
-"""How much memory there is, and how much of it the KV cache gets.
+"""Measures free memory and computes the size of the KV cache.
 
-Everything is in bytes unless it says blocks or tokens. Inside a container the limit is its cgroup's, not the
-machine's: a pod that trusts /proc/meminfo is killed when its cache fills.
+All numbers are bytes unless named blocks or tokens. Inside a container the limit is its cgroup's, not the machine's: a
+pod that trusts /proc/meminfo is killed when its cache fills.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
 NAMED_BLOCKS = 4096
-"""Where blocks have no bytes: how many more there are than running sequences take, to find earlier ones' prefixes."""
+"""If blocks have no bytes: the blocks in addition to those of running sequences, for prefixes of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvBudget:
-    """How many blocks the cache gets, block 0 (padding) included, and the longest sequence they are to hold.
+    """The number of blocks of the cache, including the padding block, and the longest sequence that it holds.
 
-    `kv_bytes` is exactly `num_blocks` blocks: the padding block is paid from the same amount. The cache may be given
-    other sizes later, from `least_blocks` to `most_blocks`. A block has `block_size` tokens of one of `groups`.
+    `kv_bytes` is exactly `num_blocks` blocks, the padding block included. The cache may be resized later, from
+    `least_blocks` to `most_blocks`. A block has `block_size` tokens of one of `groups`.
     """
 
     num_blocks: int
@@ -47,7 +47,9 @@ class KvBudget:
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Bytes of the loaded weights, what is free beside them, and what the largest step takes of that."""
+    """Bytes of the loaded weights, the bytes that are free next to them, and the bytes of those that the largest step
+    takes.
+    """
 
     weights: int
     free: int
@@ -55,20 +57,20 @@ class FreeMemory:
 
     @property
     def usable(self) -> int:
-        """What the KV cache may have at most."""
+        """The most bytes that the KV cache may take."""
         return max(0, self.free - self.workspace)
 
     def __str__(self) -> str:
         return (
-            f"the weights take {_size(self.weights)}; {_size(self.free)} are free beside them, of which a step takes "
+            f"the weights take {_size(self.weights)}; {_size(self.free)} are free next to them, of which a step takes "
             f"{_size(self.workspace)}"
         )
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that this process may still take on the device, its cgroup's limit respected."""
+    """Return the bytes that this process may still take on the device, within its cgroup's limit."""
     if device.type != "cpu":
-        torch.accelerator.empty_cache()  # what torch's allocator keeps for later is free
+        torch.accelerator.empty_cache()  # Memory that torch's allocator keeps for later use is free.
         return int(torch.accelerator.get_memory_info(device)[0])
     free = int(psutil.virtual_memory().available)
     left = cgroup_left()
@@ -76,7 +78,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def check_weights_fit(weights: int, free: int) -> None:
-    """Raises MemoryLimitError before a load that would end in the kernel's killing the process."""
+    """Raise MemoryLimitError instead of starting a load during which the kernel would kill the process."""
     if weights > free:
         raise MemoryLimitError(
             f"the weights need {_size(weights)}, but {_size(free)} are free; raise the memory limit, choose a smaller "
@@ -85,16 +87,16 @@ def check_weights_fit(weights: int, free: int) -> None:
 
 
 def check_step_fits(room: FreeMemory) -> None:
-    """Raises MemoryLimitError where the largest step has no room beside the weights."""
+    """Raise MemoryLimitError if the largest step does not fit next to the weights."""
     if room.workspace > room.free:
         raise MemoryLimitError(
-            f"{room}, with what recurrent layers keep of every sequence: lower --max-sequences, --state-snapshots or "
+            f"{room}, including recurrent states of every sequence: lower --max-sequences, --state-snapshots or "
             "--max-batch-tokens, or raise the memory limit"
         )
 
 
 def no_staging(num_blocks: int) -> int:
-    """For a cache without a disk behind it, or whose staging area is in another memory."""
+    """Return 0 bytes: the cache has no disk tier, or its frames are in another memory."""
     return 0
 
 
@@ -109,12 +111,12 @@ def plan_kv_cache(
     default_share: float,
     staging: Callable[[int], int] = no_staging,
 ) -> KvBudget:
-    """Divide memory into blocks: what was asked for, else a share of what is usable, never more than can be used.
+    """Divide memory into blocks: the requested size, else a share of the usable memory, never more than is usable.
 
-    `staging` says how many bytes so many blocks want beside them. An amount is the blocks' alone; a share holds both.
-    `model_limit` is the longest sequence that the model allows. With `max_model_len` None the limit shrinks to
-    what the cache holds; an explicit one that does not fit is refused with the numbers (MemoryLimitError), one
-    beyond what the model allows likewise (UsageError).
+    `staging` returns the bytes of frames that a number of blocks needs in addition. An amount in `kv_memory` is the
+    blocks' alone; a share includes the frames. `model_limit` is the longest sequence that the model allows. If
+    `max_model_len` is None, the limit shrinks to the cache's capacity. Raises MemoryLimitError with the numbers if an
+    explicit one does not fit, UsageError if it exceeds the model's limit.
     """
     check_length(max_model_len, model_limit)
     if kv_memory is not None:
@@ -124,8 +126,8 @@ def plan_kv_cache(
         beside = 0 if share else staging(num_blocks)
         if wanted + beside > room.usable:
             raise MemoryLimitError(
-                f"--kv-memory {kv_memory} asks for {_size(wanted)}{_and_staging(beside)}, but {_size(room.usable)} can "
-                f"be had: {room}; lower --kv-memory, --max-batch-tokens or --max-sequences, or raise the memory limit"
+                f"--kv-memory {kv_memory} needs {_size(wanted)}{_and_staging(beside)}, but {_size(room.usable)} are "
+                f"usable: {room}; lower --kv-memory, --max-batch-tokens or --max-sequences, or raise the memory limit"
             )
     else:
         useful = max_sequences * (_blocks_of(max_model_len or model_limit, layout) - 1) + 1
@@ -153,10 +155,10 @@ def granted_kv_cache(
     max_model_len: int | None,
     model_limit: int,
 ) -> KvBudget:
-    """Blocks of what was granted: `kv` bytes at the start, never less than `least` and never more than `most`.
+    """Return the budget of a grant: `kv` bytes at the start, later from `least` to `most` bytes.
 
-    With `max_model_len` None the limit is what the least holds. Raises MemoryLimitError where it holds no sequence of
-    that length (none of two blocks, without one), UsageError for a length beyond what the model allows.
+    If `max_model_len` is None, the limit is the capacity of `least`. Raises MemoryLimitError if `least` does not hold a
+    sequence of that length (of two blocks, if None), UsageError if a length exceeds the model's limit.
     """
     check_length(max_model_len, model_limit)
     block_bytes = layout.block_bytes
@@ -165,7 +167,7 @@ def granted_kv_cache(
     if capacity < need:
         blocks = _blocks_of(need, layout)
         raise MemoryLimitError(
-            f"the {least} bytes that are granted to the KV cache for good hold {capacity} tokens, but a "
+            f"the {least} bytes that are always granted to the KV cache hold {capacity} tokens, but a "
             f"sequence may have {need}: grant {blocks * block_bytes} bytes ({blocks} blocks of {block_bytes}), or "
             "lower --max-model-len"
         )
@@ -173,11 +175,12 @@ def granted_kv_cache(
 
 
 def no_kv_cache(config: EngineConfig, facts: Facts) -> KvBudget:
-    """Of a model that caches nothing of a token: blocks of no bytes, so many that slots alone bound how many run.
+    """Return the budget of a model without KV cache: blocks of no bytes, so many that only slots limit running
+    sequences.
 
-    An encoder's each hold a whole prompt. A decoder's only say which tokens were computed: there are enough for all
-    sequences that may run, for one more of each that the scheduler keeps for its next token and for what a step
-    computes, and some for prefixes of earlier sequences.
+    A block of an encoder holds a whole prompt. Those of a decoder only say which tokens were computed: enough for all
+    sequences that may run, for one more of each that the scheduler reserves for its next token, for the tokens of a
+    step, and some for prefixes of earlier sequences.
     """
     check_length(config.max_model_len, facts.max_positions)
     longest = config.max_model_len or facts.max_positions
@@ -191,17 +194,17 @@ def no_kv_cache(config: EngineConfig, facts: Facts) -> KvBudget:
 
 
 def least_kv_bytes(max_model_len: int | None, model_limit: int, layout: KvLayout) -> int:
-    """Bytes of the smallest cache that an engine can do with: a sequence of the limit, or of two blocks without one."""
+    """Return the bytes of the smallest usable cache: one sequence of the limit, or of two blocks without a limit."""
     return _blocks_of(max_model_len or min(model_limit, 2 * layout.block_size), layout) * layout.block_bytes
 
 
 def most_kv_bytes(sequences: int, longest: int, layout: KvLayout) -> int:
-    """Bytes of a cache that holds so many sequences of the longest."""
+    """Return the bytes of a cache for `sequences` sequences of `longest` tokens."""
     return (sequences * (_blocks_of(longest, layout) - 1) + 1) * layout.block_bytes
 
 
 def longest_held(kv_bytes: int, layout: KvLayout, limit: int) -> int:
-    """Most tokens, up to `limit`, of a sequence that has so many bytes for itself; at least one."""
+    """Return the most tokens, up to `limit`, of a single sequence in `kv_bytes` bytes; at least one."""
     return max(1, _capacity(kv_bytes // layout.block_bytes, layout, limit))
 
 
@@ -211,17 +214,19 @@ def _budget(layout: KvLayout, num_blocks: int, most_blocks: int, longest: int) -
 
 
 def _blocks_of(tokens: int, layout: KvLayout) -> int:
-    """Blocks that a sequence of so many tokens needs, with the padding block."""
+    """Return the blocks of a sequence of `tokens` tokens, including the padding block."""
     return sequence_blocks(layout.rules, tokens, layout.block_size) + 1
 
 
 def _capacity(num_blocks: int, layout: KvLayout, limit: int) -> int:
-    """Most tokens, up to `limit`, of a sequence that has so many blocks for itself but the padding block."""
+    """Return the most tokens, up to `limit`, of a single sequence in `num_blocks` blocks including the padding
+    block.
+    """
     return longest_within(layout.rules, num_blocks - 1, layout.block_size, limit)
 
 
 def _blocks_within(total: int, block_bytes: int, staging: Callable[[int], int]) -> int:
-    """The most blocks that `total` bytes hold together with their staging area."""
+    """Return the most blocks that `total` bytes hold together with their frames."""
     counts = range(1, total // block_bytes + 1)
     return bisect_right(counts, total, key=lambda count: count * block_bytes + staging(count))
 
@@ -231,5 +236,5 @@ def _and_staging(size: int) -> str:
 
 
 def _size(size: int) -> str:
-    """GiB, or MiB where that says more."""
+    """Return a size in GiB, or in MiB if it is below 1 GiB."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"

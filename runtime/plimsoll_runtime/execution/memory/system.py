@@ -1,4 +1,4 @@
-"""Memory of the container, by its cgroups, and of a process."""
+"""Memory of the container, read from its cgroups, and of a process."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _V2 = _Version(("memory.max", "memory.high"), "memory.current", "")
 
 
 def cgroup_left(root: Path = ROOT, own: Path = OWN, *, mapped: bool = False) -> int | None:
-    """Bytes left under the tightest limit (v2 or v1); None where there is no limit.
+    """Return the bytes left under the tightest limit (v2 or v1); None without a limit.
 
-    Pages of files count as used, in the cgroup that read them first, but the kernel gives them up before it kills:
-    those that nobody has mapped are left, and with `mapped` the others too, as in the machine's MemAvailable.
+    Page cache counts as used, in the cgroup that read it first, but the kernel frees it before it kills a process:
+    unmapped pages count as left, and if `mapped` the mapped ones too, as in the machine's MemAvailable.
     """
     found = (_left(folder, version, mapped=mapped) for folder, version in _folders(root, own))
     return min((left for left in found if left is not None), default=None)
 
 
 def cgroup_limit(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """Bytes of the tightest limit (v2 or v1); None where there is none."""
+    """Return the bytes of the tightest limit (v2 or v1); None without a limit."""
     found = [limit for folder, version in _folders(root, own) for limit in _limits(folder, version)]
     return min(found, default=None)
 
 
 def _folders(root: Path, own: Path) -> Iterator[tuple[Path, _Version]]:
-    """The process's own cgroup and all above it, in either version.
+    """Yield the process's own cgroup and all above it, in both versions.
 
-    In a container the path is often the host's and does not exist inside: then the root is the container's own.
+    In a container the path is often the host's and does not exist inside; then the root is the container's own.
     """
     for controllers, path in memberships(own):
         version, top = (_V2, root) if controllers == "" else (_V1, root / "memory")
@@ -58,7 +58,7 @@ def _folders(root: Path, own: Path) -> Iterator[tuple[Path, _Version]]:
 
 
 def memberships(own: Path) -> Iterator[tuple[str, str]]:
-    """Controllers ("" for version 2) and path of each line `number:controllers:path`."""
+    """Yield controllers ("" for version 2) and path of each line `number:controllers:path`."""
     try:
         lines = own.read_text().splitlines()
     except OSError:
@@ -83,9 +83,9 @@ def _limits(folder: Path, version: _Version) -> list[int]:
 
 
 def _reclaimable(path: Path, prefix: str, *, mapped: bool) -> int:
-    """Bytes of files' pages; without `mapped` at least those that somebody has mapped are not among them.
+    """Return the bytes of page cache that the kernel can free; without `mapped`, mapped pages are subtracted.
 
-    What the kernel counts as mapped has the memory that processes share, too, which is on neither list of files.
+    The kernel's count of mapped pages includes shared memory, which is in neither of the two file lists.
     """
     try:
         rows = [row.split() for row in path.read_text().splitlines()]
@@ -110,11 +110,11 @@ _KIB = 1024
 
 
 class Footprint(NamedTuple):
-    """Bytes that are resident now.
+    """Resident bytes.
 
-    `anonymous` goes with the process, unless it shares pages of it with those that it was forked from (see
-    `private_bytes`). `files` are pages of libraries, which processes share and the
-    kernel gives up first. `shared` are images, counted in each process that maps them.
+    `anonymous` is freed with the process, except pages that it shares with the processes that it was forked from (see
+    `private_bytes`). `files` are pages of libraries, which processes share and the kernel frees first. `shared` are
+    weight images, counted in each process that maps them.
     """
 
     anonymous: int
@@ -123,7 +123,7 @@ class Footprint(NamedTuple):
 
 
 def footprint(pid: int | None = None) -> Footprint:
-    """Of a process, or of this one. Raises OSError when there is no such process, or it is over."""
+    """Return the footprint of a process, by default this one. Raises OSError if it does not exist."""
     found = dict.fromkeys(_FIELDS.values(), 0)
     for line in Path(f"/proc/{'self' if pid is None else pid}/status").read_bytes().splitlines():
         name, _, value = line.partition(b":")
@@ -133,10 +133,11 @@ def footprint(pid: int | None = None) -> Footprint:
 
 
 def private_bytes(pid: int | None = None) -> int:
-    """Bytes that a process, or this one, has written to and no other maps: what one more process like it costs.
+    """Return the bytes that a process (by default this one) has written and no other maps: the cost of one more like
+    it.
 
-    Of a process that maps no image yet: a page of an image that nobody else maps counts too.
-    Raises OSError when there is no such process, or it is over. It takes some milliseconds.
+    For a process without a weight image: pages of an image that no other process maps count too. Takes some
+    milliseconds. Raises OSError if the process does not exist.
     """
     rollup = Path(f"/proc/{'self' if pid is None else pid}/smaps_rollup").read_bytes()
     return next(int(line.split()[1]) * _KIB for line in rollup.splitlines() if line.startswith(b"Private_Dirty:"))

@@ -1,10 +1,10 @@
-"""What the largest step needs beside weights and cache: activations, logits, and what choosing tokens takes.
+"""The memory of the largest step apart from weights and KV cache: activations, logits, and sampling.
 
-What recurrent layers keep of sequences counts to it: it is as much in every step, however long the sequences are.
+Recurrent states are included, because they take the same memory in every step, however long the sequences are.
 
-On a GPU such a step is run and its peak read from the allocator: a step of as many rows, and of as many sequences, as
-there may be, since some of what it takes is by the row and some by the sequence. On a CPU it would take seconds, and
-nothing need be run: what a decoder allocates follows from its shapes (held against measured peaks by a test).
+On a GPU such a step is run and its peak read from the allocator: with the most rows and the most sequences, since both
+determine memory. On a CPU it would take seconds and is not run: a decoder's allocations follow from its shapes (a test
+compares them with measured peaks).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from plimsoll_runtime.models.program import Facts, Outline
 
 FLOAT32 = 4
 KEPT = 2.5
-"""What stays resident of activations that come and go, over the most that lives at once: 1.6 to 2.5 measured."""
+"""Resident memory of short-lived activations, relative to the most that live at once: 1.6 to 2.5 measured."""
 TILES = 8 * 2**20
-"""Attention's gathered blocks, scores and products (`attention/backends/gather/plan.py` bounds them)."""
+"""Bytes of attention's gathered blocks, scores and products (`attention/backends/gather/plan.py` limits them)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargestStep:
-    """`rows` tokens at once, `sequences` of which choose a token, in sequences of at most `longest` tokens.
+    """A step of `rows` tokens, `sequences` of which are sampled, in sequences of at most `longest` tokens.
 
-    `snapshots`: rows of states that are kept beside those of sequences.
+    `snapshots`: rows of state snapshots.
     """
 
     rows: int
@@ -48,7 +48,7 @@ class LargestStep:
 
     @property
     def prompts(self) -> list[int]:
-        """The tokens of each sequence of such a step: all sequences have some, and the first as many as they may."""
+        """The tokens of each sequence of such a step: each has at least one, and the first ones as many as possible."""
         left = self.rows
         lengths = []
         for others in reversed(range(min(self.sequences, self.rows))):
@@ -57,18 +57,18 @@ class LargestStep:
         return lengths
 
     def logits_rows(self, vocab_size: int) -> int:
-        """Rows of logits at once: the sequences', or those of a prompt whose log probabilities were asked for."""
+        """Return the rows of logits computed at once: one a sequence, or those of a prompt with log probabilities."""
         return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // vocab_size)))
 
     def head_rows(self, facts: Facts) -> int:
-        """Rows that go through a decoder's head at once: for logits, or the vectors of prompts."""
+        """Return the rows of a decoder's head computed at once: for logits, or for the vectors of prompts."""
         return self.logits_rows(facts.vocab_size) if facts.pooling is None else self.sequences
 
 
 def largest_step(config: EngineConfig, facts: Facts, longest: int) -> LargestStep:
-    """The largest that a config allows, of sequences of at most `longest` tokens: no more rows than all of them have.
+    """Return the largest step that a config allows, with sequences of at most `longest` tokens.
 
-    Raises UsageError for snapshots that the model cannot have.
+    Raises UsageError for snapshots that the model does not support.
     """
     most = config.max_sequences * longest
     rows = min(most, step_tokens(config.max_batch_tokens, longest, whole=bool(facts.whole)))
@@ -77,14 +77,14 @@ def largest_step(config: EngineConfig, facts: Facts, longest: int) -> LargestSte
 
 @runtime_checkable
 class KnowsStepBytes(Protocol):
-    """A decoder that allocates its memory itself, and can say how much."""
+    """A decoder that allocates its memory itself and can predict how much."""
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
-        """Bytes of activations, logits and tables of such a step."""
+        """Return the bytes of activations, logits and tables of such a step."""
 
 
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
-    """Bytes, from the decoder itself or from its outline."""
+    """Return the bytes on a CPU, from the decoder itself or from its outline."""
     facts, size = decoder.outline.facts, decoder.dtype.itemsize
     if not isinstance(decoder, KnowsStepBytes):
         return by_outline(decoder.outline, decoder.dtype, step)
@@ -93,7 +93,7 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
 
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
-    """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
+    """Return the bytes for a decoder of torch's ops before it is built. On a GPU the measured value is smaller."""
     facts, size = outline.facts, dtype.itemsize
     computed = _torch_bytes(outline, size, step, step.head_rows(facts)) + _made_states(facts, size, step)
     return computed + _choosing(facts, step) + _kept_states(facts, size, step)
@@ -102,9 +102,9 @@ def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
 def on_an_accelerator(
     decoder: Decoder, backends: Sequence[type[AttentionBackend]], block_size: int, step: LargestStep
 ) -> tuple[int, Sequence[type[AttentionBackend]]]:
-    """Bytes by the allocator of the device of a step over a private cache of one block.
+    """Measure the bytes of a step over a private cache of one block with the device's allocator.
 
-    And the backends without those that failed at it. Raises NoBackendError where all do.
+    Also returns the backends without those that failed. Raises NoBackendError if all fail.
     """
     facts, device = decoder.outline.facts, torch.accelerator.current_accelerator()
     assert device is not None
@@ -116,7 +116,7 @@ def on_an_accelerator(
 
 
 def peak_of(work: Callable[[], None]) -> int:
-    """The most that work has allocated at once on the accelerator."""
+    """Return the most bytes that `work` allocates at once on the accelerator."""
     torch.accelerator.synchronize()
     torch.accelerator.empty_cache()
     torch.accelerator.reset_peak_memory_stats()
@@ -136,7 +136,9 @@ def _run(
     step: LargestStep,
     states: SlotStates = NO_STATES,
 ) -> Sequence[type[AttentionBackend]]:
-    """Prompts of as many tokens as a step holds, all of them in the padding block, and the logits."""
+    """Compute prompts as long as a step allows, all in the padding block, and logits. Returns the remaining
+    backends.
+    """
     forward_pass = ForwardPass(StepParts(decoder, cache, states), backends)
     hidden = forward_pass.run(padding_inputs([(length, length) for length in step.prompts], cache))
     wanted = step.head_rows(decoder.outline.facts)
@@ -145,7 +147,9 @@ def _run(
 
 
 def _choosing(facts: Facts, step: LargestStep) -> int:
-    """Copies of logits that penalties beside log probabilities, and the probabilities themselves, make of them."""
+    """Return the bytes of sampling: copies of logits for penalties together with log probabilities, and the
+    probabilities.
+    """
     if facts.pooling is not None:
         return 0
     prompts = step.head_rows(facts)
@@ -153,20 +157,22 @@ def _choosing(facts: Facts, step: LargestStep) -> int:
 
 
 def _kept_states(facts: Facts, size: int, step: LargestStep) -> int:
-    """What recurrent layers keep: a row for each sequence, one that belongs to nobody, and snapshots."""
+    """Return the bytes of recurrent states: a row for each sequence, one for padding, and snapshots."""
     return (step.sequences + 1 + step.snapshots) * facts.state_bytes(size)
 
 
 def _made_states(facts: Facts, size: int, step: LargestStep) -> int:
-    """What torch's ops make of them: a second row for each sequence of a step, until the pass is over.
+    """Return the bytes of the new states of torch's ops: a second row for each sequence, until the pass is complete.
 
-    A pass that breaks off is computed again, from the rows that are kept. Our CPU kernels never break off, and write
-    these in place; of a step that is run the second rows are in its peak.
+    A pass that fails is computed again from the first rows. The C++ CPU kernels write states in place. If a step is
+    run, the second rows are part of its peak.
     """
     return min(step.sequences, step.rows) * facts.state_bytes(size)
 
 
 def _torch_bytes(outline: Outline, size: int, step: LargestStep, logits_rows: int) -> int:
-    """A decoder of torch's ops: its widest op with what the allocator keeps, attention's tiles, and the logits."""
+    """Return the bytes of a decoder of torch's ops: its widest op with the allocator's overhead, attention's tiles,
+    logits.
+    """
     rows = int(KEPT * step.rows * outline.row_bytes(size)) + outline.beside_rows(size, step.rows, step.longest)
     return rows + TILES + logits_rows * outline.logits_bytes(size)

@@ -1,4 +1,4 @@
-"""What all runners do: the order of a step's work, block copies, and a device without memory for the step."""
+"""The base of all runners: the order of a step's work, block copies, and errors of device memory."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _Inputs = TypeVar("_Inputs")
 
 
 class SlotParams(Protocol):
-    """What the sequences in the slots ask of a step beside its tokens: sampling parameters, say."""
+    """Parameters of the sequences in the slots, for example for sampling."""
 
     def fill(self, init: SlotInit) -> None:
-        """A sequence takes a slot."""
+        """Store the parameters of a sequence that takes a slot."""
 
     def free(self, slot: int) -> None:
-        """A slot is empty again."""
+        """Empty a slot."""
 
     def break_off(self) -> None:
-        """The step under way found no memory. Its slots are freed before the next one."""
+        """Discard the running step, which ran out of memory. Its slots are freed before the next one."""
 
 
 class StepRunner(ABC):
@@ -62,8 +62,8 @@ class StepRunner(ABC):
     def run(self, plan: StepPlan) -> Launched:
         """Compute one step; the outputs are in the order of the plan's sequences.
 
-        Raises StepMemoryError if the device has too little memory for what the plan computes. What torch keeps of it
-        for later is given back then.
+        Raises StepMemoryError if the device has too little memory for the plan. Memory that torch keeps for later is
+        then returned to the device.
         """
         self._tables.begin(plan)
         if plan.freed_slots:
@@ -83,7 +83,7 @@ class StepRunner(ABC):
             if not is_device_memory(error):
                 raise
             message = str(error)
-        # The error is gone, and with it the frames that held what the step had allocated.
+        # The error is freed here, and with it the frames that held the step's memory.
         self._params.break_off()
         raise self._memory_error(plan, message)
 
@@ -102,19 +102,19 @@ class StepRunner(ABC):
         return hidden
 
     def _memory_error(self, plan: StepPlan, message: str) -> StepMemoryError:
-        """The error to raise for a plan; `message`: torch's text.
+        """Return the error to raise for a plan; `message`: torch's text.
 
-        What torch's allocator keeps for later goes back to the device, where other processes and libraries find it too.
+        Memory that torch's allocator keeps for later is returned to the device, for other processes and libraries.
         """
         if torch.accelerator.is_available():
             torch.accelerator.empty_cache()
         self._shortages += 1
         what = message.partition("\n")[0]
-        # There may be one every few steps: the first, second, fourth and so on are logged.
+        # It may happen every few steps, so only the first, second, fourth and so on are logged.
         if not self._shortages & (self._shortages - 1):
             logger.warning(
-                "a step of %d tokens of %d sequences found no memory on the device (%s), and is planned anew, smaller; "
-                "%d such so far",
+                "a step of %d tokens of %d sequences ran out of device memory (%s); planning a smaller one; "
+                "%d times so far",
                 plan.num_tokens,
                 len(plan.sequences),
                 what,
@@ -124,22 +124,22 @@ class StepRunner(ABC):
 
 
 class OwnThreads:
-    """A runner whose steps compute with its own engine's threads, whoever was loaded into the process since."""
+    """A runner whose steps always use its own engine's threads, even if another engine was loaded later."""
 
     def __init__(self, runner: Runner, threads: ThreadShare) -> None:
         self._runner = runner
         self._threads = threads
 
     def run(self, plan: StepPlan) -> Launched:
-        """Take the share, then compute the step."""
+        """Set the number of threads, then compute the step."""
         self._threads.take()
         return self._runner.run(plan)
 
 
 def copy_blocks(plan: StepPlan, cache: KvCache, host: HostBlocks | None) -> None:
-    """Copy the blocks that a plan lists, in the order that `StepPlan` gives.
+    """Copy the blocks that a plan lists, in the order of `StepPlan`.
 
-    A GPU does so later. What it copies to and from host memory is over when `HostBlocks.copies` says so.
+    A GPU copies asynchronously: `HostBlocks.copies` says when copies to and from host memory are over.
     """
     if host is not None:
         host.begin(plan)
@@ -155,7 +155,7 @@ _NOTHING = SequenceOutput()
 def merged_outputs(
     sequences: Sequence[ScheduledSequence], sampled: dict[int, SequenceOutput], prompts: dict[int, list[LogprobEntry]]
 ) -> list[SequenceOutput]:
-    """The output of each sequence, from those of slots that sampled, and the log probabilities of slots' prompts."""
+    """Return the output of each sequence, from `sampled` and `prompts` (log probabilities of prompts) by slot."""
     outputs = [sampled.get(s.slot, _NOTHING) for s in sequences]
     if not prompts:
         return outputs

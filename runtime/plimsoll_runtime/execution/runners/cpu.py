@@ -1,4 +1,4 @@
-"""The runner of a CPU: a step is over when its call returns."""
+"""The runner of a CPU: a step is complete when its call returns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CpuRunner(StepRunner):
     def _sample(
         self, slots: Sequence[int], sequences: Sequence[ScheduledSequence], hidden: Tensor
     ) -> list[SequenceOutput]:
-        """Sample from the last row of each sequence that wants a token."""
+        """Sample from the last row of each sequence that needs a token."""
         if len(slots) < len(hidden):
             ends = accumulate(len(s.token_ids) for s in sequences)
             hidden = hidden[torch.tensor([end - 1 for s, end in zip(sequences, ends, strict=True) if s.sample])]

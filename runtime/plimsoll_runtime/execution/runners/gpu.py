@@ -1,6 +1,6 @@
 """The runner of a GPU: it launches a step while the device still computes the one before.
 
-Sampled tokens stay on the device, where the next step reads them. The host waits for them once it has launched that
+Sampled tokens stay on the device, where the next step reads them. The host waits for them after it has launched that
 step, or earlier if its sampling depends on them.
 """
 
@@ -26,22 +26,22 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class Event(Protocol):
-    """A point in the launched work, as `torch.cuda.Event` has it."""
+    """A point in the launched work, as `torch.cuda.Event`."""
 
     def record(self) -> None:
-        """Set the point behind all that was launched so far."""
+        """Set the point after all work launched so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device has reached the point. Returns at once if none was set."""
+        """Wait until the device has reached the point. Returns immediately if none was set."""
 
 
 class AsyncResult:
-    """A `Launched` step. Its values are on the host once the device has reached `copied`, and not before."""
+    """A `Launched` step. Its values are on the host once the device has reached `copied`."""
 
     def __init__(
         self, values: Sequence[Tensor], copied: Event, finish: Callable[[Sequence[Tensor]], StepResult]
     ) -> None:
-        """`finish` makes the result of the values, once they are on the host."""
+        """`finish` computes the result from the values when they are on the host."""
         self._values = [_on_host(value) for value in values]
         copied.record()
         self._copied = copied
@@ -60,7 +60,7 @@ class AsyncResult:
 
 
 def _on_host(value: Tensor) -> Tensor:
-    """A copy, which is complete once the device has reached it."""
+    """Start a copy, which is complete when the device has reached it."""
     host = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
     return host.copy_(value, non_blocking=True)
 
@@ -75,7 +75,7 @@ class GpuRunner(StepRunner):
     def __init__(
         self, forward_pass: GraphForwardPass, sampler: Sampler, state: DeviceState, event: Event, graphs: SamplingGraphs
     ) -> None:
-        """`event`: the one behind which a step's results are on the host."""
+        """`event`: set after the copies of a step's results to the host."""
         super().__init__(forward_pass, state, sampler)
         self._forward_pass: GraphForwardPass = forward_pass
         self._sampler = sampler
@@ -85,7 +85,7 @@ class GpuRunner(StepRunner):
         self._pending: AsyncResult | None = None
 
     def run(self, plan: StepPlan) -> Launched:
-        """See StepRunner. The result is an AsyncResult if a token or a log probability is still to be computed."""
+        """Launch a step. The result is an AsyncResult if a token or a log probability is still to be computed."""
         if self._sampler.constrains:
             self._settle()
         return super().run(plan)
@@ -94,7 +94,7 @@ class GpuRunner(StepRunner):
         sequences = plan.sequences
         slots = [s.slot for s in sequences if s.sample]
         self._sampler.begin(slots)
-        # All that the step sends is one copy, except what rows ask of sampling beside their parameters.
+        # The step sends everything in one copy, except sampling features that need more than a row's parameters.
         self._state.upload_buffer.start_step()
         rows = StepRows.of(plan, self._state, self._parts.cache.block_size)
         picked = None if len(slots) == rows.known.size else rows.last_rows[[s.sample for s in sequences]]
@@ -125,7 +125,7 @@ class GpuRunner(StepRunner):
     def _result(
         self, sequences: Sequence[ScheduledSequence], sampled: Sampled | None, reports: Sequence[PromptReport]
     ) -> Launched:
-        """The step's result. What the device has still to compute of it is copied to the host behind the event."""
+        """Return the step's result. Values still being computed are copied to the host, followed by the event."""
         fallbacks = self._forward_pass.fallbacks
         if sampled is None and not reports:
             return StepResult(merged_outputs(sequences, {}, {}), fallbacks)
@@ -152,7 +152,7 @@ class GpuRunner(StepRunner):
         return self._pending
 
     def _settle(self) -> None:
-        """Wait for the tokens of the step before, which the sampling of this one may depend on."""
+        """Wait for the tokens of the step before, because the sampling of this one may depend on them."""
         if self._pending is not None:
             self._pending.result()
             self._pending = None

@@ -18,7 +18,9 @@ from plimsoll_runtime.models.spec.pooling import PoolingKind
 
 
 class Pooler:
-    """Keeps, for each slot, what a prompt's earlier chunks have given: its first state, or the sum of all so far."""
+    """Keeps the results of a prompt's earlier chunks for each slot: its first hidden state, or the sum of all so
+    far.
+    """
 
     def __init__(self, kind: PoolingKind, hidden_size: int, num_slots: int, device: torch.device) -> None:
         self._kind = kind
@@ -26,7 +28,9 @@ class Pooler:
         self._device = device
 
     def pool(self, sequences: Sequence[ScheduledSequence], hidden: Tensor) -> Tensor:
-        """hidden [T, H], the rows of the sequences one after the other -> float32 [R, H], of the R that end here."""
+        """Pool hidden [T, H], the rows of the sequences in order -> float32 [R, H], one row for each prompt that ends
+        here.
+        """
         lengths = torch.tensor([len(s.token_ids) for s in sequences], device=self._device)
         ends = lengths.cumsum(0)
         ending = torch.tensor([i for i, s in enumerate(sequences) if s.sample], dtype=torch.int64, device=self._device)
@@ -45,11 +49,11 @@ class Pooler:
         return sums[ending] / counts[ending, None]
 
 
-NOT_FINITE = "its vector holds numbers that are not finite"
+NOT_FINITE = "the model computed a vector with numbers that are not finite"
 
 
 class SecondTexts:
-    """By slot, where a prompt's second text begins; 0 without one. See AddRequest."""
+    """The position at which a prompt's second text begins, by slot; 0 without one. See AddRequest."""
 
     def __init__(self, num_slots: int) -> None:
         self.begins = [0] * num_slots
@@ -58,10 +62,10 @@ class SecondTexts:
         self.begins[init.slot] = init.context.second_text
 
     def free(self, slot: int) -> None:
-        """The next sequence of the slot replaces it."""
+        """Do nothing: the next sequence of the slot replaces the entry."""
 
     def break_off(self) -> None:
-        """Prompts stay as they are."""
+        """Do nothing: the entries stay valid."""
 
 
 class PoolingRunner(StepRunner):
@@ -71,7 +75,7 @@ class PoolingRunner(StepRunner):
         """Raises ValueError for a model that generates."""
         facts, cache = forward_pass.parts.decoder.outline.facts, forward_pass.parts.cache
         if facts.pooling is None:
-            raise ValueError(f"{facts.architecture} generates, and this pools")
+            raise ValueError(f"{facts.architecture} generates text; PoolingRunner only supports pooling models")
         self._texts = SecondTexts(num_slots)
         self._state = BatchState(num_slots, len(cache.groups), cache.num_blocks)
         self._pooler = Pooler(facts.pooling.kind, facts.hidden_size, num_slots, cache.device)
@@ -89,7 +93,7 @@ class PoolingRunner(StepRunner):
         return StepResult(_outputs(sequences, vectors), self._forward_pass.fallbacks)
 
     def _by_text(self, sequences: Sequence[ScheduledSequence], inputs: StepInputs) -> StepInputs:
-        """With larger token ids where a second text stands, if the model tells them apart: see Facts."""
+        """Return inputs with larger token ids in second texts, if the model distinguishes texts: see Facts."""
         second = [self._texts.begins[s.slot] for s in sequences] if self._apart else []
         if not any(second):
             return inputs
@@ -100,7 +104,7 @@ class PoolingRunner(StepRunner):
 
 
 def _outputs(sequences: Sequence[ScheduledSequence], vectors: Tensor) -> list[SequenceOutput]:
-    """Of each sequence: vectors [R, outputs] belong to those that end, in their order."""
+    """Return the output of each sequence; vectors [R, outputs] belong to those that end, in order."""
     finite = vectors.isfinite().all(dim=-1).tolist()
     rows = zip(vectors.float().cpu().numpy(), finite, strict=True)
     found = (SequenceOutput(vector=row.tobytes()) if ok else SequenceOutput(error=NOT_FINITE) for row, ok in rows)

@@ -1,1 +1,1 @@
-"""Choosing tokens for a batch: one pass over the logits, however the requests' parameters differ."""
+"""Samples tokens for a batch: one pass over the logits, although the requests' parameters differ."""

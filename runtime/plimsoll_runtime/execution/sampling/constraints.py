@@ -1,4 +1,4 @@
-"""Rows under a grammar or a reasoning budget: their guides, the masks computed next to the forward pass, and forced
+"""Rows with a grammar or a reasoning budget: their guides, the masks computed during the forward pass, and forced
 tokens.
 """
 
@@ -24,14 +24,14 @@ from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
 if TYPE_CHECKING:
     from llguidance import LLExecutor
 
-STRAY = "the token that ended the thought begins the answer as well"
+STRAY = "the token that ended the reasoning also begins the output"
 
 
 class Guide:
-    """Follows one sequence. A grammar holds for the answer proper: within a thought, nothing but the answer's end is
-    forbidden to a sequence that has one.
+    """Follows one sequence. A grammar applies to the output after the reasoning; within the reasoning of a sequence
+    with a grammar, only the tokens that end the output are forbidden.
 
-    `matcher`: where it is in its grammar, None without one.
+    `matcher`: the state in its grammar, None without one.
     """
 
     def __init__(self, matcher: Matcher | None, thoughts: ReasoningTracker | None, ends: Sequence[int]) -> None:
@@ -43,21 +43,21 @@ class Guide:
 
     @property
     def error(self) -> str | None:
-        """Why there is no next token: its grammar says so when it takes one or is asked for it. None: there is."""
+        """Why there is no next token, as the grammar reports it after a token or a mask; None if there is one."""
         return STRAY if self._stray else None if self.matcher is None else self.matcher.error
 
     @property
     def matches(self) -> bool:
-        """Whether the grammar says something of the next token."""
+        """Whether the grammar constrains the next token."""
         return self.matcher is not None and (self._thoughts is None or self._thoughts.constrains)
 
     @property
     def limits(self) -> bool:
-        """Whether there are tokens that may not be next."""
+        """Whether some tokens are forbidden as the next one."""
         return self.matcher is not None or bool(self._thoughts and self._thoughts.forced)
 
     def take(self, token: int) -> None:
-        """The sequence has got a token."""
+        """Advance by a token of the sequence."""
         thoughts = self._thoughts
         if self.matches and self.matcher is not None and (thoughts is None or token != thoughts.opening):
             self.matcher.take(token)
@@ -70,13 +70,15 @@ class Guide:
             self._thoughts = None
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """The tokens that may be next, as bits: the grammar's own, and then `write`."""
+        """Write the tokens that may be next as bits: the grammar's own, then `write`."""
         if self.matcher is not None and self.matches:
             self.matcher.inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self.write(mask)
 
     def write(self, mask: NDArray[np.int32]) -> None:
-        """The tokens that may be next, as bits. Where the grammar `matches`, the mask has its own already."""
+        """Write the tokens that may be next as bits. If the grammar `matches`, the mask already has the grammar's
+        bits.
+        """
         thoughts = self._thoughts
         if thoughts is None:
             return
@@ -95,7 +97,7 @@ class Guide:
 
 
 def guide_of(init: SlotInit, grammars: Grammars) -> Guide | None:
-    """What guides a sequence that takes a slot; None where nothing does. Raises ConstraintError."""
+    """Return the guide of a sequence that takes a slot; None if it needs none. Raises ConstraintError."""
     constraint, thought = init.context.params.constraint, init.context.params.thought
     if constraint is None and (thought is None or thought.budget is None):
         return None
@@ -125,7 +127,7 @@ def _set(mask: NDArray[np.int32], token: int) -> None:
 
 
 def only_token(mask: NDArray[np.int32]) -> int | None:
-    """The one token that a mask holds; None where it holds several, or none."""
+    """Return the only token of a mask; None if it has several, or none."""
     if np.count_nonzero(mask) != 1:
         return None
     place = int(mask.astype(np.bool_).argmax())
@@ -134,9 +136,9 @@ def only_token(mask: NDArray[np.int32]) -> int | None:
 
 
 def advance_forced_tokens(guide: Guide, mask: NDArray[np.int32], ends: Collection[int], most: int) -> list[int]:
-    """Have a guide take the only token of its mask, and up to `most` behind it as long as there is no other choice.
+    """Advance a guide by the only token of its mask, and by up to `most` more while there is only one choice.
 
-    Returns what it has taken: nothing where the mask holds several tokens. Nothing comes behind one of `ends`.
+    Returns these tokens: none if the mask has several. No token follows one of `ends`.
     """
     token, tokens = only_token(mask), list[int]()
     scratch = np.empty_like(mask)
@@ -151,34 +153,36 @@ def advance_forced_tokens(guide: Guide, mask: NDArray[np.int32], ends: Collectio
 
 
 MOST_THREADS = 8
-"""Of llguidance's pool."""
+"""The most threads of llguidance's pool."""
 ROWS_A_THREAD = 16
-"""Below two threads' worth one computes all masks, some microseconds each: llguidance's pool takes more to wake, and to
-fall asleep, than 32 masks do (0.16 s of processor time in 256 steps for 0.05; two cores, both of them computing)."""
+"""With fewer than two threads' rows, one thread computes all masks, some microseconds each: waking llguidance's pool
+and letting it sleep takes longer than 32 masks (0.16 s of processor time in 256 steps for 0.05 s of masks; two cores,
+both computing).
+"""
 
 
 class Recorded(NamedTuple):
-    """By row: why a sequence cannot go on, and which tokens have to follow the one that was chosen."""
+    """By row: why a sequence cannot continue, and the tokens that must follow the sampled one."""
 
     failed: dict[int, str]
     forced: dict[int, list[int]]
 
 
 class ConstrainedRows:
-    """What guides the sequences in the slots, and the masks of a step's rows.
+    """The guides of the sequences in the slots, and the masks of a step's rows.
 
-    Where a row has only one token to choose from, those that have to follow it are found at once, up to `most_forced`:
-    no step is needed to choose them. Not where a sequence tells log probabilities, which only a step knows: `_silent`
-    are the slots that tell none. `_forced` has such tokens of a step's slots, the chosen one first. Any other token
-    that was chosen is `_due`: its guide takes it beside the next forward pass, if there is one.
+    If a row has only one token to sample, the tokens that must follow are found in the same step, up to `most_forced`,
+    so no step needs to sample them. Sequences with log probabilities are excluded, because only a step computes those:
+    `_silent` are the slots without. `_forced` has the forced tokens of a step's slots, the sampled one first. Any other
+    sampled token is `_due`: its guide takes it during the next forward pass, if there is one.
 
-    Nothing is imported or computed, and no thread started, before a sequence with a constraint or a budget comes.
+    Nothing is imported or computed, and no thread started, before a sequence with a constraint or a budget arrives.
     """
 
     def __init__(
         self, vocab_size: int, grammars: Grammars, most_forced: int = 0, *, threads: int | None = None
     ) -> None:
-        """`threads` compute masks; None: as many as half of the cores, up to `MOST_THREADS`."""
+        """`threads` compute masks; None: half of the cores, up to `MOST_THREADS`."""
         self._words = words_of(vocab_size)
         self._grammars = grammars
         self._most_forced = most_forced
@@ -194,11 +198,11 @@ class ConstrainedRows:
 
     @property
     def active(self) -> bool:
-        """Whether a slot has something that guides it."""
+        """Whether a slot has a guide."""
         return bool(self._guides or self._broken)
 
     def fill(self, init: SlotInit) -> None:
-        """A sequence takes a slot, fresh or resumed."""
+        """Create the guide of a sequence, new or resumed, that takes a slot."""
         try:
             guide = guide_of(init, self._grammars)
         except ConstraintError as error:
@@ -210,7 +214,7 @@ class ConstrainedRows:
                 self._silent.add(init.slot)
 
     def free(self, slot: int) -> None:
-        """A slot is empty again."""
+        """Empty a slot."""
         guide = self._guides.pop(slot, None)
         if guide is not None and guide.matcher is not None:
             guide.matcher.leave()
@@ -219,7 +223,7 @@ class ConstrainedRows:
         self._silent.discard(slot)
 
     def begin(self, slots: Sequence[int]) -> None:
-        """Start to compute the masks of the rows that are about to be sampled, in their order; `finish` returns them.
+        """Start to compute the masks of the rows that are about to be sampled, in order; `finish` returns them.
 
         Does nothing if no slot has a guide.
         """
@@ -228,7 +232,7 @@ class ConstrainedRows:
             self._under_way = self._pool.submit(self._masks, slots)
 
     def finish(self, device: torch.device) -> TokenMasks | None:
-        """The masks that were begun, on a device; None where no row has one."""
+        """Return the masks that `begin` started, on a device; None if no row has one."""
         if self._under_way is None:
             return None
         found = self._under_way.result()
@@ -240,31 +244,35 @@ class ConstrainedRows:
         )
 
     def record(self, slots: Sequence[int], tokens: Sequence[int]) -> Recorded:
-        """Take note of the chosen tokens (-1: none)."""
+        """Record the sampled tokens (-1: none)."""
         failed, forced = {}, {}
         for row, (slot, token) in enumerate(zip(slots, tokens, strict=True)):
             error = self._broken.get(slot)
             if token >= 0 and (guide := self._guides.get(slot)) is not None:
                 if slot in self._forced:
-                    assert token == self._forced[slot][0], "a token was chosen that the mask forbade"
+                    assert token == self._forced[slot][0], "a token was sampled that the mask forbids"
                     forced[row] = self._forced[slot][1:]
                 else:
                     self._due[slot] = token
                 error = guide.error
             if error is not None:
-                failed[row] = f"the answer's grammar cannot be followed any further: {error}"
+                failed[row] = f"the output cannot follow its grammar any further: {error}"
         self._forced.clear()
         return Recorded(failed, forced)
 
     def break_off(self) -> None:
-        """Of the step that was begun nothing comes. Its slots are freed next, for guides may be ahead of them."""
+        """Discard the step that `begin` started. The caller frees its slots next, because their guides may be ahead of
+        them.
+        """
         if self._under_way is not None:
             self._under_way.result()
             self._under_way = None
         self._forced.clear()
 
     def _masks(self, slots: Sequence[int]) -> TokenMasks | None:
-        """Of these slots' rows, once their guides have taken what is due. A guide in error has none: see `record`."""
+        """Compute the masks of these slots, after their guides took the tokens due. A guide in error has none: see
+        `record`.
+        """
         for slot, token in self._due.items():
             self._guides[slot].take(token)
         self._due.clear()

@@ -1,7 +1,7 @@
-"""Changes to logits that a request asks for: penalties, biases, tokens forbidden until min_tokens.
+"""Changes of logits that a request specifies: penalties, biases, tokens forbidden until min_tokens.
 
-Every function works on the rows of all requests at once: their (row, token) pairs are concatenated, so that the
-number of tensor operations does not grow with the batch. Logits are float32 [R, V] and changed in place.
+Every function works on the rows of all requests at once: their (row, token) pairs are concatenated, so the number of
+tensor operations does not grow with the batch. Logits are float32 [R, V] and changed in place.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class TokenCounts:
-    """Which tokens a sequence holds, and how often each was generated: what penalties read.
+    """The distinct tokens of a sequence, and how often each was generated, for penalties.
 
-    They are distinct, in the order in which they came, and arrays that grow by one token a step.
+    Tokens are in the order of their first use, in arrays that grow by one token a step.
     """
 
     def __init__(self, prompt_ids: Iterable[int], output_ids: Iterable[int]) -> None:
@@ -33,7 +33,7 @@ class TokenCounts:
             self.add(token)
 
     def add(self, token: int) -> None:
-        """A token was generated."""
+        """Count a generated token."""
         place = self._places.setdefault(token, len(self._places))
         if place == self._tokens.size:
             spare = max(16, place)
@@ -49,15 +49,15 @@ class TokenCounts:
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """How often each was generated `[N]`; 0 for what only the prompt holds."""
+        """How often each token was generated `[N]`; 0 for tokens that are only in the prompt."""
         return self._counts[: len(self._places)]
 
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """What a sequence changes in its logits: penalties, bias, and the tokens that `min_tokens` forbids for a while.
+    """Changes of a sequence's logits: penalties, bias, and the tokens that `min_tokens` forbids.
 
-    History is kept only where a penalty reads it, the prompt only where the repetition penalty does.
+    History is kept only if a penalty reads it, the prompt only if the repetition penalty does.
     """
 
     params: SamplingParams
@@ -68,10 +68,11 @@ class Adjustments:
 
 
 def adjustments_of(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: int) -> Adjustments | None:
-    """Those of a sequence that takes a slot, fresh or resumed; None where its logits stay as they are, as most do.
+    """Return the changes of a sequence, new or resumed, that takes a slot; None if its logits do not change, as most
+    do.
 
-    The tokens that `min_tokens` forbids are the stop tokens, and EOS unless it is ignored anyway. Ids outside the
-    vocabulary have no logit to change and are left out.
+    `min_tokens` forbids the stop tokens, and EOS unless it is ignored anyway. Ids outside the vocabulary have no logit
+    and are left out.
     """
     params = init.context.params
     repeated = params.repetition_penalty != 1.0
@@ -103,10 +104,10 @@ def adjust(logits: Tensor, states: Mapping[int, Adjustments], num_outputs: NDArr
 
 
 def _penalise(logits: Tensor, chosen: Sequence[tuple[int, Adjustments, TokenCounts]]) -> None:
-    """Penalties of what was seen: first for repetition, then for presence and frequency.
+    """Apply the penalties of earlier tokens: first for repetition, then for presence and frequency.
 
-    Repetition divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al., 2019).
-    The others subtract a constant and a multiple of the count from tokens generated before (OpenAI's definition).
+    Repetition divides positive and multiplies negative logits of tokens in prompt or output (Keskar et al., 2019). The
+    others subtract a constant and a multiple of the count from tokens generated before (OpenAI's definition).
     """
     sizes = [history.tokens.size for _, _, history in chosen]
     wanted = np.array([_strengths(state) for _, state, _ in chosen], dtype=np.float32)
@@ -125,7 +126,7 @@ def _strengths(state: Adjustments) -> tuple[float, float, float]:
 
 
 def _pairs(logits: Tensor, ids_by_row: Sequence[tuple[int, NDArray[np.int64]]]) -> tuple[Tensor, Tensor]:
-    """Rows and tokens, pair by pair, as an index into the logits."""
+    """Return rows and tokens, pair by pair, as an index into the logits."""
     rows = np.repeat([row for row, _ in ids_by_row], [ids.size for _, ids in ids_by_row])
     tokens = np.concatenate([ids for _, ids in ids_by_row])
     return to_device(rows, logits.device), to_device(tokens, logits.device)

@@ -28,11 +28,10 @@ PROMPT_LOGITS = 2**25
 
 
 def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
-    """For each row its token's log probability and rank, and the `top[i]` most likely tokens, on the logits' device,
-    where nobody waits for it.
+    """Return each row's log probability and rank of its token, and the `top[i]` most likely tokens.
 
-    logits float32 [R, V], tokens int64 [R]. Ranks count from 1; equal logits share the better rank. More tokens than
-    the vocabulary has are not told.
+    The result stays on the logits' device and the host does not wait for it. logits float32 [R, V], tokens int64 [R].
+    Ranks count from 1; equal logits share the better rank. `top[i]` is limited to the size of the vocabulary.
     """
     wanted = [min(count, logits.shape[-1]) for count in top]
     alternatives = to_device(np.array(wanted, dtype=np.int32), logits.device)
@@ -40,7 +39,7 @@ def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
 
 
 def token_logprobs(tokens: Sequence[int], found: Reports, top: Sequence[int]) -> list[LogprobEntry]:
-    """What there is to tell of tokens, of which `top[i]` alternatives are wanted."""
+    """Return the log probabilities of tokens, each with `top[i]` alternatives."""
     chosen = zip(tokens, found.chosen.tolist(), found.ranks.tolist(), strict=True)
     if not any(top):
         return [LogprobEntry(token, logprob, rank) for token, logprob, rank in chosen]
@@ -51,11 +50,11 @@ def token_logprobs(tokens: Sequence[int], found: Reports, top: Sequence[int]) ->
     ]
 
 
-NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights or the chosen dtype are at fault"
+NOT_FINITE = "the model's logits are not finite (NaN or infinity); check its weights, or choose another --dtype"
 
 
 class Sampler:
-    """Chooses one token for each row of logits by the parameters of the slot that the row belongs to.
+    """Samples one token for each row of logits by the parameters of the row's slot.
 
     `constrains`: whether a slot has a constraint.
     """
@@ -68,29 +67,33 @@ class Sampler:
         self.constrains = False
 
     def fill(self, init: SlotInit) -> None:
-        """A sequence takes a slot."""
+        """Store the parameters of a sequence that takes a slot."""
         self._state.fill(init)
         self._constrained.fill(init)
         self.constrains = self._constrained.active
 
     def free(self, slot: int) -> None:
-        """A slot is empty again."""
+        """Empty a slot."""
         self._state.free(slot)
         self._constrained.free(slot)
         self.constrains = self._constrained.active
 
     def begin(self, slots: Sequence[int]) -> None:
-        """Compute the masks of the slots that a step will sample while the step is computed; no-op without masks."""
+        """Start to compute the masks of the slots that a step will sample, during its forward pass; no-op without
+        masks.
+        """
         self._constrained.begin(slots)
 
     def break_off(self) -> None:
-        """Nothing comes of the step that was begun; before the next one the slots are freed of whoever was in it."""
+        """Discard the running step, which has failed. Its slots are freed before the next one."""
         self._constrained.break_off()
 
     def prompt_reports(
         self, decoder: Decoder, sequences: Iterable[ScheduledSequence], hidden: Tensor
     ) -> list[PromptReport]:
-        """The reports of sequences with prompt targets, whose rows are the hidden states `[T, hidden]`, in order."""
+        """Return the reports of sequences with prompt targets, whose rows are the hidden states `[T, hidden]`, in
+        order.
+        """
         reports, first = [], 0
         step = max(1, PROMPT_LOGITS // decoder.outline.facts.vocab_size)
         for sequence in sequences:
@@ -105,7 +108,7 @@ class Sampler:
         return reports
 
     def sample(self, logits: Tensor, slots: Sequence[int]) -> list[SequenceOutput]:
-        """Choose a token for each row (logits float32 [R, V], which may be changed) and record it.
+        """Sample a token for each row (logits float32 [R, V], which may be changed) and record it.
 
         A row with a NaN or an infinite maximum gets an error instead of a token; the others are not affected.
         """
@@ -113,14 +116,15 @@ class Sampler:
         return self.tell(choice, _on_host(best, chosen), choice.reports)
 
     def choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[SampledRows, Tensor]:
-        """The same, without looking at what was chosen, int64 [R] on the logits' device: `tell` is to be called with it
-        before the next choice.
+        """Sample tokens without reading them: int64 [R] on the logits' device.
+
+        Call `tell` with the result before the next call.
         """
         choice, best, chosen = self._choose(logits, slots)
         return choice, tokens_of(best, chosen)
 
     def plain(self, slots: Sequence[int], device: torch.device) -> tuple[SampledRows, PlainRows] | None:
-        """A choice that somebody else makes, of rows that ask for nothing but their parameters; None where some do."""
+        """Return rows that a caller samples by their parameters alone; None if some rows need more."""
         if self.constrains:
             return None
         rows = self._state.rows(tuple(slots), device)
@@ -128,12 +132,12 @@ class Sampler:
         return None if found is None else (SampledRows(slots, rows, None, constrained=False), found)
 
     def chose(self, choice: SampledRows) -> None:
-        """Somebody else is making that choice: what its rows draw next are other numbers."""
+        """Record that the caller samples these rows, so that their next tokens use new random numbers."""
         if choice.rows.counted:
             self._state.count(choice.rows)
 
     def _choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[SampledRows, Tensor, Tensor]:
-        """The choice, and of each row the largest logit and the token that was chosen."""
+        """Return the sampled rows, and for each row the largest logit and the sampled token."""
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
         masks = self._constrained.finish(logits.device) if self.constrains else None
@@ -149,8 +153,9 @@ class Sampler:
         return SampledRows(slots, rows, reports, self.constrains), best, chosen
 
     def tell(self, choice: SampledRows, tokens: Sequence[int], reports: Reports | None) -> list[SequenceOutput]:
-        """Record what a step has chosen, NO_TOKEN where a row's logits are not finite, and what there is to tell of it.
-        `reports` are the choice's, on the host.
+        """Record sampled tokens (NO_TOKEN if a row's logits are not finite) and return the outputs.
+
+        `reports` are those of the choice, on the host.
         """
         slots, rows = choice.slots, choice.rows
         if rows.adjusted:
@@ -182,9 +187,9 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class SampledRows:
-    """What is to be told of the choice of a step's rows.
+    """The rows of a step that are sampled.
 
-    - `reports`: of the rows that want log probabilities, on the logits' device; None where none does.
+    - `reports`: of the rows with log probabilities, on the logits' device; None if there are none.
     - `constrained`: whether a slot has a constraint.
     """
 
@@ -195,13 +200,13 @@ class SampledRows:
 
 
 def tokens_of(best: Tensor, chosen: Tensor) -> Tensor:
-    """int64 [R], NO_TOKEN where a row's largest logit is not finite."""
+    """Return int64 [R], NO_TOKEN if a row's largest logit is not finite."""
     return chosen.masked_fill(best.isfinite().logical_not_(), NO_TOKEN)
 
 
 def _on_host(best: Tensor, chosen: Tensor) -> list[int]:
-    """The chosen tokens, or NO_TOKEN where a row's largest logit is not finite."""
-    # Each call into torch or numpy is a part of a small step that can be seen; a sum of float32s is finite if all are.
+    """Return the sampled tokens on the host, NO_TOKEN if a row's largest logit is not finite."""
+    # Each call into torch or numpy takes a measurable part of a small step; a sum of float32s is finite if all are.
     tokens: list[int] = chosen.tolist()
     largest: list[float] = best.tolist()
     if math.isfinite(sum(largest)):
@@ -210,13 +215,15 @@ def _on_host(best: Tensor, chosen: Tensor) -> list[int]:
 
 
 def _reports(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[int]) -> Reports:
-    """Of the rows that asked for them."""
+    """Return the reports of the rows with log probabilities."""
     everyone = len(alternatives) == raw.shape[0]
     return reports_of(raw, tokens, alternatives) if everyone else reports_of(raw[rows], tokens[rows], alternatives)
 
 
 class PromptReport(NamedTuple):
-    """Of some tokens of a slot's prompt, with so many `alternatives` each: what was found, on the logits' device."""
+    """Log probabilities `found` of some tokens of a slot's prompt, each with `alternatives` alternatives, on the
+    logits' device.
+    """
 
     slot: int
     tokens: Sequence[int]
@@ -225,7 +232,7 @@ class PromptReport(NamedTuple):
 
 
 def prompt_logprobs_by_slot(reports: Sequence[PromptReport], found: Iterable[Reports]) -> dict[int, list[LogprobEntry]]:
-    """What there is to tell of each slot; `found` is the same as in the reports, in their order, on the host."""
+    """Return the prompt log probabilities of each slot; `found` are the reports' own, in order, on the host."""
     by_slot: dict[int, list[LogprobEntry]] = {}
     for report, there in zip(reports, found, strict=True):
         tokens = token_logprobs(report.tokens, there, [report.alternatives] * len(report.tokens))

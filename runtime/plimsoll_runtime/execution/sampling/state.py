@@ -24,9 +24,9 @@ _DOUBLE_BITS = np.uint64(11)
 
 
 def uniforms(seeds: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one for each pair (int64 [R], int64 [R] -> float64 [R]).
+    """Return uniform numbers in [0, 1), one for each pair (int64 [R], int64 [R] -> float64 [R]).
 
-    A draw depends on the request's seed and the index of the token only, so it is the same in any batch, and after a
+    A number depends on the request's seed and the index of the token only, so it is the same in any batch, and after a
     preemption. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom
     number generators", 2014), applied once to the seed and once with the index.
     """
@@ -44,7 +44,7 @@ def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class PlainRows:
-    """R rows without penalties, biases, masks or reports, as the host has them.
+    """R rows without penalties, biases, masks or reports, in host memory.
 
     slots int64 [R]; uniforms float64 [R] in [0, 1); temperature, top_p, min_p float32 [R], top_k int32 [R]: see
     RowParams.
@@ -59,13 +59,13 @@ class PlainRows:
 
     @classmethod
     def none(cls) -> PlainRows:
-        """No rows."""
+        """Return no rows."""
         empty: NDArray[Any] = np.zeros(0)
         return cls(empty, empty, empty, empty, empty, empty)
 
 
 COLDEST = 1e-4
-"""Temperatures below this are greedy in all but name, and would overflow float32 when logits are divided by them."""
+"""Temperatures below this are practically greedy, and logits divided by them would overflow float32."""
 
 NO_TOKEN = -1
 
@@ -74,12 +74,12 @@ _FEWEST = 64
 
 @dataclass(frozen=True)
 class Rows:
-    """What is fixed while the same slots are sampled: picked once, used for every step of a steady batch.
+    """The constants of steps that sample the same slots: computed once, used for every step of a steady batch.
 
-    `places` are the rows' slots. `adjusted` says what changes in rows' logits, by row; where nothing does and no row
-    `draws`, nobody asks how many tokens a row has, and they are not `counted`. `reporting` are the rows that want log
-    probabilities, and `alternatives` how many each of them wants. What is made for the logits' `device` is sent when it
-    is first asked for: a graph has the rest sent with a step.
+    `places` are the rows' slots. `adjusted` has the changes of rows' logits, by row. If it is empty and no row `draws`,
+    the number of a row's tokens is not needed and not `counted`. `reporting` are the rows with log probabilities, and
+    `alternatives` their numbers of alternatives. Tensors on the logits' `device` are sent on first use: a graph sends
+    the parameters with a step instead.
     """
 
     slots: tuple[int, ...]
@@ -99,17 +99,17 @@ class Rows:
 
     @cached_property
     def undrawn(self) -> Tensor:
-        """What stands for the uniform numbers where no row draws."""
+        """Placeholder of the uniform numbers if no row draws."""
         return torch.zeros(len(self.slots), dtype=torch.float64, device=self.device)
 
     @cached_property
     def reported(self) -> Tensor | None:
-        """`reporting` on the device; None where there are none."""
+        """`reporting` on the device; None if there are none."""
         return to_device(np.array(self.reporting), self.device) if self.reporting else None
 
     @cached_property
     def unasked(self) -> PlainRows | None:
-        """The rows if they ask for nothing but their parameters, with the uniform numbers of rows that do not draw."""
+        """The rows if they only have parameters, with uniform numbers of rows that do not draw; None otherwise."""
         if self.adjusted or self.reporting:
             return None
         arrays, places = self.arrays, self.places
@@ -120,7 +120,7 @@ class Rows:
 
 
 class SamplingState:
-    """Everything of each slot. A step's rows are picked from it, never built anew."""
+    """The sampling parameters of each slot, from which the rows of steps are picked."""
 
     def __init__(self, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self._vocab_size = vocab_size
@@ -132,7 +132,7 @@ class SamplingState:
         self._rows: Rows | None = None
 
     def fill(self, init: SlotInit) -> None:
-        """A sequence takes a slot."""
+        """Store the parameters of a sequence that takes a slot."""
         self._arrays.fill(init, self._vocab_size)
         adjustments = adjustments_of(init, self._eos, self._vocab_size)
         if adjustments is not None:
@@ -145,47 +145,47 @@ class SamplingState:
         self._rows = None
 
     def free(self, slot: int) -> None:
-        """A slot is empty again."""
+        """Empty a slot."""
         self._arrays.free(slot)
         for kept in (self._adjustments, self._reports, self._prompt_reports):
             kept.pop(slot, None)
         self._rows = None
 
     def prompt_logprob_count(self, slot: int) -> int:
-        """How many alternatives a prompt position of this slot reports."""
+        """Return the number of alternatives that a prompt position of this slot reports."""
         return self._prompt_reports.get(slot, 0)
 
     def rows(self, slots: tuple[int, ...], device: torch.device) -> Rows:
-        """Those of a step's logits. Raises KeyError where a slot is empty."""
+        """Return the rows of a step's logits. Raises KeyError if a slot is empty."""
         if self._rows is None or self._rows.slots != slots:
             self._rows = self._pick(slots, device)
         return self._rows
 
     def num_outputs(self, rows: Rows) -> NDArray[np.int64]:
-        """How many tokens each row has generated, those before a preemption too `[R]`."""
+        """Return the number of generated tokens of each row, including those before a preemption `[R]`."""
         return self._arrays.num_outputs[rows.places]
 
     def uniforms(self, rows: Rows, device: torch.device) -> Tensor:
-        """A number in [0, 1) for each row's next token, float64 [R]; nobody reads them where nothing is drawn."""
+        """Return a number in [0, 1) for each row's next token, float64 [R]; placeholders if no row draws."""
         return to_device(self._drawn(rows), device) if rows.draws else rows.undrawn
 
     def plain(self, rows: Rows) -> PlainRows | None:
-        """Rows that ask for nothing but their parameters, with the numbers for their next tokens; None if some do."""
+        """Return rows that only have parameters, with random numbers for their next tokens; None if some have more."""
         found = rows.unasked
         return replace(found, uniforms=self._drawn(rows)) if found is not None and rows.draws else found
 
     def count(self, rows: Rows) -> None:
-        """A token is being chosen for each row."""
+        """Count a token for each row."""
         self._arrays.num_outputs[rows.places] += 1
 
     def record(self, rows: Rows, tokens: Sequence[int]) -> None:
-        """Take note of the chosen tokens, NO_TOKEN where a row has none."""
+        """Record the sampled tokens, NO_TOKEN for a row without one."""
         for row, adjustments in rows.adjusted.items():
             if adjustments.history is not None and tokens[row] != NO_TOKEN:
                 adjustments.history.add(tokens[row])
 
     def record_forced(self, slot: int, tokens: Sequence[int]) -> None:
-        """Take note of tokens that a slot got without a choice."""
+        """Record forced tokens of a slot."""
         self._arrays.num_outputs[slot] += len(tokens)
         adjustments = self._adjustments.get(slot)
         if adjustments is not None and adjustments.history is not None:
@@ -216,7 +216,7 @@ class SamplingState:
 
 
 class SlotArrays:
-    """Parameters, seed and number of generated tokens (those before a preemption too) of each slot."""
+    """Parameters, seed and number of generated tokens (including those before a preemption) of each slot."""
 
     def __init__(self) -> None:
         self._taken = np.zeros(0, dtype=np.bool_)
@@ -228,7 +228,7 @@ class SlotArrays:
         self.num_outputs = np.zeros(0, dtype=np.int64)
 
     def fill(self, init: SlotInit, vocab_size: int) -> None:
-        """A sequence takes a slot."""
+        """Store the parameters of a sequence that takes a slot."""
         slot, params = init.slot, init.context.params
         if slot >= self._taken.size:
             self._grow(max(_FEWEST, 2 * slot))
@@ -241,24 +241,24 @@ class SlotArrays:
         self.num_outputs[slot] = len(init.output_ids)
 
     def free(self, slot: int) -> None:
-        """A slot is empty again."""
+        """Empty a slot."""
         self._taken[slot] = False
 
     def places(self, slots: Sequence[int]) -> NDArray[np.int64]:
-        """The slots as an index into the arrays. Raises KeyError where one of them is empty."""
+        """Return the slots as an index into the arrays. Raises KeyError if one of them is empty."""
         places = np.array(slots, dtype=np.int64)
         if places.size and (places.max() >= self._taken.size or not self._taken[places].all()):
-            raise KeyError(f"of the slots {list(slots)} some are empty")
+            raise KeyError(f"some of the slots {list(slots)} are empty")
         return places
 
     def params(self, places: NDArray[np.int64], device: torch.device) -> RowParams:
-        """Those of some slots, on a device."""
+        """Return the parameters of some slots on a device."""
         return RowParams(
             *(to_device(array[places], device) for array in (self.temperature, self.top_k, self.top_p, self.min_p))
         )
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where an array is not as long as the others."""
+        """Raise AssertionError if the arrays differ in length."""
         arrays = (self.temperature, self.top_k, self.top_p, self.min_p, self.seeds, self.num_outputs)
         assert all(a.size == self._taken.size for a in arrays), [a.size for a in arrays]
 

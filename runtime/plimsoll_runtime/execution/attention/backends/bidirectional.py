@@ -1,7 +1,7 @@
-"""The backend of encoders: each token sees its prompt from both ends, and nothing is kept of it.
+"""The attention backend of encoders: each token attends to all tokens of its prompt, and nothing is cached.
 
-A prompt is in one step as a whole, so its rows attend to each other and to nothing else; no row is padded. On a CPU the
-prompts of one length are one call, for many short ones would be many small calls.
+A step contains each prompt completely, so a prompt's rows attend to each other only, without padding. Prompts of equal
+length share one call, because many short calls would be slow.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 ROWS = 512
-"""Of a long prompt that are computed at a time where they see a window of it."""
+"""The most rows of a long prompt that are computed at a time if a window limits what they attend to."""
 
 Bands = dict[tuple[int, int, int, int], Tensor]
-"""A step's masks, by the rows, columns, place and window that `_band` made them for."""
+"""A step's masks, by the arguments of `_band`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The prompts of one length: B of them, of L rows each. `rows` int64 [B x L]; None: those from `first` on."""
+    """B prompts of one length L. `rows` int64 [B x L]; None if the rows are consecutive from `first` on."""
 
     count: int
     length: int
@@ -39,7 +39,7 @@ class _Call:
 
 
 class BidirectionalBackend:
-    """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer."""
+    """Bidirectional attention in stock torch, on any device. Reads the layers' shapes from `cache.whole`."""
 
     name: ClassVar[str] = "whole"
     fused: ClassVar[bool] = False
@@ -48,12 +48,12 @@ class BidirectionalBackend:
     def __init__(self, cache: KvCache) -> None:
         known = {*self.capabilities.features}
         if unknown := [shape for shape in cache.whole if not {"whole"} <= features_of(shape) <= known]:
-            raise ValueError(f"attention of the shape {unknown[0]} is not computed over whole prompts")
+            raise ValueError(f"the bidirectional backend does not support attention of the shape {unknown[0]}")
         self._shapes = cache.whole
         self._device = cache.device
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
+        """Return the step's attention. Raises ValueError if the step lacks a part of a prompt."""
         check_whole(batch)
         calls = _calls(batch.query_lens, self._device)
         bands: Bands = {}
@@ -62,7 +62,9 @@ class BidirectionalBackend:
             layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
         ) -> Tensor:
             if key is None or value is None:
-                raise ValueError(f"layer {layer} reads what another has kept, and nothing is kept here")
+                raise ValueError(
+                    f"layer {layer} reads keys and values of another layer, but bidirectional attention caches none"
+                )
             shape = self._shapes[layer]
             out = torch.empty_like(query)
             for call in calls:
@@ -78,13 +80,13 @@ class BidirectionalBackend:
 
 
 def check_whole(batch: AttentionBatch) -> None:
-    """Raises ValueError where a prompt is not in the step as a whole."""
+    """Raise ValueError if the step lacks a part of a prompt."""
     if list(batch.query_lens) != list(batch.context_lens):
-        raise ValueError("a prompt is not in the step as a whole, and its layers see it from both ends")
+        raise ValueError("the step lacks a part of a prompt; bidirectional attention needs whole prompts")
 
 
 def _calls(lengths: Sequence[int], device: torch.device) -> list[_Call]:
-    """One for each length that there is."""
+    """Return one call for each distinct length."""
     places: dict[int, list[int]] = {}
     for first, length in zip(accumulate(lengths, initial=0), lengths, strict=False):
         places.setdefault(length, []).append(first)
@@ -106,7 +108,10 @@ def _of_call(call: _Call, values: Tensor) -> Tensor:
 
 
 def _of_one_length(bands: Bands, shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """[B, heads, L, D] -> the same. Within a window some rows at a time, so that masks and scores stay small."""
+    """Attend within prompts of one length: [B, heads, L, D] -> [B, heads, L, D].
+
+    Computes at most ROWS rows at a time if there is a window, so that masks and scores stay small.
+    """
     length, window = query.shape[2], shape.window
     if window is None or length <= window:
         return _attended(shape, query, key, value)
@@ -126,7 +131,7 @@ def _attended(shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor, 
 
 
 def _band(bands: Bands, rows: int, columns: int, ahead: int, window: int, device: torch.device) -> Tensor:
-    """Which columns each row sees, bool [rows, columns]: the first row stands at the column `ahead`."""
+    """Return the columns that each row sees, bool [rows, columns]; row 0 has the position of column `ahead`."""
     kind = rows, columns, ahead, window
     if kind not in bands:
         at = torch.arange(ahead, ahead + rows, device=device)[:, None]

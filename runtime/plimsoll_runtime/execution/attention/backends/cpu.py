@@ -1,4 +1,4 @@
-"""The backends of our CPU kernels: over the KV cache, and bidirectional."""
+"""The attention backends of the C++ CPU kernels: over the KV cache, and bidirectional."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _kernels_missing(target: Target) -> str | None:
 
 
 class CpuBackend:
-    """One kernel for prompts' chunks and decodes alike; the CPU executor reads its steps and never calls it."""
+    """One kernel for chunks and decodes; the CPU executor reads its steps and never calls them layer by layer."""
 
     name: ClassVar[str] = "cpu"
     fused: ClassVar[bool] = True
@@ -53,13 +53,13 @@ class CpuBackend:
         self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
-        """The batch's tables as the kernels read them."""
+        """Return the step with the batch's tables as the kernels read them."""
         step = PagedStep(self._paged, batch.query_lens, batch.groups, batch.longest)
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
 
 class CpuAttention:
-    """One step's attention, layer by layer for a decoder that asks so, or `paged` as a whole."""
+    """One step's attention: called for each layer, or read from `paged` by the CPU executor."""
 
     def __init__(self, kernels: KernelsRecord, shapes: list[ShapeRecord], paged: PagedStep, workspace: Buffer) -> None:
         self._kernels = kernels
@@ -75,7 +75,7 @@ class CpuAttention:
         Raises ValueError without keys and values.
         """
         if key is None or value is None:
-            raise ValueError(f"layer {layer} is given no keys and values, and these kernels write some for each row")
+            raise ValueError(f"layer {layer} has no keys and values; the CPU kernels need them for each row")
         shape = self._shapes[layer]
         if sinks is not None:
             shape = ShapeRecord.from_buffer_copy(shape)
@@ -85,7 +85,7 @@ class CpuAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """See plimsoll_kernels.cpu.step.Tables."""
+    """Implements `plimsoll_kernels.cpu.step.Tables`."""
 
     cells: Tensor
     context_lens: Sequence[int]
@@ -93,10 +93,10 @@ class _Tables:
 
 
 class CpuBidirectionalBackend:
-    """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer.
+    """Bidirectional attention by the CPU kernels. Reads the layers' shapes from `cache.whole`.
 
-    A step's own keys and values are laid out like those of a cache. Each prompt has blocks of its own in memory that
-    the next layer overwrites: nothing of a prompt is kept.
+    The keys and values of a step are laid out as a cache in which each prompt has its own blocks. The next layer
+    overwrites them: nothing is kept.
     """
 
     name: ClassVar[str] = "cpu"
@@ -113,7 +113,7 @@ class CpuBidirectionalBackend:
         self._blocks = 1
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
-        """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
+        """Return the step's attention. Raises ValueError if the step lacks a part of a prompt."""
         check_whole(batch)
         counts = [-(-length // SUB_BLOCK) for length in batch.query_lens]
         *begins, total = accumulate(counts, initial=0)
@@ -129,7 +129,7 @@ class CpuBidirectionalBackend:
 
 
 def _laid(shapes: Sequence[AttentionShape], blocks: int, dtype: torch.dtype) -> PagedCache:
-    """Room for so many blocks of one layer, which every layer sees with its own heads."""
+    """Allocate `blocks` blocks of one layer; all layers share this memory, each with its own heads."""
     memory = allocate((2, blocks * SUB_BLOCK * max(shape.key_width for shape in shapes)), dtype)
     keys, values = (
         [half[: blocks * SUB_BLOCK * s.key_width].view(s.kv_heads, blocks, SUB_BLOCK, s.head_dim) for s in shapes]

@@ -1,5 +1,5 @@
-"""The backends of cuDNN's attention on NVIDIA GPUs, for prompts: over gathered keys and values, and over the KV cache
-in place.
+"""The backends of cuDNN's attention on NVIDIA GPUs, for prompts: one over gathered keys and values, one over the KV
+cache in place.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 PREFIX_TOKENS = 8192
-"""Of a prefix that are gathered at a time, so that memory does not grow with it."""
+"""The most tokens of a prefix that are gathered at a time, so that memory does not grow with the prefix."""
 
 
 class _Piece(NamedTuple):
-    """Tokens of a sequence: blocks int64 [W] of the cache, of whose tokens the first `skipped` and those from `end` on
-    are not among them.
-    """
+    """Consecutive tokens of a sequence: those of `blocks` (int64 [W]) from the index `skipped` to before `end`."""
 
     blocks: Tensor
     skipped: int
@@ -40,7 +38,7 @@ class _Piece(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """A sequence: its rows in the step, its own tokens, and what is before them."""
+    """A sequence: its rows in the step, its new tokens, and the tokens before them."""
 
     rows: slice
     own: _Piece
@@ -48,7 +46,7 @@ class _Chunk(NamedTuple):
 
 
 def _wide_heads_refusal(target: Target) -> str | None:
-    """As torch's own rules for its op have it (`check_cudnn_tensor_shapes`)."""
+    """Return why heads are too wide, by the rules of torch's op (`check_cudnn_tensor_shapes`); None if they are not."""
     widest = max((shape.head_dim for shape in target.shapes), default=0)
     newer = machine.release(machine.installed("cudnn") or "") >= (9, 10)
     if widest <= 128 or (newer and machine.capability(target.device) == (9, 0)):
@@ -57,12 +55,12 @@ def _wide_heads_refusal(target: Target) -> str | None:
 
 
 class CudnnChunks:
-    """See AttentionBackend; for sequences with several rows.
+    """Attention of sequences with several rows, over gathered keys and values.
 
-    cuDNN masks only what is above the first row's diagonal, and torch's `causal_lower_right` never gets there. So a
-    chunk after a prefix is attended in parts: its own tokens with a causal mask, the tokens before them without one,
-    and the results are joined by their sums, as torch's ring attention does (`torch.distributed.tensor.experimental`).
-    No mask is ever in memory. Decodes are left to `sdpa`: for one row cuDNN is known to be wrong on some devices
+    cuDNN only masks what is above the diagonal of the first row, and torch's `causal_lower_right` does not reach cuDNN.
+    So a chunk after a prefix is attended in parts: its own tokens with a causal mask, the tokens before them without
+    one. The results are joined by their sums, as torch's ring attention does (`torch.distributed.tensor.experimental`).
+    No mask is ever in memory. Decodes are left to `sdpa`: for one row cuDNN gives wrong results on some devices
     (pytorch issue 193893). torch makes a plan for each new pair of lengths.
     """
 
@@ -81,7 +79,7 @@ class CudnnChunks:
         self._cache = cache
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Which blocks each sequence's parts lie in, shared by the layers of a group."""
+        """Return the step's attention, with the blocks of each sequence's parts for each cache group."""
         cache, groups = self._cache, batch.groups
         chunks = [_chunks(step_tables(group, cache.block_size), cache) for group in groups]
 
@@ -104,9 +102,10 @@ CudnnBackend = split_backend(CudnnChunks, SdpaBackend, "cudnn")
 
 
 def cudnn_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Queries [1, heads, Q, D] over keys and values [1, kv_heads, K, D] -> outputs like queries, float32 [1, heads, Q].
+    """Attend queries [1, heads, Q, D] to keys and values [1, kv_heads, K, D].
 
-    The second are the natural logarithms of the sums of exponentials. Causal: the first row sees the first token alone.
+    Returns outputs shaped like the queries, and the natural logarithms of the sums of exponentials, float32 [1, heads,
+    Q]. If `causal`, the first row sees only the first token.
     """
     out, sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
         query, key, value, None, True, 0.0, causal, False, scale=scale
@@ -130,13 +129,13 @@ def _chunks(tables: StepTables, cache: KvCache) -> list[_Chunk]:
 
 
 def _piece(blocks: Tensor, start: int, end: int, size: int) -> _Piece:
-    """The tokens from `start` to before `end` of a table."""
+    """Return the tokens from `start` to before `end` of a block table."""
     first = start // size
     return _Piece(blocks[first : -(-end // size)], start - first * size, end - first * size)
 
 
 def _attend(chunk: _Chunk, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """query [Q, heads, D] -> the same."""
+    """Attend the rows of one chunk: query [Q, heads, D] -> [Q, heads, D]."""
     heads = query.transpose(0, 1)[None]
     out, sums = cudnn_attention(heads, *_gathered(chunk.own, keys, values), causal=True, scale=scale)
     if chunk.prefix:
@@ -150,16 +149,16 @@ def _attend(chunk: _Chunk, query: Tensor, keys: Tensor, values: Tensor, scale: f
 
 
 def _gathered(piece: _Piece, *caches: Tensor) -> list[Tensor]:
-    """[kv_heads, blocks, block, D] -> [1, kv_heads, tokens, D]."""
+    """Gather tokens: [kv_heads, blocks, block, D] -> [1, kv_heads, tokens, D]."""
     return [cache[:, piece.blocks].flatten(1, 2)[None, :, piece.skipped : piece.end] for cache in caches]
 
 
 class CudnnPagedChunks(PagesBackend):
-    """For sequences with several rows.
+    """Attention of sequences with several rows, over the KV cache in place.
 
-    For NVIDIA's Hopper and Blackwell, by torch's `varlen_attn`. Follows torch 2.15, whose `varlen_attn` passes a paged
-    cache to cuDNN 9.24 and later, with the diagonal at the last row. Decodes are left to `sdpa`, since torch refuses
-    those of one row with some versions of cuDNN (pytorch issue 193893).
+    For NVIDIA's Hopper and Blackwell, with torch's `varlen_attn`. Needs torch 2.15, whose `varlen_attn` passes a paged
+    cache to cuDNN 9.24 and later, with the diagonal at the last row. Decodes are left to `sdpa`, because torch refuses
+    decodes with some versions of cuDNN (pytorch issue 193893).
     """
 
     name: ClassVar[str] = "cudnn-paged"
@@ -179,8 +178,6 @@ class CudnnPagedChunks(PagesBackend):
         self._attend: Any = varlen.varlen_attn
 
     def attend_over(self, paged: PagedBatch) -> Attend:
-        """See PagesBackend."""
-
         def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
                 out: Tensor = self._attend(

@@ -14,10 +14,9 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class FlashAttnBackend(PagesBackend):
-    """Needs the package, imported here and nowhere else.
+    """FlashAttention 2 (Dao, 2023). Needs the package flash-attn 2.6 or later, which only this class imports.
 
-    FlashAttention 2 (Dao, 2023), with the interface of flash-attn 2.6 and later, whose pages have a multiple of 256
-    tokens: `--block-size 256`.
+    Its pages have a multiple of 256 tokens: `--block-size 256`.
     """
 
     name: ClassVar[str] = "flash-attn"
@@ -37,7 +36,6 @@ class FlashAttnBackend(PagesBackend):
         self._attend: Any = flash_attn_varlen_func
 
     def attend_over(self, paged: PagedBatch) -> Attend:
-        """See PagesBackend."""
         key_starts = _key_starts(paged)
 
         def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
@@ -61,17 +59,17 @@ class FlashAttnBackend(PagesBackend):
 
 
 def _key_starts(paged: PagedBatch) -> Tensor:
-    """int32 [S + 1]: where each sequence's keys would begin, were they one after the other."""
+    """Return the first key of each sequence if all were contiguous, int32 [S + 1]."""
     starts = paged.context_lens.new_zeros(len(paged.context_lens) + 1)
     starts[1:] = paged.context_lens.cumsum(0)
     return starts
 
 
 class FlashAttn3Backend(PagesBackend):
-    """Needs the package, imported here and nowhere else.
+    """FlashAttention 3 (Shah et al., 2024) on NVIDIA's Hopper. Needs the package flash-attn-3, which only this class
+    imports.
 
-    FlashAttention 3 (Shah et al., 2024) on NVIDIA's Hopper. Follows `flash_attn_interface`, the module of the package
-    flash-attn-3, whose pages may have any size.
+    Follows its module `flash_attn_interface`, whose pages may have any size.
     """
 
     name: ClassVar[str] = "flash-attn-3"
@@ -91,8 +89,6 @@ class FlashAttn3Backend(PagesBackend):
         self._attend: Any = flash_attn_with_kvcache
 
     def attend_over(self, paged: PagedBatch) -> Attend:
-        """See PagesBackend."""
-
         def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
             out: Tensor = self._attend(
                 query,

@@ -1,6 +1,6 @@
-"""The backend of FlashInfer (Ye et al., 2025) on NVIDIA GPUs: its paged kernel over our cache as it lies.
+"""The backend of FlashInfer (Ye et al., 2025) on NVIDIA GPUs: its paged kernel over the KV cache in place.
 
-Follows the interface of FlashInfer 0.2 and later: a wrapper is told a step's tables once (`plan`) and runs each layer.
+Follows the interface of FlashInfer 0.2 and later: `plan` takes a step's tables once, `run` computes each layer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,23 @@ from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 WORKSPACE = 128 * 2**20
-"""Bytes that FlashInfer's documentation advises for its scratch; layers and shapes take turns in it."""
+"""Bytes of scratch for each wrapper, as FlashInfer's documentation advises."""
 
 
 def _several_sizes_refusal(target: Target) -> str | None:
-    """Its kernels for Hopper count from page to page in heads, of which a block of several sizes is no whole number."""
+    """Return a refusal if a model has several head sizes; None otherwise.
+
+    FlashInfer's kernels for Hopper count page strides in heads, and a block of several head sizes is not a whole number
+    of heads.
+    """
     several = len({shape.head_dim for shape in target.shapes}) > 1
     return "supports only one head size in a model; this one has several" if several else None
 
 
 class FlashInferBackend:
-    """One wrapper for each group's distinct attention shapes. Needs the package, imported here and nowhere else."""
+    """One wrapper for each distinct attention shape of a cache group. Needs the package, which only this class
+    imports.
+    """
 
     name: ClassVar[str] = "flashinfer"
     fused: ClassVar[bool] = False
@@ -50,7 +56,7 @@ class FlashInferBackend:
         self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
         self._wrappers: dict[tuple[int, AttentionShape], Any] = {}
         for kind in dict.fromkeys(self._kinds):
-            # A scratch of its own: a plan for one kind would overwrite what another's has noted there.
+            # Each wrapper needs its own scratch: a plan for one kind would overwrite the plan of another.
             scratch = torch.empty(WORKSPACE, dtype=torch.uint8, device=cache.device)
             self._wrappers[kind] = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "HND")
 
@@ -67,7 +73,7 @@ class FlashInferBackend:
             keys, values = cache.keys[layer], cache.values[layer]
             if key is not None and value is not None:
                 write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
-            # [kv_heads, blocks, block, D] seen as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
+            # [kv_heads, blocks, block, D] viewed as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
             pages = (keys.transpose(0, 1), values.transpose(0, 1))
             out: Tensor = self._wrappers[self._kinds[layer]].run(query.contiguous(), pages)
             return out
@@ -91,7 +97,7 @@ class FlashInferBackend:
             page_size=size,
             causal=True,
             sm_scale=shape.scale,
-            # Tokens to the left of the row's own; ours counts that too.
+            # Tokens to the left of the row's own; `shape.window` counts the row's own too.
             window_left=-1 if shape.window is None else shape.window - 1,
             logits_soft_cap=shape.softcap,
             q_data_type=self._cache.dtype,

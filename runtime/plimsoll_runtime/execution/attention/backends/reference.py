@@ -1,4 +1,6 @@
-"""The backend that is right by inspection: no padding, no tiles, one sequence after the other, on any device."""
+"""The reference backend, kept simple enough to verify by reading: no padding, no tiles, one sequence at a time, on any
+device.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from plimsoll_runtime.models.layers.attention import Attention, slopes_of
 
 
 class ReferenceBackend:
-    """Slow; for comparing with, and for ruling attention out when an answer looks wrong."""
+    """A slow backend to compare others with, and to rule attention out as the cause of wrong output."""
 
     name: ClassVar[str] = "reference"
     fused: ClassVar[bool] = False
@@ -25,7 +27,7 @@ class ReferenceBackend:
         self._cache = cache
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Block tables and lengths as tensors."""
+        """Return the step's attention, with block tables and lengths as tensors."""
         cache, groups = self._cache, batch.groups
         paged = [paged_batch(group, cache) for group in groups]
 

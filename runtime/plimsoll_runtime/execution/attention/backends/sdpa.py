@@ -1,7 +1,7 @@
 """The backend of torch's own scaled_dot_product_attention, on any device: over keys and values gathered from the cache.
 
-All sequences of one row (decodes) are one call, padded to the longest of them; each chunk of a prompt is a call of its
-own. `flex_attention` would spare the gather, but has to be compiled at each start, and on a CPU it lost to this form.
+All decodes are one call, padded to the longest of them; each chunk of a prompt is a call of its own. `flex_attention`
+would avoid the gather, but must be compiled at each start, and was slower than this on a CPU.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """S sequences of Q rows each, Q or S being 1.
+    """S sequences of Q rows each; Q or S is 1.
 
-    rows: int64 [S x Q]; blocks: int64 [S, W], whose tokens are gathered; seen: bool [S, Q, W x block], by each row;
-    foreign: bool [S, W x block], tokens of no sequence or of another, whatever lies there. bias: float32
-    [S, kv_heads, group, Q or 1, W x block], what ALiBi adds to scores.
+    rows: int64 [S x Q]; blocks: int64 [S, W], the blocks that are gathered; seen: bool [S, Q, W x block], by each row;
+    foreign: bool [S, W x block], cells outside the sequence, with arbitrary content. bias: float32 [S, kv_heads, group,
+    Q or 1, W x block], ALiBi's bias of scores.
     """
 
     rows: Tensor
@@ -46,7 +46,9 @@ class _Call:
 
 
 class SdpaBackend:
-    """Memory for a gathered copy of what a call sees; no soft caps, which SDPA does not know."""
+    """Copies the keys and values that a call sees into memory of its own. Does not support soft caps, which SDPA
+    lacks.
+    """
 
     name: ClassVar[str] = "sdpa"
     fused: ClassVar[bool] = False
@@ -59,7 +61,7 @@ class SdpaBackend:
         self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Rows, blocks and masks of each call, shared by the layers of one group and shape."""
+        """Return the step's attention. Layers of one cache group and shape share rows, blocks and masks."""
         cache, groups = self._cache, batch.groups
         tables = [step_tables(group, cache.block_size) for group in groups]
         calls = {(group, shape): self._calls(tables[group], shape) for group, shape in set(self._kinds)}
@@ -84,7 +86,9 @@ class SdpaBackend:
         return [self._call(tables, group[:, 0], shape) for group in groups if group.size]
 
     def _call(self, tables: StepTables, chosen: Ints, shape: AttentionShape) -> _Call:
-        """The sequences `chosen`, of equally many rows, from the first block that any row of each sees."""
+        """Return the call of the sequences `chosen`, which have equally many rows, from the first block that they
+        see.
+        """
         size, device = self._cache.block_size, self._cache.device
         count, context = int(tables.query_lens[chosen[0]]), tables.context_lens[chosen]
         first = first_seen(shape, context - count) // size
@@ -109,12 +113,12 @@ class SdpaBackend:
 def _attend(
     call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape, sinks: Tensor | None
 ) -> Tensor:
-    """query [S x Q, heads, D] -> the same."""
+    """Attend the rows of one call: query [S x Q, heads, D] -> [S x Q, heads, D]."""
     sequences, count, _ = call.seen.shape
     group = shape.heads // shape.kv_heads
     key = _gathered(keys, call)
     value = key if shape.latent else _gathered(values, call)
-    # A group's heads stand in the place of rows: SDPA's own way of sharing KV heads copies them for each head.
+    # A group's heads take the place of rows: SDPA's own way of sharing KV heads copies them for each head.
     folded = query.view(sequences, count, shape.kv_heads, group, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
     mask = call.seen[:, None].repeat(1, 1, group, 1)  # [S, 1, group x Q, W x block]
     if call.bias is not None:
@@ -133,6 +137,8 @@ def _attend(
 
 
 def _gathered(cache: Tensor, call: _Call) -> Tensor:
-    """[kv_heads, blocks, block, D] -> [S, kv_heads, W x block, D], where a NaN that another left goes no further."""
+    """Gather [kv_heads, blocks, block, D] -> [S, kv_heads, W x block, D], with zeros in foreign cells (they may be
+    NaN).
+    """
     tokens = cache[:, call.blocks].flatten(2, 3).transpose(0, 1)
     return tokens.masked_fill_(call.foreign[:, None, :, None], 0.0)

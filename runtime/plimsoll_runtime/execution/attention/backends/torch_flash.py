@@ -1,7 +1,7 @@
-"""The backend of the FlashAttention that torch brings itself: its `varlen_attn`, over gathered keys and values.
+"""The backend of the FlashAttention that is part of torch: its `varlen_attn`, over gathered keys and values.
 
-Follows torch 2.11 and later. Its kernel reads pages of 256 tokens alone, so keys and values are copied to stand one
-behind the other, those of some sequences at a time.
+Follows torch 2.11 and later. Its kernel only reads pages of 256 tokens, so keys and values are copied into contiguous
+memory, those of some sequences at a time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 TOKENS = 65_536
-"""That are gathered at a time, unless one sequence alone has more."""
+"""The most tokens that are gathered at a time, unless a single sequence has more."""
 Ints = NDArray[np.int64]
 
 
 class _Call(NamedTuple):
-    """S sequences, one behind the other in the step.
+    """S consecutive sequences of the step.
 
-    blocks, offsets: int64 [K], where their tokens lie. query_starts, key_starts: int32 [S + 1].
+    blocks, offsets: int64 [K], the cells of their tokens. query_starts, key_starts: int32 [S + 1].
     """
 
     rows: slice
@@ -50,7 +50,7 @@ def _flash_attention_missing(target: Target) -> str | None:
 
 
 class TorchFlashBackend:
-    """See AttentionBackend."""
+    """FlashAttention of torch itself, on NVIDIA GPUs."""
 
     name: ClassVar[str] = "torch-flash"
     fused: ClassVar[bool] = False
@@ -69,11 +69,11 @@ class TorchFlashBackend:
         self._cache = cache
         self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
         self._attend: Any = varlen.varlen_attn
-        # Before torch 2.12 queries might have more heads than keys without a word.
+        # Before torch 2.12, `varlen_attn` accepted more query heads than KV heads without an argument for it.
         self._says_groups = "enable_gqa" in inspect.signature(self._attend).parameters
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Where the tokens of each call lie, shared by the layers of one group and shape."""
+        """Return the step's attention. Layers of one cache group and shape share the indices of each call."""
         cache, groups = self._cache, batch.groups
         tables = [step_tables(group, cache.block_size) for group in groups]
         calls = {(group, shape): list(_calls(tables[group], shape, cache)) for group, shape in set(self._kinds)}
@@ -92,7 +92,7 @@ class TorchFlashBackend:
         return attention
 
     def _attended(self, call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
-        """query [T, heads, D] -> the same."""
+        """Attend the rows of one call: query [T, heads, D] -> [T, heads, D]."""
         # [kv_heads, blocks, block, D] -> [K, kv_heads, D].
         key, value = (cache[:, call.blocks, call.offsets].transpose(0, 1) for cache in (keys, values))
         grouped = {"enable_gqa": shape.heads != shape.kv_heads} if self._says_groups else {}
@@ -106,7 +106,7 @@ class TorchFlashBackend:
                 call.most_rows,
                 call.most_tokens,
                 scale=shape.scale,
-                # Tokens to the left of the row's own, and to its right; ours counts its own too.
+                # Tokens to the left of the row's own, and to its right; `shape.window` counts the row's own too.
                 window_size=(-1 if shape.window is None else shape.window - 1, 0),
                 **grouped,
             )
@@ -114,7 +114,7 @@ class TorchFlashBackend:
 
 
 def _calls(tables: StepTables, shape: AttentionShape, cache: KvCache) -> Iterator[_Call]:
-    """As many sequences in each as have so many tokens, of which only those are counted that a row sees."""
+    """Split the step into calls of at most TOKENS tokens that any row sees, or of one sequence."""
     starts = first_seen(shape, tables.context_lens - tables.query_lens)
     tokens = tables.context_lens - starts
     first = 0
@@ -125,11 +125,11 @@ def _calls(tables: StepTables, shape: AttentionShape, cache: KvCache) -> Iterato
 
 
 def _call(tables: StepTables, chosen: Ints, starts: Ints, cache: KvCache) -> _Call:
-    """The sequences `chosen`, whose tokens are read from those at `starts` on."""
+    """Return the call of the sequences `chosen`, whose tokens are read from the positions `starts` on."""
     rows, tokens = tables.query_lens[chosen], (tables.context_lens - starts)[chosen]
     position = np.concatenate([np.arange(starts[i], tables.context_lens[i]) for i in chosen])
     at = position // cache.block_size + np.repeat(tables.first_blocks[chosen], tokens)
-    # Small numbers beside large ones: one array of each kind goes to the device.
+    # Each copy to the device has a fixed cost, so arrays of one dtype are copied together.
     where = to_device(np.stack([tables.blocks[at].astype(np.int64), position % cache.block_size]), cache.device)
     ends = np.stack([np.append(0, np.cumsum(rows)), np.append(0, np.cumsum(tokens))]).astype(np.int32)
     there = to_device(ends, cache.device)

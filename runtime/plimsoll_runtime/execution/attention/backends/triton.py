@@ -1,4 +1,4 @@
-"""The backend for CUDA and ROCm: our Triton kernels over the paged cache, whatever the batch."""
+"""The backend for CUDA and ROCm: Triton kernels over the paged cache, for any batch."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.cache import cache_root
 
 Configs = Mapping[AttentionShape, PagedConfigs]
-"""How attention is launched, by the shape of a layer's heads; for one that is missing, as fits every device."""
+"""Launch configurations of attention by the shape of a layer's heads; a missing one means `DEFAULTS`."""
 
 Slopes = Mapping[AttentionShape, Tensor | None]
-"""Those of ALiBi, float32 [heads] on the device, for each shape."""
+"""ALiBi's slopes for each shape, float32 [heads] on the device."""
 
 
 def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
-    """For each shape of a layer's heads, by the first layer that has it; what is found is kept for the next start.
+    """Return the fastest configuration for each shape of a layer's heads, measured on the first layer that has the
+    shape.
 
-    Latent ones are launched in one way only.
+    Results are stored on disk for the next start. Latent shapes have only one configuration and are skipped.
     """
     store = TuningStore(cache_root() / "tuning")
     found: dict[AttentionShape, PagedConfigs] = {}
@@ -49,9 +50,10 @@ def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
 
 
 class TritonBackend:
-    """Kernels for chunks, decodes and both in one batch; a layer's heads are rotated on their way into the cache.
+    """Kernels for chunks, decodes and mixed batches. A layer's heads are rotated as they are written to the cache.
 
-    `prefixes` says what decodes share; whoever makes a step's tables himself, for `over`, may ask its planners.
+    `prefixes` plans the sharing of prefixes among decodes; a caller of `over`, who makes the tables of a step, may use
+    it.
     """
 
     name: ClassVar[str] = "triton"
@@ -63,7 +65,7 @@ class TritonBackend:
     )
 
     def __init__(self, cache: KvCache, configs: Configs | None = None) -> None:
-        """Without configs those are taken that are fastest here: kept on disk, or measured now, a few seconds long."""
+        """Use `configs`, or on a GPU the fastest ones: read from disk, or measured for a few seconds."""
         self._cache = cache
         if configs is None:
             configs = tuned_configs(cache) if cache.device.type == "cuda" else {}
@@ -72,7 +74,9 @@ class TritonBackend:
         self.prefixes = StepPrefixes(cache)
 
     def begin(self, batch: AttentionBatch) -> TritonStep:
-        """The batch's tables on the device: one copy a group, and one more where what decodes share has changed."""
+        """Return the step's attention. Copies one table a cache group to the device, and one more if shared prefixes
+        changed.
+        """
         groups = batch.groups
         paged = [
             replace(paged_batch(group, self._cache), prefixes=shared)
@@ -81,28 +85,31 @@ class TritonBackend:
         return self.over(paged, [group.cells for group in groups])
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> TritonStep:
-        """A step over tables that are on the device already, as a CUDA graph has them; a group's `cells` int64 [T]."""
+        """Return a step over tables that are on the device already, as a CUDA graph needs; a group's `cells` int64
+        [T].
+        """
         return TritonStep(self._cache, paged, cells, self._configs, self._slopes)
 
     def launch_key(self, sequences: int, longest: int) -> tuple[int, ...]:
-        """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
+        """Return the number of splits of a context for each distinct shape: graphs with equal keys launch the same
+        programs.
+        """
         processors = multiprocessors(self._cache.device)
         shapes = dict.fromkeys((_programs(shape), shape.most_seen) for shape in self._cache.shapes)
         return tuple(decode_splits(sequences * each, longest, processors, window) for each, window in shapes)
 
     def launch_lengths(self, sequences: int, most: int) -> list[int]:
-        """See GraphBackend."""
         last = {self.launch_key(sequences, length): length for length in split_lengths(most)}
         return list(last.values())
 
 
 def _programs(shape: AttentionShape) -> int:
-    """Of a decode, for each split of its context."""
+    """Return the programs of a decode for each split of its context."""
     return head_tiles(shape.heads) if shape.latent else shape.kv_heads
 
 
 class TritonStep(RotatingWritingStep):
-    """One step's attention by our Triton kernels."""
+    """One step's attention by the Triton kernels."""
 
     def __init__(
         self,
@@ -118,7 +125,6 @@ class TritonStep(RotatingWritingStep):
         self._slopes = slopes
 
     def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
-        """See WritingStep."""
         cache, shape = self._cache, self._cache.shapes[layer]
         paged = self._paged[cache.group_of[layer]]
         if shape.latent:

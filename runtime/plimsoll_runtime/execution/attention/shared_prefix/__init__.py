@@ -1,1 +1,1 @@
-"""Which decodes of a step begin with the same blocks, and whether it pays to read those once for all of them."""
+"""Groups the decodes of a step that begin with the same blocks, if reading those blocks once for all saves time."""

@@ -1,4 +1,4 @@
-"""What decodes share, where graphs read it: on the device, and always there."""
+"""Shared prefixes of decodes in device buffers that CUDA graphs read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer, Upload
 
 
 class SharedBuffers:
-    """For each group of the cache whose layers may share: members, tokens and groups as PrefixTables has them.
+    """The numbers of PrefixTables for each cache group whose layers may share, in fixed device memory.
 
     They are sent only if a step's decodes share something else than those of the last step that sent them.
     """
@@ -34,19 +34,19 @@ class SharedBuffers:
 
     @classmethod
     def of(cls, backend: object, max_sequences: int, device: torch.device) -> SharedBuffers | None:
-        """None where a backend reads everything for each sequence."""
+        """Return buffers for a backend; None if it does not share prefixes."""
         if not isinstance(backend, SharingBackend) or not backend.prefixes.any:
             return None
         return cls(backend.prefixes.planners, max_sequences, device)
 
     def tables(self, group: int, bucket: int) -> PrefixTables | None:
-        """Those of a group of the cache, for so many sequences; None where its layers never share."""
+        """Return the tables of a cache group for `bucket` sequences; None if its layers never share."""
         return None if self._planners[group] is None else PrefixTables.of(self._of(group, bucket), bucket)
 
     def add_to(self, buffer: UploadBuffer, rows: StepRows, bucket: int) -> Callable[[], None] | None:
-        """Add the tables of what a step's decodes share to its upload buffer; None if they share nothing.
+        """Add the shared prefixes of a step's decodes to its upload buffer; return None if they share none.
 
-        Call the returned function once the buffer was sent, and before a graph reads the tables.
+        Call the returned function after the buffer was sent, and before a graph reads the tables.
         """
         plans = [
             None if planner is None else planner.plan(_table_rows(rows, group))

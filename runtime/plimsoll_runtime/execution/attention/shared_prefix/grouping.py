@@ -1,4 +1,4 @@
-"""Groups decodes whose block tables begin alike, where reading those blocks once saves most."""
+"""Groups decodes whose block tables begin alike, if reading those blocks once saves more than it costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_kernels.paged_attention.prefix.tiles import tile_members
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 LAUNCH_BYTES = 2**24
-"""What a device reads in the time of the one launch more: 5 microseconds of an H100's 3.35 TB/s, guessed."""
+"""Bytes that a device reads in the time of the additional launch: 5 microseconds of an H100's 3.35 TB/s, guessed."""
 
 _FLOAT = 4
 _WRITTEN_AND_READ = 2
@@ -22,10 +22,10 @@ _WRITTEN_AND_READ = 2
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Bytes of memory that a layer's decodes read and write, the average of a group of the cache.
+    """Bytes of memory that a layer's decodes read and write, averaged over a cache group.
 
-    token: of a token's keys and values. partial: of one split's sums for a sequence, which are written and read again.
-    members: how many sequences a block is read for at once. seen: tokens that a row sees of its sequence at most, of
+    token: of a token's keys and values. partial: of one split's sums for a sequence, written and read. members: the
+    number of sequences for which a tile reads a block once. seen: the most tokens of its sequence that a row sees, in
     the layer that sees the fewest; None: all of them.
     """
 
@@ -36,7 +36,7 @@ class Worth:
 
     @classmethod
     def of(cls, shapes: Sequence[AttentionShape], itemsize: int) -> Worth | None:
-        """Of these layers; None where they never share: latent vectors are read by a kernel that does not."""
+        """Return the costs of these layers; None if they never share (latent attention, or a window of one split)."""
         seen = min((shape.most_seen for shape in shapes if shape.most_seen is not None), default=None)
         if not shapes or any(shape.latent for shape in shapes) or (seen is not None and seen <= MIN_SPLIT_TOKENS):
             return None
@@ -49,21 +49,23 @@ class Worth:
         )
 
     def once(self, tokens: int) -> float:
-        """What a group reads of its prefix, however many it has."""
+        """Return the bytes of a prefix that a group reads once."""
         return tokens * self.token
 
     def member(self, tokens: int) -> float:
-        """What a member saves, before the group's own reading.
+        """Return the bytes that a member saves, without the group's own reading.
 
-        It reads nothing of the prefix but its part of the group's tiles, each of which reads the prefix anew (most of
-        it from the device's cache, which is not counted in its favour). Its sums of every split are written and read.
+        A member reads its share of the group's tiles, each of which reads the prefix again (mostly from the device's
+        cache, which is not counted in its favour). Its sums of every split are written and read.
         """
         splits = min(-(-tokens // MIN_SPLIT_TOKENS), MAX_SPLITS)
         return tokens * self.token * (1 - 1 / self.members) - splits * self.partial
 
 
 MOST_GROUPS = 8
-"""Those that save most: for each, a launch has a program more of every KV head and split, with work or without."""
+"""The most groups, of those that save most. Each adds a program for every KV head and split to a launch, idle
+or not.
+"""
 
 Blocks = NDArray[np.int32]
 
@@ -76,16 +78,17 @@ class SharedPrefix(NamedTuple):
 
 
 def fewest_blocks(block_size: int) -> int:
-    """A shorter prefix is not shared: a split would have less than it is worth to start a program for."""
+    """Return the fewest blocks of a shared prefix, those of one split: a smaller split is not worth a program."""
     return -(-MIN_SPLIT_TOKENS // block_size)
 
 
 def shared_prefixes(
     tables: Sequence[Blocks], numbers: Sequence[int], block_size: int, worth: Worth
 ) -> tuple[SharedPrefix, ...]:
-    """The groups of sequences, each in one at most, that save most bytes; none where they do not save a launch's worth.
+    """Return the groups of sequences that save most bytes, each sequence in one at most; none if they save less than a
+    launch costs.
 
-    tables: of the decode with each number of `numbers`, in rising order, its blocks before the one of its own token.
+    tables: for each decode of `numbers`, in rising order, its blocks before the one of its own token.
     """
     found = _chosen(_tree(tables, numbers, block_size), block_size, worth)
     groups = [SharedPrefix(tuple(sorted(members)), depth) for depth, members in found]
@@ -95,17 +98,17 @@ def shared_prefixes(
 
 
 def saved(group: SharedPrefix, block_size: int, worth: Worth) -> float:
-    """Bytes that a layer does not read, less those that it writes and reads more."""
+    """Return the bytes of a layer that a group saves: those not read less those written and read in addition."""
     tokens = group.blocks * block_size
     return len(group.members) * worth.member(tokens) - worth.once(tokens)
 
 
 @dataclass(slots=True)
 class _Node:
-    """What begins with the same `depth` blocks: sequences that share no more with anybody, and parts that do.
+    """A shared prefix of `depth` blocks: the sequences that share no longer prefix, and the longer prefixes within.
 
-    together: by the depth of what is shared around it (0: nothing), the bytes that are saved at most, and whether it is
-    by a group of this depth.
+    together: by the depth of an enclosing prefix (0: none), the most bytes that can be saved, and whether a group of
+    this depth saves them.
     """
 
     depth: int
@@ -116,7 +119,9 @@ class _Node:
 
 
 def _tree(tables: Sequence[Blocks], numbers: Sequence[int], block_size: int) -> list[_Node]:
-    """All nodes, parts before what they are parts of. Sorted tables stand beside those that they share most with."""
+    """Return all nodes, children before parents, the root last. Sorting puts tables with common prefixes next to each
+    other.
+    """
     order = sorted(range(len(tables)), key=lambda i: tables[i].tobytes())
     fewest, open_, closed = fewest_blocks(block_size), [_Node(0)], list[_Node]()
     for place, index in enumerate(order):
@@ -136,10 +141,10 @@ def _tree(tables: Sequence[Blocks], numbers: Sequence[int], block_size: int) -> 
 
 
 def _chosen(tree: Sequence[_Node], block_size: int, worth: Worth) -> list[tuple[int, list[int]]]:
-    """Depth and members of the best groups.
+    """Return depth and members of the best groups.
 
-    A node's sequences that are in no group of its parts are members of the nearest group around them, if there is one:
-    so the best of a node depends on how deep that is, and on nothing else of what is around it.
+    A node's sequences that are in no group of its children are members of the nearest enclosing group, if any. So the
+    best choice for a node depends on that group's depth only.
     """
 
     def members_save(count: int, depth: int) -> float:
@@ -169,7 +174,7 @@ def _chosen(tree: Sequence[_Node], block_size: int, worth: Worth) -> list[tuple[
 
 
 def _alike(one: Blocks, other: Blocks) -> int:
-    """How many blocks two tables begin with that are the same."""
+    """Return the number of equal blocks with which two tables begin."""
     length = min(len(one), len(other))
     differ = one[:length] != other[:length]
     return int(differ.argmax()) if differ.any() else length

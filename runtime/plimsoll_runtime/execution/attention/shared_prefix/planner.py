@@ -26,8 +26,8 @@ Ints = NDArray[np.int64]
 
 
 class TableRows(NamedTuple):
-    """A step's S sequences in a group of the cache: int64 [S], their rows, their tokens with this step's, and where
-    their tables begin in `blocks`, int32 [N].
+    """A step's S sequences in a cache group: int64 [S], their rows, their tokens including this step's, and the
+    beginnings of their tables in `blocks`, int32 [N].
     """
 
     query_lens: Ints
@@ -38,14 +38,14 @@ class TableRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PrefixPlan:
-    """What a step's decodes share, of S sequences. The same object as in the step before where nothing has changed."""
+    """The prefixes that the decodes of a step with S sequences share. Unchanged plans stay the same object."""
 
     groups: tuple[SharedPrefix, ...]
     sequences: int
     block_size: int
 
     def numbers(self, size: int) -> Ints:
-        """[2 x size + MOST_GROUPS + 1], as PrefixTables reads them, for a batch that is filled up to `size`."""
+        """Return the plan as PrefixTables reads it, padded to `size` sequences: [2 x size + MOST_GROUPS + 1]."""
         numbers = np.zeros(2 * size + MOST_GROUPS + 1, dtype=np.int64)
         shared, starts, listed = numbers[size : 2 * size], numbers[2 * size :], 0
         for number, group in enumerate(self.groups):
@@ -57,17 +57,18 @@ class PrefixPlan:
         return numbers
 
     def tables(self, device: torch.device) -> PrefixTables:
-        """The same on a device, by one copy."""
+        """Return the plan on a device, sent in one copy."""
         return PrefixTables.of(to_device(self.numbers(self.sequences), device).to(torch.int32), self.sequences)
 
 
 class PrefixPlanner:
-    """Of one group of the cache.
+    """Plans the shared prefixes of one cache group.
 
-    That a plan still holds is seen from a few numbers of each sequence: where its table is, its last block that is
-    shared, the first that is not, and the last of those that a prefix must have. A block is in two tables only if it
-    has the same tokens in both, and all before it are the same as well (`engine.kv.prefix_cache` names it so): as long
-    as all members have the last block, what the first of them has before it is what all have.
+    To see whether a plan still holds, it compares a few numbers of each sequence: where its table begins, its last
+    shared block, its first block that is not shared, and the last of the blocks that a prefix must have. A block is in
+    two tables only if it has the same tokens in both and all blocks before it are the same as well
+    (`engine.kv.prefix_cache` hashes it so). So while all members have the last block in common, they have all blocks
+    before it in common.
     """
 
     def __init__(self, worth: Worth, block_size: int) -> None:
@@ -76,7 +77,7 @@ class PrefixPlanner:
         self._watched: _Watched | None = None
 
     def plan(self, rows: TableRows) -> PrefixPlan:
-        """What the step's decodes share. Chunks of prompts share nothing."""
+        """Return the plan of a step: the prefixes that its decodes share. Chunks of prompts share nothing."""
         if self._watched is None or not self._watched.holds(rows):
             self._watched = self._looked_at(rows)
         return self._watched.plan
@@ -99,8 +100,8 @@ class PrefixPlanner:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A plan, and what it was made of: int64 [S] as in TableRows, the tokens that each shares, and blocks [K] at places
-    of the tables [K].
+    """A plan and its inputs: int64 [S] as in TableRows, the tokens that each sequence shares, and the blocks [K] at the
+    compared places [K] of the tables.
     """
 
     plan: PrefixPlan
@@ -122,7 +123,7 @@ class _Watched:
         return cls(plan, rows.query_lens.copy(), rows.begins.copy(), shared, flat, rows.blocks[flat], seen)
 
     def holds(self, rows: TableRows) -> bool:
-        """Whether tables are compared to no other end."""
+        """Return whether comparing the tables again would give the same plan."""
         return bool(
             np.array_equal(self.query_lens, rows.query_lens)
             and np.array_equal(self.begins, rows.begins)
@@ -135,13 +136,15 @@ class _Watched:
 
 @runtime_checkable
 class SharingBackend(Protocol):
-    """An attention backend that reads once what decodes share."""
+    """An attention backend that reads shared prefixes of decodes once."""
 
     prefixes: StepPrefixes
 
 
 class StepPrefixes:
-    """Of steps over a cache. `planners`: one for each group of the cache; None where its layers never share."""
+    """Plans shared prefixes of steps over a cache. `planners`: one for each cache group; None if its layers never
+    share.
+    """
 
     def __init__(self, cache: KvCache) -> None:
         worths = [Worth.of([cache.shapes[layer] for layer in group], cache.dtype.itemsize) for group in cache.groups]
@@ -151,11 +154,11 @@ class StepPrefixes:
 
     @property
     def any(self) -> bool:
-        """Whether decodes may share anything."""
+        """Whether decodes may share prefixes in any cache group."""
         return any(planner is not None for planner in self.planners)
 
     def of(self, batch: AttentionBatch) -> list[PrefixTables | None]:
-        """What is shared in each group of the cache; None where nothing is."""
+        """Return the shared prefixes in each cache group; None for a group without."""
         return [self._of(number, group) for number, group in enumerate(batch.groups)]
 
     def _of(self, number: int, group: AttentionBatch) -> PrefixTables | None:

@@ -1,1 +1,1 @@
-"""Tiers below the device's KV cache: the bytes."""
+"""Moves KV blocks to and from the tiers below the device's cache."""

@@ -1,11 +1,11 @@
-"""KV blocks as files: one for each, named by the block's name, whole or not there at all.
+"""KV blocks as files: one for each block, named by its hash, either complete or absent.
 
-A file begins with a header that repeats what it is: format, fingerprint of the engine that wrote it, block name,
-length, checksum. Whatever does not agree is no block of ours. Nothing is flushed to the disk by force: a file that a
-crash has cut short fails its checksum, and what is lost is cache.
+A file begins with a header: format, fingerprint of the engine that wrote it, block hash, length, checksum. A file whose
+header does not match is not used. Nothing is flushed to the disk by force: a file that a crash has truncated fails its
+checksum, and only cache is lost.
 
-Every engine works in a subfolder of its own, held by a lock, so that several may be given one folder. What another user
-has put there, folder or link, is left alone: it could be made to be read, or written through.
+Every engine works in a subfolder of its own, held by a lock, so several engines may share one folder. Folders and links
+of other users are not touched, because reading or writing through them could be an attack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MAGIC = b"plimsoll-kv-3\0\0\0"
 HEADER = struct.Struct("<16s32s33sQI")
 NAME_BYTES = 33
-"""Names are filled up with zeros: the engine puts a group's number behind the hash of a prefix, but for the first."""
+"""Names are padded with zeros: the engine appends a cache group's number, except the first, to the hash of a prefix."""
 PREFIX = "plimsoll-kv-"
 SUBFOLDER = re.compile(rf"{PREFIX}[0-9a-f]{{16}}-\d+")
 SUFFIX = ".kv"
@@ -36,11 +36,11 @@ LOCK = "lock"
 
 
 class CorruptBlockError(Exception):
-    """A file does not hold what its name says."""
+    """A file's contents do not match its name."""
 
 
 class MissingBlockError(FileNotFoundError):
-    """There is no file for a block, or no longer."""
+    """There is no file for a block, or it was deleted."""
 
 
 class _Header(NamedTuple):
@@ -52,10 +52,10 @@ class _Header(NamedTuple):
 
 
 class BlockFolder:
-    """The blocks of one engine under `root`; `fingerprint` (32 bytes) says whose blocks they can be.
+    """The blocks of one engine under `root`; `fingerprint` (32 bytes) identifies the engines that can use them.
 
-    What an earlier engine of the same fingerprint has left is taken over. What others of this user left, and no engine
-    has open, is deleted, so that only engines that run take space. Raises OSError where the folder cannot be used.
+    It takes over the blocks of an earlier engine with the same fingerprint. Folders of this user that no engine has
+    open are deleted, so that only running engines take space. Raises OSError if the folder cannot be used.
     """
 
     def __init__(self, root: Path, fingerprint: bytes) -> None:
@@ -68,12 +68,14 @@ class BlockFolder:
                 _delete_unless_open(other)
 
     def file_bytes(self, size: int) -> int:
-        """What a block of so many bytes takes on this disk: header and all, in whole blocks of the file system."""
+        """Return the bytes that a block of `size` bytes takes on this disk, with its header, in whole blocks of the
+        file system.
+        """
         unit = os.statvfs(self.path).f_frsize
         return -(-(HEADER.size + size) // unit) * unit
 
     def names(self) -> list[bytes]:
-        """The names of all blocks, least recently used first."""
+        """Return the names of all blocks, least recently used first."""
         found = []
         for entry in os.scandir(self.path):
             if entry.name.endswith(SUFFIX):
@@ -82,7 +84,7 @@ class BlockFolder:
         return [name for _, name in sorted(found)]
 
     def write(self, name: bytes, data: memoryview) -> None:
-        """Keep a block. Raises OSError, and then it is not kept."""
+        """Write a block. Raises OSError, and then it is not stored."""
         header = HEADER.pack(MAGIC, self._fingerprint, name, len(data), zlib.crc32(data))
         draft = self.path / DRAFT
         with open(draft, "wb", buffering=0, opener=_private) as file:
@@ -98,7 +100,7 @@ class BlockFolder:
     def read(self, name: bytes, into: memoryview) -> None:
         """Fill a buffer with a block.
 
-        Raises MissingBlockError, another OSError or CorruptBlockError; the buffer then holds anything.
+        Raises MissingBlockError, another OSError or CorruptBlockError; the buffer's contents are then undefined.
         """
         file = self._file(name)
         start = bytearray(HEADER.size)
@@ -107,23 +109,23 @@ class BlockFolder:
             while size < HEADER.size + len(into):
                 more = os.readv(opened.fileno(), [into[max(0, size - HEADER.size) :]]) if size >= HEADER.size else 0
                 if not more:
-                    raise CorruptBlockError(f"{file} is cut short")
+                    raise CorruptBlockError(f"{file} is truncated")
                 size += more
         header = _Header(*HEADER.unpack(start))
         wanted = _Header(MAGIC, self._fingerprint, name.ljust(NAME_BYTES, b"\0"), len(into), zlib.crc32(into))
         for field, found, right in zip(_Header._fields, header, wanted, strict=True):
             if found != right:
-                raise CorruptBlockError(f"{file} has another {field} than it should")
+                raise CorruptBlockError(f"{file} has the wrong {field}")
         with suppress(OSError):
-            # Only the order of last use is lost where this fails.
+            # A failure only loses the time of the last use.
             os.utime(file)
 
     def delete(self, name: bytes) -> None:
-        """Keep a block no longer. Raises OSError."""
+        """Delete a block. Raises OSError."""
         self._file(name).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Keep no block any longer. Raises OSError once all of them have been tried."""
+        """Delete all blocks. Raises OSError after all of them have been tried."""
         failure = None
         for entry in folder_lock.entries(self.path):
             if entry.name.endswith(SUFFIX):
@@ -135,7 +137,7 @@ class BlockFolder:
             raise failure
 
     def close(self) -> None:
-        """Leave the blocks to the next engine."""
+        """Release the folder; its blocks stay for the next engine."""
         os.close(self._lock)
 
     def _file(self, name: bytes) -> Path:
@@ -154,7 +156,9 @@ def _private(path: str, flags: int) -> int:
 
 
 def _claim(root: Path, stem: str) -> tuple[Path, int]:
-    """The first subfolder of this stem that is ours and that nobody has open, and the lock that now holds it."""
+    """Return the first subfolder of this stem that this user owns and no engine has open, and the lock that holds
+    it.
+    """
     number = 0
     while True:
         path = root / f"{stem}-{number}"
@@ -162,7 +166,7 @@ def _claim(root: Path, stem: str) -> tuple[Path, int]:
             try:
                 held = folder_lock.lock(path, LOCK, make=True)
             except FileNotFoundError:
-                # Another engine, which took it for left behind, has just deleted it: it can be made anew.
+                # Another engine has just deleted it as unused: create it again.
                 continue
             if held is not None:
                 return path, held
@@ -170,7 +174,7 @@ def _claim(root: Path, stem: str) -> tuple[Path, int]:
 
 
 def _make(path: Path) -> bool:
-    """Make a folder for its owner alone, unless it is there; whether it is ours."""
+    """Create a folder for its owner alone if it does not exist; return whether this user owns it."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -179,7 +183,7 @@ def _make(path: Path) -> bool:
 
 
 def _delete_unless_open(path: Path) -> None:
-    """What cannot be deleted stays, with a warning: it is no reason to do without the disk."""
+    """Delete a folder that no engine has open. If that fails, log a warning and continue."""
     try:
         held = folder_lock.lock(path, LOCK, make=True)
         if held is None:
@@ -189,7 +193,7 @@ def _delete_unless_open(path: Path) -> None:
         finally:
             os.close(held)
     except FileNotFoundError:
-        # Another engine that starts was faster.
+        # Another starting engine was faster.
         return
     except OSError as error:
-        logger.warning("%s is left of another engine and cannot be deleted: %s", path, error)
+        logger.warning("cannot delete %s, which another engine left behind: %s", path, error)

@@ -11,39 +11,41 @@ from torch import Tensor
 
 
 class Mark(Protocol):
-    """A point in a stream, as `torch.cuda.Event` has it. It may be set anew: who waits for it waits for what it was."""
+    """A point in a stream, as `torch.cuda.Event`. It may be set again; earlier waits then still wait for the earlier
+    point.
+    """
 
     def query(self) -> bool:
-        """Whether the device has come here."""
+        """Return whether the device has reached the point."""
 
 
 class Streams(Protocol):
-    """Everything here is only told to the device, and over when the device has come to it. `drain` alone waits."""
+    """The streams of a device. Calls only enqueue work; `drain` alone waits."""
 
     def mark(self) -> Mark:
-        """A point that is still to be set."""
+        """Return a point that is not set yet."""
 
     def computed(self, mark: Mark) -> None:
-        """Set it behind all that was launched to compute."""
+        """Set the point after all launched computation."""
 
     def copied(self, mark: Mark) -> None:
-        """Set it behind all copies."""
+        """Set the point after all copies."""
 
     def compute_behind(self, mark: Mark) -> None:
-        """What is launched from here on waits until the device has come to a mark."""
+        """Make computation launched from here on wait for a point."""
 
     def copy_behind(self, mark: Mark) -> None:
-        """Copies from here on wait until the device has come to a mark."""
+        """Make copies launched from here on wait for a point."""
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Copies (target, source) between the device and pinned memory, one after the other."""
+        """Copy (target, source) pairs between the device and pinned memory, in order."""
 
     def drain(self) -> None:
-        """Wait for all copies, here and now."""
+        """Wait on the host for all copies."""
 
 
 class CudaStreams:
-    """Those of a CUDA or ROCm device: the caller's current one, and one more for copies."""
+    """The streams of a CUDA or ROCm device: the caller's current one, and one more for copies."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -54,52 +56,45 @@ class CudaStreams:
         return torch.cuda.current_stream(self._device)
 
     def mark(self) -> Mark:
-        """See Streams."""
         event: Mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
         return event
 
     def computed(self, mark: Mark) -> None:
-        """See Streams."""
         self._compute.record_event(mark)
 
     def copied(self, mark: Mark) -> None:
-        """See Streams."""
         self._copies.record_event(mark)
 
     def compute_behind(self, mark: Mark) -> None:
-        """See Streams."""
         self._compute.wait_event(mark)
 
     def copy_behind(self, mark: Mark) -> None:
-        """See Streams."""
         self._copies.wait_event(mark)
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """See Streams."""
         with torch.cuda.stream(self._copies):
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
 
     def drain(self) -> None:
-        """See Streams."""
         self._copies.synchronize()
 
 
 def streams_of(device: torch.device) -> Streams | None:
-    """Those of a device; None for a CPU, whose copies are over when they return."""
+    """Return the streams of a device; None for a CPU, whose copies are complete when they return."""
     return None if device.type == "cpu" else CudaStreams(device)
 
 
 STEPS_KNOWN = 2
-"""Of so many steps it is known when the device comes to them: one is computed and one launched behind it."""
+"""The number of latest steps whose start has a mark: one is computed and one launched after it."""
 
 
 class StepCopies:
-    """See FrameCopies. Steps are launched by one thread, and another may ask how many are over.
+    """Implements `FrameCopies`. One thread launches steps; another may ask how many are over.
 
     The device waits in three places, the host in none. A step's copies start when the steps that use its blocks are
-    computed; they are done in the order of the steps; and the step itself starts when they are over. Since each copy is
-    behind all earlier ones, a block may be restored from a frame that is still being filled.
+    computed; copies are done in the order of the steps; and the step itself starts when its copies are over. Since each
+    copy follows all earlier ones, a block may be restored from a frame that is still being filled.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -111,19 +106,23 @@ class StepCopies:
 
     @property
     def steps_over(self) -> int:
-        """See FrameCopies. Where the device has failed no more are over: the step that it fails says so."""
+        """The number of steps whose copies are over. It stops growing if the device has failed; that step's result
+        raises.
+        """
         while self._under_way and _passed(self._under_way[0]):
             self._passed.append(self._under_way.popleft())
             self._steps_over += 1
         return self._steps_over
 
     def begin_step(self) -> None:
-        """All before the next step has been launched."""
+        """Mark that all work before the next step has been launched."""
         self._begun.rotate(-1)
         self._streams.computed(self._begun[-1])
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]], idle_steps: int) -> None:
-        """Have (target, source) copied for the step that is launched next, beside up to `idle_steps` before it."""
+        """Copy (target, source) pairs for the step that is launched next, in parallel with up to `idle_steps` steps
+        before it.
+        """
         self._streams.copy_behind(self._begun[-1 - min(idle_steps, STEPS_KNOWN - 1)])
         self._streams.copy(pairs)
         mark = self._passed.popleft() if self._passed else self._streams.mark()
@@ -132,11 +131,11 @@ class StepCopies:
         self._under_way.append(mark)
 
     def drain(self) -> None:
-        """Wait for all that was begun."""
+        """Wait for all started copies."""
         self._streams.drain()
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where a mark is in two places."""
+        """Raise AssertionError if a mark is in two places."""
         marks = [id(mark) for mark in (*self._begun, *self._under_way, *self._passed)]
         assert len(set(marks)) == len(marks), "a mark is set again before it was passed"
         assert len(self._begun) == STEPS_KNOWN, "a step is forgotten too early"

@@ -1,8 +1,8 @@
-"""The disk behind host memory: threads that write and read blocks while steps run.
+"""The disk tier below host memory: threads that write and read blocks while steps run.
 
-What fails is told as failed and costs cache. After some failures in a row the disk is given up, with one warning, and
-reads and writes fail at once. Only what is to be forgotten is still deleted: the next engine would find it. What cannot
-be deleted is tried once more in the end; then a person hears of it.
+A failure is reported and only costs cache. After some failures in a row the disk is switched off with one warning, and
+reads and writes fail immediately. Blocks are still deleted then, because the next engine would read them. Deletions
+that fail are repeated once at the end; if that fails too, a warning is logged.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 READERS = 2
 FAILURES = 8
-"""So many in a row, and the disk is given up."""
+"""Failures in a row after which the disk is switched off."""
 EXIT_SECONDS = 5.0
-"""So long the interpreter's end waits for a thread that still has something to do: a disk may hang for ever."""
+"""Seconds that the interpreter's exit waits for a thread with unfinished work, because a disk may hang."""
 
 
 class _Task(NamedTuple):
-    """Without a frame: delete a name's block, or, without a name, all of them."""
+    """Write or read a frame. Without a frame: delete a name's block, or, without a name, all of them."""
 
     frame: int | None
     name: bytes | None
@@ -56,62 +56,62 @@ class DiskStore:
             thread.start()
             _threads.add(thread)
         _stores.add(self)
-        # The threads do not refer to this object: they end with it.
+        # The threads do not refer to this object, so they end with it.
         self._ending = weakref.finalize(self, _end, self._writes, self._reads)
 
     @property
     def broken(self) -> bool:
-        """Whether it has given up."""
+        """Whether the disk is switched off."""
         return self._worker.broken
 
     def names(self) -> Sequence[bytes]:
-        """What an earlier run has left, least recently used first."""
+        """Return the names of an earlier run's blocks, least recently used first."""
         return self._names
 
     def write(self, frame: int, name: bytes) -> None:
-        """Keep a frame's contents under a name."""
+        """Write a frame's contents under a name."""
         self._writes.put(_Task(frame, name))
 
     def read(self, frame: int, name: bytes) -> None:
-        """Fill a frame with what is kept under a name."""
+        """Fill a frame with the block of a name."""
         self._reads.put(_Task(frame, name))
 
     def delete(self, name: bytes) -> None:
-        """Keep nothing under this name any longer."""
+        """Delete the block of a name."""
         self._writes.put(_Task(None, name))
 
     def clear(self) -> None:
-        """Keep nothing at all any longer."""
+        """Delete all blocks."""
         self._writes.put(_Task(None, None))
 
     def poll(self) -> Sequence[Done]:
-        """The reads and writes that are over."""
+        """Return the reads and writes that are over."""
         return self._worker.take_done()
 
     def wait(self, seconds: float) -> None:
-        """Return once something is over, or after so many seconds."""
+        """Return when a read or write is over, or after `seconds`."""
         self._worker.told.wait(seconds)
 
     def close(self) -> None:
-        """Do what was asked for so far, then end the threads."""
+        """Complete all queued tasks, then end the threads and wait for them."""
         self.end()
         for thread in self._threads:
             thread.join()
 
     def end(self) -> None:
-        """The same, without waiting for it."""
+        """Complete all queued tasks, then end the threads, without waiting."""
         self._ending()
 
 
 class _Stopwatch:
-    """What each of several threads' tasks took; what two took at once counts for the one that ends first."""
+    """Measures the tasks of several threads. Time that two tasks overlap counts for the one that ends first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._until = 0
 
     def took(self, began: int, ended: int) -> int:
-        """Nanoseconds of a task that lasted from one time to the other, given soon after it ended."""
+        """Return the nanoseconds to count for a task, given soon after it ended."""
         with self._lock:
             ns = max(0, ended - max(began, self._until))
             self._until = max(ended, self._until)
@@ -119,7 +119,7 @@ class _Stopwatch:
 
 
 class _Worker:
-    """What the threads share."""
+    """The state and work that the threads share."""
 
     def __init__(self, folder: BlockFolder, host: HostBlocks) -> None:
         self._folder = folder
@@ -133,18 +133,19 @@ class _Worker:
         self.broken = False
 
     def write_all(self, queue: _Queue) -> None:
-        """Write and delete until None comes; then the folder is free for another engine."""
+        """Write and delete until None is read from the queue; then release the folder for another engine."""
         self._serve(queue, self._write, self._writing)
         self._delete_again()
         self._folder.close()
 
     def read_all(self, queue: _Queue) -> None:
-        """Read until None comes."""
+        """Read until None is read from the queue."""
         self._serve(queue, self._read, self._reading)
 
     def take_done(self) -> list[Done]:
-        """What is over and was not taken before."""
-        # Also where nothing is there: a word that came late, for what was taken already, must not wake `wait` for ever.
+        """Return the tasks that are over and were not returned before."""
+        # Clear it even if no task is over: an event set late, for a task that was already taken, must not wake `wait`
+        # repeatedly.
         self.told.clear()
         return [self._done.popleft() for _ in range(len(self._done))]
 
@@ -162,8 +163,7 @@ class _Worker:
         failed = [task for task in self._undeleted if not self._try(self._write, task)]
         if failed:
             logger.warning(
-                "blocks of the KV cache that were to be forgotten cannot be deleted; delete %s, or the next engine of "
-                "this model finds them there",
+                "cannot delete outdated blocks of the KV cache; delete %s, or the next engine of this model uses them",
                 self._folder.path,
             )
 
@@ -186,23 +186,23 @@ class _Worker:
         try:
             act(task)
         except MissingBlockError as error:
-            # It was forgotten while it waited to be read. Where the folder is gone, writes fail too.
-            logger.debug("a block of the KV cache is lost: %s", error)
+            # It was deleted while its read was queued. If the folder is gone, writes fail too.
+            logger.debug("lost a block of the KV cache: %s", error)
             return False
         except (OSError, CorruptBlockError) as error:
             self._count(error)
             return False
         except Exception:
-            logger.exception("the disk tier of the KV cache is switched off: it failed in an unforeseen way")
+            logger.exception("the disk tier of the KV cache is switched off after an unexpected error")
             self.broken = True
             return False
         if task.frame is not None:
-            # A full disk lets go of what a failed write has not left there: that says nothing of its health.
+            # Deleting succeeds on a full disk too, so it says nothing about the disk's health.
             self._failures = 0
         return True
 
     def _count(self, error: Exception) -> None:
-        logger.debug("a block of the KV cache is lost: %s", error)
+        logger.debug("lost a block of the KV cache: %s", error)
         with self._lock:
             self._failures += 1
             gives_up = self._failures >= FAILURES and not self.broken
@@ -210,7 +210,7 @@ class _Worker:
         if gives_up:
             logger.warning(
                 "the disk tier of the KV cache is switched off after %d failures in a row, the last: %s. "
-                "Requests are served as before, what is not in memory is computed again; see to %s and restart",
+                "Requests are still served, and blocks that are not in memory computed again; repair %s and restart",
                 FAILURES,
                 error,
                 self._folder.path,
@@ -229,7 +229,7 @@ _threads = weakref.WeakSet[threading.Thread]()
 
 @atexit.register
 def _end_all() -> None:
-    """A thread that ends may be the last that holds a cache, and must not free that while the interpreter ends."""
+    """End all threads: a thread that ends may hold the last reference to a cache, and must not free it during exit."""
     for store in list(_stores):
         store.end()
     for thread in list(_threads):

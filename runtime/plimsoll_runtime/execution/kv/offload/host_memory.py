@@ -17,37 +17,37 @@ from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.copies import StepCopies, Streams, streams_of
 
 PORTABLE = 1
-"""Pinned for all of the process's contexts."""
+"""Pinned for all CUDA contexts of the process."""
 
 
 class HostRegistry(Protocol):
-    """The part of `torch.cuda.cudart()` that is used here, for ROCm too; each call returns an error's number or 0."""
+    """The part of `torch.cuda.cudart()` that is used here, also for ROCm; each call returns an error number or 0."""
 
     def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
         """Lock pages."""
 
     def cudaHostUnregister(self, pointer: int) -> int:
-        """Unlock what was locked from this address on."""
+        """Unlock the pages that were locked from this address on."""
 
 
 def pin(memory: Tensor, owner: object, registry: HostRegistry, drain: Callable[[], None]) -> None:
-    """Pin contiguous memory until its owner, who must hold it, is gone. Raises MemoryLimitError where that cannot be.
+    """Pin contiguous memory until its owner, who must hold it, is freed. Raises MemoryLimitError if that fails.
 
-    `drain`, which must not hold the owner, waits for copies that are under way: it is called before memory is unpinned.
-    There is no going on without: the runtime keeps the error and raises it from a later call that has none.
+    `drain`, which must not hold the owner, waits for running copies: it is called before memory is unpinned. A failure
+    cannot be ignored: the CUDA runtime keeps the error and raises it from a later call.
 
-    torch's own pinned memory comes in powers of two: 40 GiB that are asked for take 64. Registered memory takes its own
-    pages and no more. The driver locks all of them at once until they are unregistered. These calls were tried against
-    a stand-in for the runtime's library, not on a GPU.
+    torch's own pinned memory is rounded up to powers of two: 40 GiB take 64. Registered memory takes only its own
+    pages. The driver locks all of them until they are unregistered. These calls were tested with a fake of the
+    runtime's library, not on a GPU.
     """
     _register(memory, registry, "lower --kv-host-memory, or ")
-    # When the process ends its pages go in any case, and the runtime may have gone before them.
+    # When the process ends, its pages are freed in any case, and the CUDA runtime may be gone before.
     weakref.finalize(owner, _unpin, memory.data_ptr(), registry, drain).atexit = False
 
 
 @contextmanager
 def pinned(memory: Tensor, registry: HostRegistry) -> Iterator[None]:
-    """Pin contiguous memory for a while, in which whoever copies from it also waits. Raises as `pin` does."""
+    """Pin contiguous memory within a `with` block, whose body waits for its copies. Raises as `pin` does."""
     _register(memory, registry, "")
     try:
         yield
@@ -66,13 +66,13 @@ def _register(memory: Tensor, registry: HostRegistry, advice: str) -> None:
     error = int(registry.cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE))
     if error:
         raise MemoryLimitError(
-            f"{memory.nbytes / 2**30:.2f} GiB of host memory cannot be pinned for the GPU (CUDA error {error}); "
+            f"cannot pin {memory.nbytes / 2**30:.2f} GiB of host memory for the GPU (CUDA error {error}); "
             f"{advice}allow more locked memory (ulimit -l, the container's memory limit)"
         )
 
 
 class Run(NamedTuple):
-    """Blocks that lie one behind the other where they come from, and where they go to."""
+    """Blocks that are contiguous both in the source and in the target."""
 
     source: int
     target: int
@@ -80,7 +80,9 @@ class Run(NamedTuple):
 
 
 def runs(pairs: Iterable[tuple[int, int]]) -> list[Run]:
-    """(source, target) of single blocks as runs, in any order. Of several sources of one target the last counts."""
+    """Join (source, target) pairs of blocks into runs, in any order. If a target has several sources, the last
+    counts.
+    """
     found: list[Run] = []
     sources = {target: source for source, target in pairs}
     for offset, source in sorted((target - source, source) for target, source in sources.items()):
@@ -93,16 +95,17 @@ def runs(pairs: Iterable[tuple[int, int]]) -> list[Run]:
 
 
 def host_bytes(frames: int, block_bytes: int) -> int:
-    """Bytes that so many frames take, the one that is never used included."""
+    """Return the bytes of `frames` frames and the one that is never used."""
     return allocated((frames + 1) * block_bytes)
 
 
 class HostBlocks:
-    """Frames 1 .. frames beside a cache; frame 0 is never used. Pinned for a GPU, so that it copies by itself.
+    """Frames 1 .. frames in host memory for a cache; frame 0 is never used. Pinned for a GPU, which copies
+    asynchronously.
 
-    `copies`: where a device copies behind the host's back; a frame is the step's that has it copied until they are over
-    (see FrameCopies). Such a device is given by its `streams` (None: as the cache's device has them, on a CPU none).
-    Raises MemoryLimitError where frames cannot be pinned.
+    `copies`: the copies of a device that copies asynchronously; until they are over, a frame belongs to the step that
+    copies it (see FrameCopies). `streams`: those of such a device (None: those of the cache's device; a CPU has none).
+    Raises MemoryLimitError if frames cannot be pinned.
     """
 
     def __init__(self, cache: KvCache, frames: int, *, streams: Streams | None = None) -> None:
@@ -133,13 +136,13 @@ class HostBlocks:
             target.copy_(source)
 
     def row(self, frame: int) -> memoryview:
-        """A frame's bytes, `[block_bytes]`."""
+        """Return a frame's bytes, `[block_bytes]`."""
         return memoryview(self._memory.numpy()[frame])
 
     def _pairs(
         self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]
     ) -> Iterable[tuple[Tensor, Tensor]]:
-        """(target, source) of as few copies as they lie."""
+        """Yield (target, source) tensors, one pair for each run of blocks."""
         rows, cache = self._rows, self._cache
         for block, frame, length in runs(spills):
             yield rows[frame : frame + length], cache.blocks(block, length)

@@ -1,4 +1,4 @@
-"""Opens the tiers that the options ask for: their frames, and the fingerprint of blocks on disk."""
+"""Opens the tiers that options request: their frames, and the fingerprint of blocks on disk."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ HEAD_BYTES = 1 << 16
 
 
 def fingerprint(files: ModelFiles, cache: KvCache, backend: str, *, fused: bool) -> bytes:
-    """32 bytes that change with the weights, their precision, the layout of a block, and the code that computes it.
+    """Return 32 bytes that change with the weights, their precision, the layout of a block, and the code that computes
+    it.
 
-    Weights count by size, time of change and first bytes of their files: reading them whole takes as long as loading
-    them. Our CPU kernels keep an order of their own within a block, so their sources count too, and their instructions,
-    which round differently.
+    Weights count by size, modification time and first bytes of their files: hashing all of them takes as long as
+    loading. The C++ CPU kernels order the contents of a block in their own way, so their sources count too, and their
+    instruction set, which changes rounding.
     """
     ours = kernels(cache.dtype) if fused else None
     facts = {
@@ -65,19 +66,19 @@ def _file(path: Path) -> tuple[str, int, int, str]:
 SHARE = 8
 LEAST = 16
 MOST_BYTES = 1 << 30
-"""One frame for so many blocks of the cache, within these bounds."""
+"""One frame for each SHARE blocks of the cache, at least LEAST, and at most as many as fit in MOST_BYTES."""
 
 
 def staging_frames(num_blocks: int, block_bytes: int) -> int:
-    """Frames for a cache of so many blocks.
+    """Return the number of frames for a cache of `num_blocks` blocks.
 
-    They bound how much of a prompt can be restored at once. On a CPU they take memory of the KV cache's budget.
+    They limit how much of a prompt can be restored at once. On a CPU they take memory of the KV cache's budget.
     """
     return max(LEAST, min(num_blocks // SHARE, MOST_BYTES // block_bytes))
 
 
 def staging_bytes(num_blocks: int, block_bytes: int) -> int:
-    """Bytes of those frames. They grow with the blocks."""
+    """Return the bytes of those frames. They grow with the number of blocks."""
     return host_bytes(staging_frames(num_blocks, block_bytes), block_bytes)
 
 
@@ -86,24 +87,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """The scheduler's side of the tiers, and the runner's."""
+    """The tiers: the scheduler's index, and the runner's frames."""
 
     index: TierIndex
     host: HostBlocks
 
 
 def check_tier_options(config: EngineConfig, device: torch.device) -> None:
-    """Raises UsageError where the options for tiers make no sense together or on this device."""
+    """Raise UsageError if the options for tiers contradict each other or do not fit the device."""
     asked = [
         name for name, value in (("--kv-host-memory", config.kv_host_memory), ("--kv-disk", config.kv_disk)) if value
     ]
     if asked and not config.prefix_caching:
-        raise UsageError(f"{asked[0]} keeps cached prefixes, and --no-prefix-caching forbids them; leave one away")
+        raise UsageError(f"{asked[0]} needs prefix caching, but --no-prefix-caching is set; remove one of them")
     if (config.kv_disk is None) != (config.kv_disk_size is None):
-        raise UsageError("--kv-disk PATH and --kv-disk-size SIZE go together: where blocks are kept, and how much")
+        raise UsageError("--kv-disk PATH and --kv-disk-size SIZE need each other: the folder of blocks, and its size")
     if config.kv_host_memory is not None and device.type == "cpu":
         raise UsageError(
-            "--kv-host-memory is for GPUs: on a CPU the KV cache lies in host memory already; "
+            "--kv-host-memory is for GPUs: on a CPU the KV cache is in host memory already; "
             "give that memory to --kv-memory instead"
         )
 
@@ -111,10 +112,10 @@ def check_tier_options(config: EngineConfig, device: torch.device) -> None:
 def open_tiers(
     config: EngineConfig, files: ModelFiles, cache: KvCache, backend: type[AttentionBackend]
 ) -> Tiers | None:
-    """The tiers behind a cache; None where none was asked for, or the only one is a disk that cannot be used.
+    """Open the tiers of a cache; return None if none is requested, or the only one is a disk that cannot be used.
 
-    The options have passed `check_tier_options`. Raises UsageError where a path or size cannot be, MemoryLimitError
-    where host memory has not what was asked for.
+    The options have passed `check_tier_options`. Raises UsageError for an impossible path or size, MemoryLimitError if
+    host memory is too small.
     """
     disk = _open_disk(config, files, cache, backend)
     if config.kv_host_memory is None and disk is None:
@@ -129,7 +130,7 @@ def open_tiers(
     keeps, store = config.kv_host_memory is not None, DiskStore(disk.folder, host)
     index = TierIndex(host.frames, disk.blocks, store, keeps=keeps, copies=host.copies)
     logger.info(
-        "KV cache: %d of %d blocks in %s, from an earlier run; %d frames of host memory before it, %.2f GiB",
+        "KV cache: %d of %d blocks in %s are from an earlier run; %d frames of host memory for it, %.2f GiB",
         index.disk_used,
         disk.blocks,
         disk.folder.path,
@@ -140,14 +141,16 @@ def open_tiers(
 
 
 def staging_beside(config: EngineConfig, device: torch.device, block_bytes: int) -> Callable[[int], int]:
-    """What so many blocks of a cache want in the device's own memory for frames between them and the disk."""
+    """Return a function from blocks to the bytes of the device's own memory that their frames for the disk take."""
     if config.kv_disk is None or device.type != "cpu":
         return no_staging
     return partial(staging_bytes, block_bytes=block_bytes)
 
 
 def _frames(config: EngineConfig, cache: KvCache) -> int:
-    """As many as host memory was asked for, or as stand before a disk; on a CPU those are in the cache's budget."""
+    """Return the number of frames: those of --kv-host-memory, or those for a disk; on a CPU the KV budget pays for
+    them.
+    """
     free = free_memory(torch.device("cpu"))
     if config.kv_host_memory is None:
         frames = staging_frames(cache.num_blocks, cache.block_bytes)
@@ -169,7 +172,7 @@ def _frames(config: EngineConfig, cache: KvCache) -> int:
 
 
 class _Disk(NamedTuple):
-    """A folder, and how many blocks it may hold."""
+    """A folder, and the number of blocks that it may hold."""
 
     folder: BlockFolder
     blocks: int
@@ -178,7 +181,7 @@ class _Disk(NamedTuple):
 def _open_disk(
     config: EngineConfig, files: ModelFiles, cache: KvCache, backend: type[AttentionBackend]
 ) -> _Disk | None:
-    """None, with a warning, where the disk does not let us: it is a cache, and requests can do without."""
+    """Open the disk tier; log a warning and return None if the disk cannot be used, because it is only a cache."""
     if config.kv_disk is None or config.kv_disk_size is None:
         return None
     root = Path(config.kv_disk).expanduser()
@@ -189,20 +192,20 @@ def _open_disk(
             if blocks := _blocks(config.kv_disk_size, folder, cache.block_bytes):
                 undo.pop_all()
                 return _Disk(folder, blocks)
-        logger.warning("the KV cache goes without a disk: there is no room for a block on --kv-disk %s", root)
+        logger.warning("the KV cache has no disk tier: --kv-disk %s has no space for a block", root)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"--kv-disk {root} is not a folder: {error}") from error
     except OSError as error:
-        logger.warning("the KV cache goes without a disk: --kv-disk %s cannot be used: %s", root, error)
+        logger.warning("the KV cache has no disk tier: cannot use --kv-disk %s: %s", root, error)
     return None
 
 
 def _blocks(asked: str, folder: BlockFolder, block_bytes: int) -> int:
-    """How many blocks a disk of this size is to hold: what it can, where others have filled it.
+    """Return the number of blocks for a disk of the requested size, or as many as fit if it is too full.
 
-    Refused (UsageError) is what can never be. More than is free now is not: that changes from one start to the next,
-    and a server that is started again must not fail because somebody has filled a disk that it can do without. What an
-    earlier run left in our folder is taken over, so it counts as free.
+    Raises UsageError only for sizes that can never fit. A size above the free space is no error: free space changes
+    from one start to the next, and a restarted server must not fail because of a disk that it can do without. Blocks of
+    an earlier run in this folder are taken over, so they count as free.
     """
     each, disk = folder.file_bytes(block_bytes), shutil.disk_usage(folder.path)
     kept = len(folder.names()) * each
@@ -210,12 +213,12 @@ def _blocks(asked: str, folder: BlockFolder, block_bytes: int) -> int:
     if wanted > disk.total or (wanted < each and not is_share(asked)):
         raise UsageError(
             f"--kv-disk-size {asked} is {wanted} bytes; it must be at least a block's {each} and at most the "
-            f"{disk.total} ({disk.total / 2**30:.2f} GiB) that the disk of {folder.path.parent} has in all"
+            f"{disk.total} ({disk.total / 2**30:.2f} GiB) of the whole disk of {folder.path.parent}"
         )
     if wanted > disk.free + kept:
         logger.warning(
-            "--kv-disk-size %s is more than the %.2f GiB that are free on the disk of %s and the %.2f GiB that our own "
-            "blocks hold there: they get no more than that",
+            "--kv-disk-size %s exceeds the %.2f GiB that are free on the disk of %s plus the %.2f GiB of this engine's "
+            "blocks there; using only their sum",
             asked,
             disk.free / 2**30,
             folder.path.parent,

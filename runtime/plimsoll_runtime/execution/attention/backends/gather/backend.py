@@ -1,4 +1,4 @@
-"""The backend of stock torch on a CPU: writes the cache, then computes the tiles of a step for each attention shape."""
+"""The backend of stock torch on a CPU: writes the cache, then computes a step's tiles for each attention shape."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class StepTiles:
-    """Puts the step's rows in the tiles' order, calls the tiles, and puts the results back.
+    """Copies the step's rows into the tiles' order, calls the tiles, and copies the results back.
 
-    Rows that stand in a tile twice (padding) are computed from the same numbers: either copy is right.
+    Rows that are in a tile twice (padding) are computed from the same numbers, so either copy is right.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class StepTiles:
             self._tiles.append(tile_of(index, shape, cache, self._query[start:end], self._out[start:end], scratch))
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None) -> Tensor:
-        """query `[T, heads, D]`, a layer's cache `[kv_heads, num_blocks, block_size, D]` -> `[T, heads, D]`.
+        """Attend query `[T, heads, D]` to a layer's cache `[kv_heads, num_blocks, block_size, D]` -> `[T, heads, D]`.
 
         sinks: float32 `[heads]`, for a shape that has them.
         """
@@ -64,10 +64,10 @@ class StepTiles:
 
 
 class CacheWrites:
-    """Cells of a step's rows, and the blocks that the step begins without filling.
+    """The cells of a step's rows, and the blocks that the step starts without filling.
 
-    Those are cleared first: what an earlier owner left in their unwritten cells is read with weight 0, and
-    0 x NaN would carry a broken request's values into the next one.
+    Those blocks are cleared first: cells that are not yet written are read with weight 0, and 0 x NaN from an earlier
+    owner would spread to this request.
     """
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
@@ -88,7 +88,7 @@ class CacheWrites:
 
 
 class GatheredBackend:
-    """Paged attention with stock torch on a CPU, in any float dtype (see the package)."""
+    """Paged attention with stock torch on a CPU, in any float dtype."""
 
     name: ClassVar[str] = "torch"
     fused: ClassVar[bool] = False
@@ -101,7 +101,7 @@ class GatheredBackend:
         self._scratch = Scratch()
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Indices and masks of the step, shared by the layers of one group and shape."""
+        """Return the step's attention. Layers of one cache group and shape share indices and masks."""
         cache, groups = self._cache, batch.groups
         tables = [step_tables(group, cache.block_size) for group in groups]
         plans = {(g, shape): self._plan(shape, groups[g], tables[g]) for g, shape in set(self._kinds)}

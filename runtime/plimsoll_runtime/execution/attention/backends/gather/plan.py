@@ -1,12 +1,12 @@
-"""Plans a step on a CPU: which rows are computed together, over how many tokens. Pure integers.
+"""Plans a step on a CPU: which rows are computed together, over how many tokens. Computes with integers only.
 
-Each sequence is cut into segments of at most `MAX_QUERIES` rows; a segment attends to the tokens up to its last
-row, so a long chunk costs half of its square, and a windowed one only its band. Segments of similar size share a
-tile: one gather and a few batched matrix products, padded to the tile's largest segment. What is saved by fewer
-calls is weighed against what is wasted on padding.
+Each sequence is cut into segments of at most `MAX_QUERIES` rows. A segment attends to the tokens up to its last row, so
+a long chunk costs half of its square, and a windowed one only its band. Segments of similar size share a tile: one
+gather and a few batched matrix products, padded to the tile's largest segment. A segment joins a tile only if the saved
+calls cost more than the added padding.
 
-Sizes are rounded up to a few classes. oneDNN compiles a product for each new shape (0.5 to 1 ms, measured) and
-keeps the last 1,024 of them: with free sizes a decode whose contexts grow would compile at every step.
+Sizes are rounded up to a few classes. oneDNN compiles a product for each new shape (0.5 to 1 ms, measured) and keeps
+the last 1,024 of them: without classes, decodes whose contexts grow would compile at every step.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from functools import lru_cache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MAX_QUERIES, MIN_QUERIES = 128, 16
-"""Rows of a segment: at most, and at most where the context is so long that even these scores fill the cache."""
+"""The most rows of a segment: in general, and if its context is so long that even these scores fill the CPU's cache."""
 QUERY_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128)
 COUNT_CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MIN_TOKENS = 64
 CLASSES_PER_OCTAVE = 8
 TILE_BYTES = 2**20
-"""Gathered keys of a tile: they stay in the second-level cache until they are multiplied."""
+"""Bytes of a tile's gathered keys: they stay in the second-level cache until they are multiplied."""
 TILE_SCORES = 2**19
 """Scores of a tile, all heads: 2 MiB in float32."""
 TILE_OVERHEAD = 25.0
-"""Microseconds that a tile's calls take however small it is (dispatch, waking the threads)."""
+"""Microseconds that a tile's calls take at any size (dispatch, waking the threads)."""
 GATHERED_BYTES_PER_US = 20_000.0
-"""Cached keys and values gathered and multiplied in a microsecond (20 GB/s)."""
+"""Bytes of cached keys and values that are gathered and multiplied in a microsecond (20 GB/s)."""
 SCORES_PER_US = 1_500.0
-"""Scores computed, normalised and applied in a microsecond, at head size 64."""
+"""Scores that are computed, normalised and applied in a microsecond, at head size 64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `row .. row + queries - 1` of the step; the last stands at position `context - 1` of `sequence`."""
+    """Rows `row .. row + queries - 1` of the step; the last one has the position `context - 1` in `sequence`."""
 
     sequence: int
     row: int
@@ -45,13 +45,13 @@ class Segment:
     context: int
 
     def first_token(self, shape: AttentionShape) -> int:
-        """The first position that any of its rows sees."""
+        """Return the first position that any of the rows sees."""
         return shape.first_seen(self.context - self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """Segments computed at once as if each had `queries` rows and `width` blocks. The last may be repeated."""
+    """Segments computed together as if each had `queries` rows and `width` blocks. The last may be repeated."""
 
     segments: tuple[Segment, ...]
     queries: int
@@ -60,7 +60,7 @@ class TilePlan:
 
 @dataclass(frozen=True, slots=True)
 class TileCosts:
-    """What tiles of one attention shape cost in microseconds, and how large they may be."""
+    """The cost of tiles of one attention shape in microseconds, and the limits of their size."""
 
     shape: AttentionShape
     per_token: float
@@ -71,7 +71,7 @@ class TileCosts:
 
     @classmethod
     def of(cls, shape: AttentionShape, itemsize: int) -> TileCosts:
-        """For elements of `itemsize` bytes."""
+        """Return the costs for cache elements of `itemsize` bytes."""
         key_bytes = shape.kv_heads * shape.head_dim * itemsize
         return cls(
             shape=shape,
@@ -83,15 +83,15 @@ class TileCosts:
         )
 
     def microseconds(self, queries: int, tokens: int) -> float:
-        """One segment in a tile."""
+        """Return the cost of one segment in a tile."""
         return tokens * (self.per_token + queries * self.per_score)
 
     def fits(self, count: int, queries: int, tokens: int) -> bool:
-        """Whether what `count` segments gather and score stays in the cache between a tile's steps."""
+        """Return whether the keys and scores of `count` segments stay in the CPU's cache while a tile is computed."""
         return count * tokens <= self.max_tokens and count * queries * tokens <= self.max_scores
 
     def longest_segment(self, tokens: int) -> int:
-        """Rows of a segment over so many tokens, so that one KV head's scores stay in the cache."""
+        """Return the rows of a segment over `tokens` tokens, such that one KV head's scores stay in the CPU's cache."""
         longest = MAX_QUERIES
         while longest > MIN_QUERIES and longest * tokens > self.segment_scores:
             longest //= 2
@@ -100,7 +100,7 @@ class TileCosts:
 
 @dataclass(frozen=True, slots=True)
 class _Sized:
-    """A segment and the classes of its rows and tokens."""
+    """A segment with the size classes of its rows and tokens."""
 
     queries: int
     tokens: int
@@ -110,7 +110,7 @@ class _Sized:
 def plan_tiles(
     query_lens: Sequence[int], context_lens: Sequence[int], block_size: int, costs: TileCosts
 ) -> list[TilePlan]:
-    """Cut the sequences into segments and join those of similar size, the largest first."""
+    """Cut the sequences into segments and join those of similar size into tiles, the largest first."""
     sized = [_size(s, block_size, costs.shape) for s in cut_segments(query_lens, context_lens, costs)]
     sized.sort(key=lambda s: (s.queries, s.tokens), reverse=True)
     tiles: list[TilePlan] = []
@@ -125,7 +125,7 @@ def plan_tiles(
 
 
 def cut_segments(query_lens: Sequence[int], context_lens: Sequence[int], costs: TileCosts) -> Iterator[Segment]:
-    """Segments of every sequence, in the order of their rows."""
+    """Yield the segments of every sequence, in the order of their rows."""
     row = 0
     for sequence, (queries, context) in enumerate(zip(query_lens, context_lens, strict=True)):
         most = costs.shape.most_seen
@@ -143,7 +143,9 @@ def _size(segment: Segment, block_size: int, shape: AttentionShape) -> _Sized:
 
 
 def _joined(sized: Sequence[_Sized], start: int, costs: TileCosts) -> tuple[int, int]:
-    """How many segments from `start` on make one tile, and the tokens of the longest; the first has most rows."""
+    """Return how many segments from `start` on make one tile, and the tokens of the longest. The first has most
+    rows.
+    """
     queries, tokens = sized[start].queries, sized[start].tokens
     alone = costs.microseconds(queries, tokens)
     for count in range(1, len(sized) - start):
@@ -164,7 +166,7 @@ def _query_class(queries: int) -> int:
 
 @lru_cache(4096)
 def _token_class(tokens: int) -> int:
-    """At least `tokens`: one of eight sizes in each octave."""
+    """Round `tokens` up to one of eight sizes in each octave."""
     if tokens <= MIN_TOKENS:
         return MIN_TOKENS
     octave = 1 << ((tokens - 1).bit_length() - 1)

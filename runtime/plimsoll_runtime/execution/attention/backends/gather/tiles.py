@@ -18,10 +18,10 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 @lru_cache(None)
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that the products read: the cache's own, or float32 where that is faster.
+    """Return the dtype that the products read: bfloat16 if the CPU multiplies it in hardware, float32 otherwise.
 
-    A CPU that does not multiply bfloat16 or float16 in hardware takes 3 to 50 times as long for them in stock torch:
-    there gathered blocks are widened to float32.
+    Without hardware support, stock torch takes 3 to 50 times as long for bfloat16 or float16, so gathered blocks are
+    converted to float32.
     """
     if dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return dtype
@@ -29,13 +29,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class Scratch:
-    """Named buffers that only grow: fresh pages for each tile's scores would cost more than the scores."""
+    """Named buffers that only grow, because new pages for each tile's scores would cost more than the scores."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A contiguous tensor of unknown content, over the same memory as whatever else was taken by that name."""
+        """Return a contiguous, uninitialised tensor. Tensors of one name and dtype share their memory."""
         count = math.prod(shape)
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < count:
@@ -45,15 +45,15 @@ class Scratch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes of all buffers."""
         return sum(b.nbytes for b in self._buffers.values())
 
 
 class GatheredBlocks:
     """Blocks of a layer's cache, gathered as `[N, S, D]` in the compute dtype.
 
-    `index` int64 [N x width] names rows of a layer's keys or values, `[rows, block_size x D]`. Keys and
-    values may take turns in one buffer; `name` tells buffers apart that are needed at once.
+    `index` int64 [N x width] selects rows of a layer's keys or values, `[rows, block_size x D]`. Keys and values may
+    use one buffer in turn; buffers that are needed at the same time have different names.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GatheredBlocks:
         self.tensor = (self._blocks if self._widened is None else self._widened).view(count, -1, head_dim)
 
     def load(self, cache: Tensor) -> None:
-        """Fill `tensor` from a cache."""
+        """Fill `tensor` from a layer's keys or values."""
         torch.index_select(cache, 0, self._index, out=self._blocks)
         if self._widened is not None:
             self._widened.copy_(self._blocks)
@@ -85,11 +85,11 @@ class FoldedAttention:
 
     query and out: `[N, M, D]` in the compute dtype, read and written at each call.
 
-    bfloat16 through oneDNN runs at twice float32's speed, but a product comes back rounded to bfloat16: a score of 10
-    would be off by 0.03. The rounding error is itself a product, q k^T - round(q k^T), which `baddbmm` accumulates in
-    float32. The two add up to 16 bits of mantissa, and the second pass finds the keys in the CPU's cache. Relative
-    error of the output on random normal data: 0.0022 this way, 0.0018 to 0.0022 with torch's SDPA, 0.004 to 0.014 with
-    rounded scores, 0.0016 for the exact result rounded to bfloat16.
+    bfloat16 through oneDNN runs at twice float32's speed, but a product is rounded to bfloat16: a score of 10 would be
+    off by 0.03. The rounding error is itself a product, q k^T - round(q k^T), which `baddbmm` accumulates in float32.
+    The two add up to 16 bits of mantissa, and the second pass reads the keys from the CPU's cache. Relative error of
+    the output on random normal data: 0.0022 this way, 0.0018 to 0.0022 with torch's SDPA, 0.004 to 0.014 with rounded
+    scores, 0.0016 for the exact result rounded to bfloat16.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FoldedAttention:
         scratch: Scratch,
         heads: slice,
     ) -> None:
-        """`heads`: which of the shape's these pairs are."""
+        """`heads`: the query heads of the shape that the pairs contain."""
         size = (query.shape[0], query.shape[1], blocks.tensor.shape[1])
         self._blocks = blocks
         self._query = query
@@ -123,7 +123,7 @@ class FoldedAttention:
         self._added.append((scores, bias))
 
     def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
-        """keys and values: a layer's cache as rows `[rows, block_size x D]`; sinks float32 `[heads]`."""
+        """Attend to a layer's cache, keys and values as rows `[rows, block_size x D]`; sinks float32 `[heads]`."""
         self._blocks.load(keys)
         self._score()
         scores = self.scores
@@ -141,13 +141,13 @@ class FoldedAttention:
             self._out.mul_(share)
 
     def _beside(self, sinks: Tensor) -> Tensor:
-        """What is left for the keys where a sink takes its share of the weights: `[N, M, 1]`."""
+        """Return the share of the weights that sinks leave to the keys: `[N, M, 1]`."""
         pairs = sinks.view(-1, 1, self._group)
         total = self.scores.logsumexp(-1).view(-1, len(pairs), self.scores.shape[1] // self._group, self._group)
         return (total - pairs).sigmoid().view(*self.scores.shape[:2], 1)
 
     def _score(self) -> None:
-        """scores = scale x query key^T."""
+        """Compute scores = scale x query key^T."""
         self._product.baddbmm_(self._query, self._transposed, beta=0, alpha=self._scale)
         if self._narrow:
             self.scores.copy_(self._product)
@@ -156,14 +156,14 @@ class FoldedAttention:
 
 
 MAX_TOKENS = 2048
-"""Of a row that is computed alone."""
+"""The most tokens for which a row alone is computed by `Single`."""
 
 
 class TileIndex:
-    """Where the rows and tokens of a tile are: n segments of Q rows (shorter ones repeat their last), S tokens.
+    """The rows and tokens of a tile: n segments of Q rows (shorter ones repeat their last row), S tokens.
 
-    rows: `[n, Q]`, rows of the step; position: `[n, Q]`, theirs in their sequence; first_token: `[n, 1]`, position
-    of the first gathered token; blocks: `[n, width]`, a segment's last block again where it has fewer.
+    rows: `[n, Q]`, rows of the step; position: `[n, Q]`, their positions in their sequences; first_token: `[n, 1]`,
+    position of the first gathered token; blocks: `[n, width]`, padded with a segment's last block.
     """
 
     def __init__(self, plan: TilePlan, tables: StepTables, shape: AttentionShape, block_size: int) -> None:
@@ -179,13 +179,16 @@ class TileIndex:
         self.tokens = plan.width * block_size
 
     def cache_rows(self, kv_heads: int, strides: tuple[int, int]) -> Tensor:
-        """int64 [n x kv_heads x width]: rows of a layer's keys or values (see KvCache.row_strides)."""
+        """Return the rows of a layer's keys or values, int64 [n x kv_heads x width] (see `KvCache.row_strides`)."""
         of_head, of_block = strides
         heads = np.arange(kv_heads)[:, None] * of_head
         return torch.from_numpy((self.blocks[:, None, :] * of_block + heads).reshape(-1))
 
     def mask(self, shape: AttentionShape) -> tuple[Tensor, int] | None:
-        """What must not be seen, 0 or -inf: `[n, 1, Q, 1, S - start]`, and start: all see the columns before it."""
+        """Return the mask of hidden tokens, 0 or -inf: `[n, 1, Q, 1, S - start]`, and start.
+
+        All rows see the columns before start. Returns None if no token is hidden.
+        """
         start = 0
         if shape.most_seen is None:
             start = min(self.tokens, int((self.position[:, 0] - self.first_token[:, 0]).min()) + 1)
@@ -198,17 +201,19 @@ class TileIndex:
         return mask[:, None, :, None, :], start
 
     def bias(self, shape: AttentionShape) -> Tensor | None:
-        """What ALiBi adds to scores, but for a number of each row: `[n, kv_heads, 1, group, S]`, if there is one."""
+        """Return ALiBi's bias of scores, up to a constant for each row: `[n, kv_heads, 1, group, S]`; None without
+        ALiBi.
+        """
         token = (self.first_token + np.arange(self.tokens))[:, None]
         found = alibi_bias(shape, token, self.position[:, -1:, None])
         return None if found is None else found.transpose(2, 3)
 
 
 class Tile:
-    """Attention of a tile's rows, over whichever layer's cache it is called with.
+    """Attention of a tile's rows, over the cache of any layer of its shape.
 
-    query and out: `[n x Q, heads, D]` in the compute dtype, the tile's rows in its own order, the same memory at
-    every call.
+    query and out: `[n x Q, heads, D]` in the compute dtype, the tile's rows in its own order, the same memory at every
+    call.
     """
 
     def __init__(
@@ -236,7 +241,7 @@ class Tile:
         self._parts = _parts(index, shape, cache, query, out, scratch)
 
     def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
-        """keys and values: a layer's cache as rows `[rows, block_size x D]`; sinks float32 `[heads]`."""
+        """Attend to a layer's cache, keys and values as rows `[rows, block_size x D]`; sinks float32 `[heads]`."""
         if self._before is not None:
             self._before[0].copy_(self._before[1])
         for part in self._parts:
@@ -248,7 +253,7 @@ class Tile:
 def _parts(
     index: TileIndex, shape: AttentionShape, cache: KvCache, query: Tensor, out: Tensor, scratch: Scratch
 ) -> list[FoldedAttention]:
-    """All of a tile at once; a lone segment head by head where one head's scores fill the cache already."""
+    """Return the tile as one product, or a lone segment in groups of KV heads whose scores fit the CPU's cache."""
     n, count = len(index.rows), len(query)
     size = count if n > 1 else max(1, min(count, TILE_SCORES // (query.shape[1] * index.tokens)))
     cache_rows = index.cache_rows(shape.kv_heads, cache.row_strides(shape)).view(count, -1)
@@ -272,10 +277,10 @@ def _parts(
 
 
 class Single:
-    """Attention of one row by torch's SDPA, which needs fewer calls than a tile, and is called like one.
+    """Attention of one row by torch's SDPA, with the interface of `Tile` and fewer calls.
 
-    A decode alone takes half a tile's time at a context of 200 tokens and as long at 2,000 (bfloat16, measured); the
-    query heads that share a KV head are folded into rows, as `enable_gqa` is slower by a factor.
+    A lone decode takes half of a tile's time at a context of 200 tokens and as long at 2,000 (bfloat16, measured). The
+    query heads that share a KV head are folded into rows, because `enable_gqa` is several times slower.
     """
 
     def __init__(
@@ -299,7 +304,7 @@ class Single:
         self._scale = shape.scale
 
     def __call__(self, keys: Tensor, values: Tensor, sinks: Tensor | None) -> None:
-        """keys and values: a layer's cache as rows `[rows, block_size x D]`; there are no sinks."""
+        """Attend to a layer's cache, keys and values as rows `[rows, block_size x D]`. Does not support sinks."""
         for blocks, cache in zip(self._blocks, (keys, values), strict=True):
             blocks.load(cache)
         self._out.copy_(functional.scaled_dot_product_attention(self._query, self._key, self._value, scale=self._scale))
@@ -308,7 +313,7 @@ class Single:
 def tile_of(
     index: TileIndex, shape: AttentionShape, cache: KvCache, query: Tensor, out: Tensor, scratch: Scratch
 ) -> Tile | Single:
-    """The faster of the two for these rows."""
+    """Return a `Single` for one plain row with at most MAX_TOKENS tokens, a `Tile` otherwise."""
     plain = shape.softcap is None and shape.alibi is None and not shape.sinks
     kind = Single if index.rows.size == 1 and plain and index.tokens <= MAX_TOKENS else Tile
     return kind(index, shape, cache, query, out, scratch)
