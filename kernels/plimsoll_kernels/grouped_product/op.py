@@ -37,7 +37,7 @@ def grouped_product(
         )
     check_shape("ends", ends, groups)
     if ends.dtype != torch.int32 or ends.device != rows.device or ends.stride(0) != 1:
-        raise ValueError(f"ends is {ends.dtype} on {ends.device}; expected contiguous int32 on {rows.device}")
+        raise ValueError(f"ends is {ends.dtype} on {ends.device}; expected contiguous int32 on the device of rows")
     if bias is not None:
         check_floats(rows=rows, bias=bias)
         check_shape("bias", bias, groups, outputs)

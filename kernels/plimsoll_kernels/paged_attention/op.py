@@ -55,7 +55,7 @@ def paged_attention(
             check_shape(name, tensor, heads)
             if tensor.dtype != torch.float32 or tensor.device != query.device or tensor.stride(0) != 1:
                 raise ValueError(
-                    f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 on {query.device}"
+                    f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 on the device of query"
                 )
     check_batch(batch, query.device)
     terms: dict[str, Any] = {
@@ -97,7 +97,7 @@ def write_cache(
     check_shape("value", value, *key.shape)
     check_shape("cells", cells, key.shape[0])
     if cells.dtype != torch.int64 or cells.device != key.device:
-        raise ValueError(f"cells is {cells.dtype} on {cells.device}; expected int64 on {key.device}")
+        raise ValueError(f"cells is {cells.dtype} on {cells.device}; expected int64 on the device of key")
     if not use_triton(implementation, key):
         write_cache_reference(key, value, key_cache, value_cache, cells)
         return

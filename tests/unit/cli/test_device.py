@@ -36,8 +36,10 @@ def test_a_server_without_its_gpu_ends_with_the_code_of_failed_devices(
     done = run(tmp_path / "log", command, "--port", "0", *options)
     assert done.returncode == 8, done.stderr
     words = (tmp_path / "log").read_text()
-    assert words.startswith("device-failed: models are to run on a GPU (--device cuda), and torch finds none: ")
-    assert words.endswith("; to run models on the CPU, give --device cpu (in a cluster, no spec.resources.accelerator)")
+    assert words.startswith("device-failed: --device cuda needs a GPU, but torch finds none: ")
+    assert words.endswith(
+        "; to run models on the CPU, use --device cpu (in a cluster, omit spec.resources.accelerator)"
+    )
     assert f"plimsoll: {words.removeprefix('device-failed: ')}" in done.stderr
 
 

@@ -170,7 +170,10 @@ def test_the_next_backend_takes_over(decoder: TorchDecoder, at: str | int, caplo
     assert (forward_pass.fallbacks, forward_pass.backends) == (1, [ReferenceBackend])
     [warning] = warnings_of(caplog)
     assert f"{first.name} failed with RuntimeError: " in warning
-    assert "from now on reference computes attention (--attention-backend reference begins with that one)" in warning
+    assert (
+        "reference computes attention from here on (select it at the start with --attention-backend reference)"
+        in warning
+    )
     assert caplog.records[0].exc_info, "the traceback goes with it"
     timeline.check_integrity()
 
@@ -278,7 +281,7 @@ def test_graphs_go_with_their_backend(decoder: TorchDecoder, caplog: pytest.LogC
     torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert [graphs.captured for graphs in made] == [0], "in service nothing is captured, over no backend"
     graph, backend = warnings_of(caplog)
-    assert graph.startswith("a CUDA graph failed with TypeError: cannot be compiled; from now on steps are launched")
+    assert graph.startswith("a CUDA graph failed with TypeError: cannot be compiled; steps are launched")
     assert "the attention backend broken failed with TypeError" in backend
 
 

@@ -111,7 +111,9 @@ def test_a_step_without_memory_is_passed_over(caplog: pytest.LogCaptureFixture) 
     compile_kernels(passes, cache, 9, 3, 12)
     assert [counts for counts, _, _ in passes.seen] == [[1], [1, 1, 1], [9, 1, 1]]
     [warning] = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("the device has no memory for a first step of 12 rows (tried to allocate 2 GiB): ")
+    assert warning.startswith(
+        "the device has too little memory for a warm-up step of 12 rows (tried to allocate 2 GiB): "
+    )
 
 
 def test_they_are_computed_over_the_padding_block() -> None:

@@ -63,7 +63,7 @@ def test_the_largest_values(triton_device: str) -> None:
     [
         ((2, 5), "silu", r"gate_up is \[2, 5\], expected \[T, 2 I\]"),
         ((2, 3, 4), "silu", r"expected \[T, 2 I\]"),
-        ((2, 4), "tanh", "no activation is called 'tanh'; there is silu, gelu, gelu_tanh, relu, relu2"),
+        ((2, 4), "tanh", "unknown activation 'tanh'; choose silu, gelu, gelu_tanh, relu, relu2"),
     ],
 )
 def test_refusals(shape: tuple[int, ...], activation: Any, message: str) -> None:

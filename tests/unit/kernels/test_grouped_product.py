@@ -106,7 +106,7 @@ def refusals() -> list[Any]:
     case = make([2, 1], bias=True)
     assert case.bias is not None
     return [
-        (replace(case, rows=case.rows[0]), "do not go together"),
+        (replace(case, rows=case.rows[0]), "do not match"),
         (replace(case, weights=case.weights[:0]), "at least one group"),
         (replace(case, rows=case.rows.half()), "weights is torch.float32 on cpu, but rows is torch.float16"),
         (replace(case, rows=case.rows[:, :32]), r"rows is \[3, 32\], expected \[3, 64\]"),

@@ -117,8 +117,8 @@ def refusals() -> list[Any]:
     case = make([(1, 3)])
     longs = replace(case.batch, context_lens=case.batch.context_lens.long())
     return [
-        (replace(case, query=case.query[0]), "do not go together"),
-        (replace(case, query=case.query[..., :8]), r"\[1, 4, 8\] and cache \[4, 16, 40\] do not go together"),
+        (replace(case, query=case.query[0]), "do not match"),
+        (replace(case, query=case.query[..., :8]), r"\[1, 4, 8\] and cache \[4, 16, 40\] do not match"),
         (replace(case, query=case.query.half()), "cache is torch.float32 on cpu, but query is torch.float16"),
         (replace(case, batch=longs), "context_lens is torch.int64"),
     ]
@@ -132,5 +132,5 @@ def test_refusals(case: Case, message: str) -> None:
 
 def test_a_scale_that_is_none() -> None:
     case = make([(1, 3)])
-    with pytest.raises(ValueError, match="a scale of 0 is not positive"):
+    with pytest.raises(ValueError, match="scale is 0; it must be positive"):
         latent_attention(case.query, case.cache, case.batch, scale=0)

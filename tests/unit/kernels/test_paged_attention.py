@@ -232,8 +232,8 @@ def refusals() -> list[Any]:
     case = make([(2, 20)])
     longs = replace(case.batch, query_starts=case.batch.query_starts.long())
     return [
-        (replace(case, query=torch.ones(2, 3, 32)), {}, "3 query heads do not divide among 2 KV heads"),
-        (replace(case, query=torch.ones(2, 4, 16)), {}, "do not go together"),
+        (replace(case, query=torch.ones(2, 3, 32)), {}, "3 query heads are no multiple of 2 KV heads"),
+        (replace(case, query=torch.ones(2, 4, 16)), {}, "do not match"),
         (replace(case, query=case.query.half()), {}, "key_cache is torch.float32 on cpu, but rows is torch.float16"),
         (replace(case, values=case.values[:, :3]), {}, "value_cache is"),
         (replace(case, batch=longs), {}, "query_starts is torch.int64 on cpu; expected contiguous int32"),
@@ -242,7 +242,7 @@ def refusals() -> list[Any]:
         (case, {"sinks": torch.ones(3)}, r"sinks is \[3\], expected \[4\]"),
         (case, {"slopes": torch.ones(4).half()}, "slopes is torch.float16 on cpu; expected contiguous float32"),
         (case, {"softcap": -1.0}, "not positive"),
-        (case, {"scale": 0.0}, "a scale of 0.0 is not positive"),
+        (case, {"scale": 0.0}, "scale is 0.0; it must be positive"),
     ]
 
 
@@ -257,7 +257,7 @@ def test_write_refusals() -> None:
     key, cells = torch.ones(2, 2, 32), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"cells is \[3\], expected \[2\]"):
         write_cache(key, key, case.keys, case.values, torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="expected int64 beside key"):
+    with pytest.raises(ValueError, match="expected int64 on the device of key"):
         write_cache(key, key, case.keys, case.values, cells.int())
     with pytest.raises(ValueError, match=r"key is \[2, 3, 32\], expected \[2, 2, 32\]"):
         write_cache(torch.ones(2, 3, 32), key, case.keys, case.values, cells)

@@ -130,7 +130,7 @@ def test_any_shape(
 def refusals() -> list[Any]:
     case = make(norm=True)
     return [
-        (replace(case, heads=case.heads[:, :4]), "do not go together"),
+        (replace(case, heads=case.heads[:, :4]), "do not match"),
         (replace(case, heads=case.heads.half()), "key_cache is torch.float32 on cpu, but heads is torch.float16"),
         (replace(case, heads=case.heads[..., :16]), r"key_cache is \[2, 3, 8, 32\], expected \[2, 3, 8, 16\]"),
         (replace(case, cos=torch.ones(3, 17), sin=torch.ones(3, 17)), "with 0 < R <= 32"),

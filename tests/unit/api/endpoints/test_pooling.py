@@ -248,7 +248,7 @@ async def test_a_client_that_leaves_aborts_all_its_texts(embed: Any) -> None:
 
 
 async def test_the_first_text_that_fails_calls_off_the_others(embed: Any) -> None:
-    embed.engine.error = "its vector holds numbers that are not finite"
+    embed.engine.error = "the model computed a vector with numbers that are not finite"
     status, failed = await post(embed, "/v1/embeddings", input=["a", "b"])
     assert (status, failed["error"]["code"]) == (500, "engine_error")
     assert embed.engine.running == set()

@@ -148,7 +148,7 @@ def test_more_threads_than_cores(
         caplog.clear()
         build(folder, threads=threads, kv_memory="1MiB")
         assert thread_count() == (threads or 2)
-        assert sum("threads on 2 cores" in r.getMessage() for r in caplog.records) == warned
+        assert sum("threads share 2 cores" in r.getMessage() for r in caplog.records) == warned
 
 
 @pytest.mark.usefixtures("threads_as_before")

@@ -75,8 +75,8 @@ def test_snapshots_are_paid_from_the_same_memory(mamba: str) -> None:
 def test_snapshots_that_serve_nothing_are_refused(mamba: str, tmp_path: Path) -> None:
     save_model(make_model("LlamaConfig", {}), tmp_path)
     for options, told in (
-        ({"model": str(tmp_path)}, "is for models whose recurrent layers keep states that we can copy"),
-        ({"prefix_caching": False}, "keeps what is known of prefixes, and --no-prefix-caching forbids that"),
+        ({"model": str(tmp_path)}, "needs recurrent layers with states that can be copied"),
+        ({"prefix_caching": False}, "needs prefix caching, but --no-prefix-caching is set"),
     ):
         with pytest.raises(UsageError, match=f"--state-snapshots 3 {told}"):
             measure(EngineConfig(**{"model": mamba, **OPTIONS, "state_snapshots": 3, **options}))
@@ -92,7 +92,7 @@ def test_what_is_kept_of_sequences_is_counted(mamba: str) -> None:
 
 
 def test_more_sequences_than_memory_holds_are_refused(mamba: str) -> None:
-    with pytest.raises(MemoryLimitError, match="with what recurrent layers keep of every sequence: lower --max-seq"):
+    with pytest.raises(MemoryLimitError, match="including recurrent states of every sequence: lower --max-seq"):
         LLM(mamba, **{**OPTIONS, "max_sequences": 2**31})
 
 

@@ -153,7 +153,7 @@ def test_without_a_length_the_longest_sequence_is_what_the_least_holds(folder: P
     [
         ({"weights": 1000}, r"the weights need \d+ bytes, but 1000 were granted; grant \d+ more"),
         ({"workspace": 1000}, r"the largest step needs a workspace of \d+ bytes, but 1000 were granted"),
-        ({"kv": 5000, "kv_least": 0}, "the 5000 bytes that are granted to the KV cache for good hold 0 tokens, but a"),
+        ({"kv": 5000, "kv_least": 0}, "the 5000 bytes that are always granted to the KV cache hold 0 tokens, but a"),
     ],
 )
 def test_a_grant_that_is_not_enough_is_refused_with_the_numbers(
@@ -330,7 +330,7 @@ def test_a_gpu_copies_from_pages_that_are_pinned_for_as_long(folder: Path, image
     assert decoder.weight_bytes < header.nbytes
     refusing = Registry(error=2)
     with pytest.raises(
-        MemoryLimitError, match=r"cannot be pinned for the GPU \(CUDA error 2\); allow more locked memory"
+        MemoryLimitError, match=r"of host memory for the GPU \(CUDA error 2\); allow more locked memory"
     ):
         wake(model, image, header, refusing)
     assert [name for name, *_ in refusing.calls] == ["pin"]

@@ -224,7 +224,7 @@ async def test_an_engine_that_must_have_a_gpu_and_finds_none_says_that_it_is_los
 ) -> None:
     """It fails before it reads anything: it would compute on the CPU, possibly in memory that was not granted."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(DeviceLostError, match=r"models are to run on a GPU \(--device cuda\), and torch finds none: "):
+    with pytest.raises(DeviceLostError, match=r"--device cuda needs a GPU, but torch finds none: "):
         await AsyncEngine.start(EngineConfig(model="/nowhere", device="cuda"))
 
 

@@ -290,7 +290,7 @@ def test_the_next_start_remembers(clock: FakeClock, cache: Path, caplog: pytest.
     assert chosen(clock, **backends) == "b"
     assert not clock.calls
     [file] = cache.iterdir()
-    assert f"remembered in {file}" in caplog.text
+    assert f"read from {file}" in caplog.text
     assert json.loads(file.read_text())["backends"]["b"] == pytest.approx([3.0, 3.0])
 
 
@@ -361,7 +361,7 @@ def test_a_cache_where_nothing_can_be_made(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "file"))
     assert chosen(clock, a=fake(clock, "a", 0.01)) == "a"
-    assert "set PLIMSOLL_CACHE to a folder that can be written to" in caplog.text
+    assert "set PLIMSOLL_CACHE to a writable folder" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -205,7 +205,7 @@ def test_one_that_is_made_of_two_has_a_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert [found.name for found in candidates("cudnn+sdpa", target(GPU, torch.bfloat16))] == ["cudnn+sdpa"]
     for name, device, message in (
         ("sdpa+cudnn", GPU, "these dtypes: bfloat16, float16; the model runs in float32"),
-        ("sdpa+torch", CPU, "divides steps between two, and on a CPU one computes all"),
+        ("sdpa+torch", CPU, "divides steps between two backends, which is not supported on a CPU"),
         ("sdpa+magic", GPU, "unknown"),
         ("sdpa+cudnn+sdpa", GPU, "unknown"),
     ):

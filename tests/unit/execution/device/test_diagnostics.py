@@ -77,7 +77,7 @@ def test_why_models_run_on_the_cpu(facts: DeviceFacts, said: list[str]) -> None:
 
 def test_what_is_named_behind_a_wrong_one_is_left_out() -> None:
     (text,) = texts(replace(CUDA, used=H100, visible="0,4,1", gpus=GPUS))
-    assert "names GPU 4, and this machine has GPU 0 to 1: it is left out, with all that is named behind it" in text
+    assert "names GPU 4, and this machine has GPU 0 to 1: CUDA ignores it and all entries after it" in text
 
 
 def test_a_slice_says_what_memory_is_its_own() -> None:
@@ -101,15 +101,15 @@ def held(*holders: Holder, free: int = 20) -> DeviceFacts:
 
 def test_memory_that_others_hold_is_told_with_who() -> None:
     (text,) = texts(held(Holder(4711, "python3", 59 * GIB)))
-    assert "60.0 GiB of 80.0 GiB of NVIDIA H100 80GB HBM3 are held before anything is loaded" in text
+    assert "60.0 GiB of 80.0 GiB of NVIDIA H100 80GB HBM3 are already held" in text
     assert "by pid 4711 (python3) 59.0 GiB: " in text
-    assert "end what holds it" in text
+    assert "end these processes" in text
 
 
 @pytest.mark.parametrize("facts", [held(), replace(held(), gpus=None)], ids=["unseen", "unasked"])
 def test_or_that_nobody_can_be_seen(facts: DeviceFacts) -> None:
     (text,) = texts(facts)
-    assert "by processes that cannot be seen from here" in text
+    assert "by processes that are not visible here" in text
 
 
 def test_what_engines_of_the_same_host_hold_is_planned() -> None:

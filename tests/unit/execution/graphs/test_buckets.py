@@ -28,7 +28,7 @@ def test_a_batch_fits_its_bucket_and_wastes_little(most: int, sequences: int) ->
 def test_rows() -> None:
     assert row_buckets(512) == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
     assert [row_buckets(most) for most in (1, 16, 17, 40)] == [[1], [16], [16, 17], [16, 24, 32, 40]]
-    with pytest.raises(ValueError, match="there is at least one"):
+    with pytest.raises(ValueError, match="must allow at least 1"):
         row_buckets(0)
 
 
@@ -43,5 +43,5 @@ def test_rows_fit_their_bucket_and_waste_at_most_a_half(most: int, rows: int) ->
 
 
 def test_no_sequences() -> None:
-    with pytest.raises(ValueError, match="there is at least one"):
+    with pytest.raises(ValueError, match="must allow at least 1"):
         batch_buckets(0)

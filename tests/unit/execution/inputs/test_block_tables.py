@@ -103,7 +103,7 @@ def test_a_window_that_slides_for_ever_stays_in_its_row() -> None:
 
 @pytest.mark.parametrize("block", [-1, 10])
 def test_a_block_that_the_cache_has_not(block: int) -> None:
-    with pytest.raises(ValueError, match=r"a block table names a block outside 0\.\.9"):
+    with pytest.raises(ValueError, match=r"a block table has a block outside 0\.\.9"):
         BlockTableState(1, 10).change(0, TableChange(0, 0, 0, [1, block, 2]))
 
 
@@ -112,7 +112,7 @@ def test_a_change_of_what_is_not_kept(change: TableChange) -> None:
     """Behind a hole, with blocks that were given back, and with less than nothing."""
     kept = BlockTableState(1, 10)
     kept.change(0, TableChange(0, 2, 2, [4, 5, 6, 7]))
-    with pytest.raises(ValueError, match="slot 0 as they are, and 4 from number 2 on are kept"):
+    with pytest.raises(ValueError, match="slot 0, but the slot has 4 blocks from number 2 on"):
         kept.change(0, change)
     assert (kept.firsts[0], list(kept.table(0))) == (2, [4, 5, 6, 7])
 
@@ -151,7 +151,7 @@ def test_a_device_is_sent_what_is_new() -> None:
 def test_rows_on_a_device_stay_as_long_as_they_are() -> None:
     kept = DeviceBlockTables(2, BLOCKS, 8, CPU)
     kept.change(1, TableChange(0, 3, 3, list(range(8))))
-    with pytest.raises(ValueError, match="a table of 9 blocks, for which rows have 8 columns"):
+    with pytest.raises(ValueError, match="a table of 9 blocks does not fit in a row of 8 columns"):
         kept.change(1, TableChange(0, 3, 11, [1]))
     assert list(kept.table(1)) == list(range(8))
     kept.change(1, TableChange(0, 5, 11, [1, 2]))

@@ -82,8 +82,8 @@ def test_the_longest_sequence_shrinks_to_the_cache_unless_it_was_asked_for() -> 
 
 
 def test_more_than_is_free_is_refused() -> None:
-    numbers = "the weights take 1.00 GiB; 5.00 GiB are free beside them, of which a step takes 1.00 GiB"
-    with pytest.raises(MemoryLimitError, match=f"asks for 5.00 GiB, but 4.00 GiB can be had: {numbers}; lower --kv-m"):
+    numbers = "the weights take 1.00 GiB; 5.00 GiB are free next to them, of which a step takes 1.00 GiB"
+    with pytest.raises(MemoryLimitError, match=f"needs 5.00 GiB, but 4.00 GiB are usable: {numbers}; lower --kv-m"):
         plan(kv_memory="5GiB")
     with pytest.raises(MemoryLimitError, match=r"needs 3\.00 MiB \(3 blocks of 1048576 bytes\)"):
         plan(kv_memory="2MiB")
@@ -91,7 +91,7 @@ def test_more_than_is_free_is_refused() -> None:
 
 
 def test_a_step_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(MemoryLimitError, match=r"5\.00 GiB are free beside them, of which a step takes 6\.00 GiB"):
+    with pytest.raises(MemoryLimitError, match=r"5\.00 GiB are free next to them, of which a step takes 6\.00 GiB"):
         plan(room=FreeMemory(weights=GIB, free=5 * GIB, workspace=6 * GIB))
 
 

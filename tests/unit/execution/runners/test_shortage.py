@@ -123,7 +123,7 @@ def test_without_any_memory_each_request_is_told_so_and_the_engine_lives(
         told = llm.generate(PROMPTS[:2], params())
     assert [r.outputs[0].error for r in told] == [NO_MEMORY] * 2
     assert any(
-        "found no memory on the device (CUDA out of memory. Tried to allocate 2.00 GiB.)" in r.getMessage()
+        "ran out of device memory (CUDA out of memory. Tried to allocate 2.00 GiB.)" in r.getMessage()
         for r in caplog.records
     )
     scarcity.chance = 0.0

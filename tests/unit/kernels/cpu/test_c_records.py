@@ -117,7 +117,7 @@ def test_a_field_that_an_op_lacks_or_needs_is_named() -> None:
 
 def test_an_op_that_is_declared_elsewhere_is_refused() -> None:
     record = c_record(type("LateRecord", (CRecord,), {"__annotations__": {}}))
-    with pytest.raises(TypeError, match=r"LateRecord is no member of OPS: records\.py must import its module"):
+    with pytest.raises(TypeError, match=r"LateRecord is not in OPS; records\.py must import its module"):
         OpRecord.of(record(), Timed.NORM)
 
 

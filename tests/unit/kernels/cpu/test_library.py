@@ -91,12 +91,15 @@ def arm(path: Path, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("happened", "told"),
     [
-        (absent, "those of this version were not built; install a C++ compiler, then python -m plimsoll_kernels.cpu"),
+        (
+            absent,
+            "the kernels of this version were not built; install a C++ compiler, then python -m plimsoll_kernels.cpu",
+        ),
         (cut, "is damaged; install a C++ compiler, then python -m plimsoll_kernels.cpu.compile"),
         (changed, "is damaged"),
         (no_library_at_all, "file too short"),
         (unreadable, "Permission denied"),
-        (old_processor, "this processor has no AVX2 with FMA"),
+        (old_processor, "the kernels need AVX2 with FMA"),
         (arm, "written for Linux on x86-64, this is linux on aarch64"),
     ],
 )
@@ -123,10 +126,10 @@ def test_torch_computes_and_one_line_says_why(
         actual = sample(*asked)
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
     [line] = [record.getMessage() for record in caplog.records]
-    assert "stock torch computes instead of our CPU kernels (slower, same results)" in line
+    assert "stock torch computes instead of the CPU kernels (slower, same results)" in line
     assert told in line
     monkeypatch.setenv(library.VARIABLE, "avx2")
-    with pytest.raises(InstructionsError, match="asks for CPU kernels, and there are none here"):
+    with pytest.raises(InstructionsError, match="needs the CPU kernels, which are not available here"):
         kernels(torch.float32)
 
 
@@ -245,7 +248,7 @@ def test_a_choice_that_cannot_be_had_is_refused(built: Path, monkeypatch: pytest
         pytest.skip("this processor runs one set of instructions only")
     least, *_, best = runnable()
     monkeypatch.setenv(library.VARIABLE, best)
-    with pytest.raises(InstructionsError, match=f"packed for {least}, and PLIMSOLL_CPU_ISA={best} asks for others"):
+    with pytest.raises(InstructionsError, match=f"packed for {least}, but PLIMSOLL_CPU_ISA={best} selects others"):
         library.choose(torch.bfloat16, least)
     library.choose(torch.bfloat16, best)
 

@@ -95,7 +95,7 @@ def test_a_refusal_is_told_once_and_vectors_compute() -> None:
         "unset it"
     )
     [line] = [line for line in done.stderr.splitlines() if "AMX" in line]
-    assert line.startswith("the system grants this process no AMX tiles: No space left on device; the CPU kernels take")
+    assert line.startswith("the system grants this process no AMX tiles: No space left on device; the CPU kernels use")
 
 
 def test_tiles_that_win_the_trial_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

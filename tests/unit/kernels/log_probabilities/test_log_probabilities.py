@@ -79,9 +79,9 @@ def test_refusals() -> None:
     logits, tokens, wanted = torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int32)
     with pytest.raises(ValueError, match=r"contiguous rows, got torch\.float16"):
         log_probabilities(logits.half(), tokens, wanted, 0)
-    with pytest.raises(ValueError, match="of 5 tokens 6 cannot be told"):
+    with pytest.raises(ValueError, match="cannot report 6 alternatives of a vocabulary of 5 tokens"):
         log_probabilities(logits, tokens, wanted, 6)
     with pytest.raises(ValueError, match=r"tokens is \[1\], expected \[2\]"):
         log_probabilities(logits, tokens[:1], wanted, 0)
-    with pytest.raises(ValueError, match="tokens are int64 and alternatives int32"):
+    with pytest.raises(ValueError, match="tokens must be int64 and alternatives int32"):
         log_probabilities(logits, wanted, wanted, 0)

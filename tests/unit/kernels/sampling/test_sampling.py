@@ -228,7 +228,7 @@ def test_refusals() -> None:
         checked_sample(logits.T.contiguous().T, params, uniform)
     with pytest.raises(ValueError, match="1 to 524288 tokens, got 0"):
         checked_sample(logits[:, :0], params, uniform)
-    with pytest.raises(ValueError, match="2 rows of logits on cpu, parameters of 3 on cpu"):
+    with pytest.raises(ValueError, match="2 rows of logits on cpu, but parameters of 3 on cpu"):
         checked_sample(logits[:2], params, uniform[:2])
     with pytest.raises(ValueError, match=r"uniform must be contiguous torch\.float64"):
         checked_sample(logits, params, uniform.float())

@@ -145,7 +145,7 @@ def test_sequences_have_rows_of_their_own() -> None:
     tables = AttentionBatch([1, 1], [1, 1], BlockTables.of([[0], [0]]), torch.zeros(2, dtype=torch.int64))
     step = PagedStep(PagedCache((), (), block_size=BLOCK), [1, 1], tables.groups)
     for rows in ([3, 3], [1]):
-        with pytest.raises(ValueError, match="2 sequences keep their states in the rows"):
+        with pytest.raises(ValueError, match="2 sequences need one row of states each"):
             step.hold([], rows)
     step.hold([], [2, 0])
 

@@ -92,14 +92,14 @@ def test_our_kernels_do_so_too(build: Build) -> None:
 @pytest.mark.parametrize("backend", [BidirectionalBackend, CpuBidirectionalBackend])
 def test_half_a_prompt_is_refused(backend: type[BidirectionalBackend | CpuBidirectionalBackend]) -> None:
     made = backend(cache_of(AttentionShape(HEADS, HEADS, 16, 1.0, whole=True)))
-    with pytest.raises(ValueError, match="not in the step as a whole"):
+    with pytest.raises(ValueError, match="the step lacks a part of a prompt"):
         made.begin(batch_of([2], [5]))
 
 
 @pytest.mark.parametrize("shape", [{"softcap": 5.0}, {"chunk": 4}, {"sinks": True}, {"whole": False}])
 def test_what_it_does_not_compute_is_refused(shape: dict[str, object]) -> None:
     made = AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, **{"whole": True, **shape})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is not computed over whole prompts"):
+    with pytest.raises(ValueError, match="the bidirectional backend does not support attention"):
         BidirectionalBackend(cache_of(made))
 
 

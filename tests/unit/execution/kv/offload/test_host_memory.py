@@ -88,7 +88,7 @@ def test_copies_are_over_before_it_is_unpinned(registry: Registry) -> None:
 
 def test_what_cannot_be_pinned_is_refused_with_the_numbers(registry: Registry) -> None:
     registry.error = 2
-    with pytest.raises(MemoryLimitError, match=r"0\.01 GiB of host memory cannot be pinned .*\(CUDA error 2\); lower"):
+    with pytest.raises(MemoryLimitError, match=r"cannot pin 0\.01 GiB of host memory .*\(CUDA error 2\); lower"):
         HostBlocks(cache("cuda"), 5 * HUGE // cache("cuda").block_bytes - 1)
     gc.collect()
     assert not registry.locked, "nothing is unpinned that was not"

@@ -47,7 +47,7 @@ def opened(files: ModelFiles, root: Path, size: str = "1MiB") -> Tiers | None:
 @pytest.mark.parametrize(
     ("options", "device", "told"),
     [
-        ({"kv_host_memory": "1GiB"}, CPU, "on a CPU the KV cache lies in host memory already"),
+        ({"kv_host_memory": "1GiB"}, CPU, "on a CPU the KV cache is in host memory already"),
         ({"kv_host_memory": "1GiB", "prefix_caching": False}, GPU, "--no-prefix-caching forbids"),
         ({"kv_disk": "d", "kv_disk_size": "1GiB", "prefix_caching": False}, CPU, "--kv-disk keeps cached prefixes"),
         ({"kv_disk": "d"}, CPU, "go together"),
@@ -150,7 +150,7 @@ def test_a_disk_without_room_for_a_block_is_gone_without(
     for size in ("1MiB", "50%"):
         caplog.clear()
         assert opened(files, tmp_path, size=size) is None
-        assert "there is no room for a block" in caplog.records[-1].getMessage()
+        assert "has no space for a block" in caplog.records[-1].getMessage()
 
     def fail(path: Path) -> Usage:
         raise OSError(5, "Input/output error")
@@ -179,7 +179,7 @@ def test_a_disk_that_cannot_be_written_to_is_gone_without(
     monkeypatch.setattr(opening, "BlockFolder", refuse)
     assert opened(files, Path("/kv")) is None
     (warning,) = caplog.records
-    assert "goes without a disk: --kv-disk /kv cannot be used" in warning.getMessage()
+    assert "has no disk tier: cannot use --kv-disk /kv" in warning.getMessage()
     assert "Read-only" in warning.getMessage()
 
 
