@@ -1,8 +1,8 @@
-"""Makes the library of CPU kernels: `python -m plimsoll_kernels.cpu.compile`, and a step of building the wheel.
+"""Builds the library of CPU kernels: `python -m plimsoll_kernels.cpu.compile`, and a step of building the wheel.
 
-The library's name carries a digest of what it was made of: one of other sources, or of other records, is never loaded.
-Each instruction set is a file of its own with flags of its own; the library asks the processor which it may run, so
-one build serves every x86-64 machine. It and the records import the standard library alone: builds have nothing else.
+The library's name has a digest of its inputs, so one of other sources or records is never loaded. Each instruction set
+is a file with its own flags; the library checks the processor, so one build serves every x86-64 machine. This module
+and the records only import the standard library, because builds have nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from plimsoll_kernels.cpu.records import interface
 
 MOST_TEXT = 4000
-"""Characters of what a compiler says."""
+"""The most characters of a compiler's output in an error."""
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 INTERFACE = "interface.h"
@@ -51,11 +51,11 @@ INSTRUCTIONS = {
 
 
 class CompileError(Exception):
-    """The library cannot be made here; the message says why."""
+    """The library cannot be built here; the message says why."""
 
 
 def library_path() -> Path:
-    """Where the library of these sources and flags is, or would be."""
+    """Return the path of the library of these sources and flags, whether it exists or not."""
     digest = hashlib.sha256(Path(__file__).read_bytes() + interface().encode())
     for path in sorted(SOURCE.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
@@ -63,17 +63,17 @@ def library_path() -> Path:
 
 
 def unsupported() -> str | None:
-    """Why no compiler could make the library for this machine, if so."""
+    """Return why no compiler can build the library for this machine; None if one can."""
     machine = platform.machine()
     if sys.platform == "linux" and machine in ("x86_64", "AMD64"):
         return None
-    return f"the CPU kernels are written for Linux on x86-64, this is {sys.platform} on {machine}"
+    return f"the CPU kernels need Linux on x86-64; this is {sys.platform} on {machine}"
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library is there as it was linked: loading half of one does not fail, it kills the process.
+    """Return whether a library exists and is complete: loading a truncated one would kill the process.
 
-    Raises OSError where it cannot be read.
+    Raises OSError if it cannot be read.
     """
     if not library.is_file():
         return False
@@ -82,7 +82,7 @@ def is_whole(library: Path) -> bool:
 
 
 def compile_library() -> Path:
-    """Compile and link; the library appears whole or not at all, and replaces older ones. Raises CompileError."""
+    """Compile and link the library atomically, and delete older ones. Raises CompileError."""
     target = library_path()
     if reason := unsupported():
         raise CompileError(reason)
@@ -115,7 +115,7 @@ def _compiler() -> str:
     wanted = os.environ.get("CXX", "g++")
     found = shutil.which(wanted)
     if found is None:
-        raise CompileError(f"there is no C++ compiler {wanted!r} (Debian: apt-get install g++; or set CXX)")
+        raise CompileError(f"found no C++ compiler {wanted!r} (Debian: apt-get install g++; or set CXX)")
     return found
 
 
@@ -128,18 +128,18 @@ def _call(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.splitlines()
-        errors = [line for line in lines if "error:" in line]  # g++ lists pages of candidates behind each
+        errors = [line for line in lines if "error:" in line]  # g++ lists pages of candidates after each error
         said = "\n".join([*errors, "", *lines])[:MOST_TEXT]
-        raise CompileError(f"{' '.join(command)} failed with {done.returncode}:\n{said}")
+        raise CompileError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{said}")
 
 
 def main() -> int:
-    """Make the library unless it is there and whole; 1 where it cannot be made."""
+    """Build the library unless it exists and is complete; return 1 if it cannot be built."""
     try:
         if not is_whole(library_path()):
             compile_library()
     except (CompileError, OSError) as error:
-        sys.stderr.write(f"No CPU kernels, stock torch will compute instead: {error}\n")
+        sys.stderr.write(f"No CPU kernels; stock torch will compute instead: {error}\n")
         return 1
     return 0
 

@@ -18,7 +18,7 @@ inline floats activated(int activation, floats x) {
   return x;
 }
 
-// gate x sigmoid(alpha x gate) x (up + 1), the gate cut to at most `limit`, up to [-limit, limit].
+// gate x sigmoid(alpha x gate) x (up + 1), with the gate limited to at most `limit` and up to [-limit, limit].
 inline floats clamped(floats gate, floats up, float alpha, float limit) {
   const floats low = broadcast(-limit), high = broadcast(limit);
   gate = gate > high ? high : gate;

@@ -1,7 +1,8 @@
 // Attention of a tile of queries, with softmax computed as the keys go by (Milakov and Gimelshein, 2018; Dao et al., 2022).
+// Attention of a tile of queries, with online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022).
 //
-// Keys are taken in spans of SPAN tokens that begin at multiples of SPAN, so that a row's result is the same alone, in
-// a batch, and in whatever chunks its prompt was cut.
+// Keys are processed in spans of SPAN tokens that begin at multiples of SPAN, so a row's result is the same alone, in a
+// batch, and for any division of its prompt into chunks.
 #pragma once
 
 #include "cached.h"
@@ -13,7 +14,7 @@ namespace PLIMSOLL_ISA {
 constexpr int SPAN = 128;
 constexpr int SUBS = SPAN / SUB;
 
-// A row's running maximum and sum of weights, and what to multiply its earlier sums by. A sink was seen before any key.
+// A row's running maximum and sum of weights, and the factor for its earlier sums. A sink precedes all keys.
 struct Softmax {
   float maximum = -INFINITE, total = 0, factor = 1;
 
@@ -23,7 +24,7 @@ struct Softmax {
   }
 };
 
-// The keys that one row sees, and so many lanes at a time which of them it does not.
+// The keys that one row sees, and a test of LANES keys at a time for hidden ones.
 struct Visible {
   int first, last;
 
@@ -33,7 +34,7 @@ struct Visible {
   }
 };
 
-// scores -> weights of one row over sub-blocks [begin, end). HIDING: some of the keys there are not visible.
+// scores -> weights of one row over sub-blocks [begin, end). HIDING: some of their keys are hidden.
 template <class T, bool HIDING>
 inline void weigh(Softmax &row, float *scores, typename T::operand *weights, int begin, int end, int span,
                   const Visible &visible) {
@@ -61,7 +62,7 @@ inline void weigh(Softmax &row, float *scores, typename T::operand *weights, int
     total += weight;
     store(weights + i, weight);
   }
-  // e^0 is 1, and e^-inf is 0: before the first visible key nothing was summed.
+  // e^0 is 1, and e^-inf is 0: nothing was summed before the first visible key.
   row.factor = row.maximum == before ? 1 : before == -INFINITE ? 0 : exponential(broadcast(before - row.maximum))[0];
   row.total = row.total * row.factor + sum(total);
 }
@@ -75,7 +76,7 @@ struct TileMemory {
   float *scores;                 // [ROWS, SPAN]
   typename T::operand *weights;  // [ROWS, SPAN]
 
-  // Whole cache lines, and one more: no two threads share one.
+  // Whole cache lines, and one more, so that no two threads share a line.
   static size_t bytes(int head_dim) {
     const size_t dims = static_cast<size_t>(ROWS) * head_dim, span = static_cast<size_t>(ROWS) * SPAN;
     const size_t queries = static_cast<size_t>(ROWS) * stride_of(head_dim);
@@ -91,14 +92,14 @@ struct TileMemory {
   }
 
  private:
-  // Steps of several words are read as whole lines.
+  // Steps of several words are read as whole cache lines.
   static int stride_of(int head_dim) { return T::STEP == 1 ? head_dim : static_cast<int>(padded<T>(head_dim)); }
 };
 
 // Attends `count` rows whose queries are in memory; afterwards memory.sums holds the results. `products` computes
 //   score(span, begin, end): memory.scores of a span's sub-blocks [begin, end), scaled and capped,
 //   accumulate(rows, span, begin, end, ahead): memory.sums = memory.sums x each row's factor + weights x values, and
-//     fetches the keys ahead[i] beside the i-th sub-block.
+//     prefetches the keys ahead[i] during the i-th sub-block.
 template <class T, class Products>
 inline void attend(const Products &products, int count, const TileMemory<T> &memory, const Reader<T> &reader,
                    const Window &window, int head_dim, const TileRow *tile, Upcoming<T> after) {

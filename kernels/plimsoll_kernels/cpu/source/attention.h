@@ -1,4 +1,4 @@
-// Attention's products, by what the processor has for them.
+// Attention's products: in tiles or in vectors, depending on the instruction set.
 #pragma once
 
 #if defined(__AMX_BF16__)

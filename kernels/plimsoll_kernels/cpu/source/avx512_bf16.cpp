@@ -1,5 +1,5 @@
-// AVX-512 with its bfloat16 dot product: Zen 4 and later, Cooper Lake, Sapphire Rapids and later. In float32 it has
-// nothing over AVX-512.
+// AVX-512 with its bfloat16 dot product: Zen 4 and later, Cooper Lake, Sapphire Rapids and later. For float32 it is the
+// same as AVX-512.
 #define PLIMSOLL_ISA plimsoll_avx512_bf16
 #define LANES 16
 #include "kernels.h"

@@ -1,7 +1,7 @@
 // The paged cache as products read it.
 //
-// It keeps SUB tokens together: keys [head_dim / PAIR][SUB] words, values [SUB / PAIR][head_dim] words. A block holds
-// block_size / SUB of those.
+// It interleaves SUB tokens: keys [head_dim / PAIR][SUB] words, values [SUB / PAIR][head_dim] words. A block has
+// block_size / SUB of these sub-blocks.
 #pragma once
 
 #include "element.h"
@@ -11,7 +11,7 @@ namespace PLIMSOLL_ISA {
 
 constexpr int SUB = 16;
 
-// Where one token's key and value begin, and how their elements are spaced.
+// The addresses of one token's key and value, and the distances between their elements.
 template <class T>
 struct Place {
   typename T::cached *keys, *values;
@@ -33,7 +33,7 @@ struct Place {
   void write_value(const typename T::cached *from, int head_dim) const {
     for (int d = 0; d < head_dim; d++) values[d * T::PAIR] = from[d];
   }
-  // Its lines are scattered over the whole sub-block, and stores wait for one after the other.
+  // Its lines are scattered over the whole sub-block, and without a prefetch each store would wait for its line.
   void prefetch(int head_dim) const {
     for (int d = 0; d < head_dim; d += T::PAIR) prefetch_to_write(keys + static_cast<size_t>(d) * SUB);
     constexpr int LINE = 64 / sizeof(typename T::cached) / T::PAIR;
@@ -62,7 +62,7 @@ struct Reader {
     values = static_cast<const typename T::cached *>(cache.values[layer]) + base;
   }
 
-  // work(begin, end) of sub-blocks whose keys can be read together.
+  // Calls work(begin, end) for ranges of sub-blocks whose keys can be read together.
   template <class Work>
   void each(int begin, int end, const Work &work) const {
     work(begin, end);
@@ -75,8 +75,8 @@ struct Reader {
   }
 };
 
-// Keys that will be read next: sub-blocks lie anywhere, so the processor cannot guess where the next one begins, and
-// asked for all at once they would queue up. Each product with values fetches the keys of one.
+// The keys that are read next. Sub-blocks are scattered, so the hardware prefetcher cannot predict them, and prefetches
+// of all of them at once would queue up. So each product with values prefetches the keys of one.
 template <class T>
 struct Upcoming {
   const Reader<T> *reader = nullptr;

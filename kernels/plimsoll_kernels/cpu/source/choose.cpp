@@ -1,4 +1,5 @@
-// Which kernels this processor can run. Compiled for any x86-64: the only code that runs before the question.
+// Selects the kernels that this processor can run. Compiled for any x86-64, because it runs before the processor is
+// known.
 #include <cpuid.h>
 #include <errno.h>
 #include <sys/syscall.h>
@@ -20,16 +21,16 @@ struct Set {
   const char *name;
   bool (*runs)();
   const PlimsollKernels *float32, *bfloat16;
-  bool (*granted)();  // whether the system lets the process use those for bfloat16; null: always
+  bool (*granted)(); // whether the system lets the process use it for bfloat16; null: always
 };
 
-// All that the compiler may use of x86-64-v3 (see compile.py), as far as processors with AVX2 differ.
+// The features of x86-64-v3 that the compiler may use (see compile.py) and that some processors with AVX2 lack.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
          __builtin_cpu_supports("bmi2");
 }
 
-// And of x86-64-v4.
+// The same for x86-64-v4.
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
@@ -45,8 +46,8 @@ bool has_amx() {
   return (d & (BFLOAT16 | TILES)) == (BFLOAT16 | TILES);
 }
 
-// Asks Linux for tiles, which it grants to a whole process: 0, or the error (Documentation/arch/x86/xstate.rst). One
-// that does not know them does not save them (in XCR0 their shapes are bit 17, what is in them bit 18).
+// Asks Linux for tiles, which it grants to a whole process: 0, or the error (Documentation/arch/x86/xstate.rst). A
+// kernel without support for tiles does not save them (in XCR0, bit 17 is their configuration, bit 18 their data).
 int ask_for_tiles() {
   constexpr uint32_t SAVED = 3u << 17;
   constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
@@ -58,7 +59,7 @@ int ask_for_tiles() {
 
 bool may_use_tiles() { return ask_for_tiles() == 0; }
 
-// The best first; each includes those below it.
+// The best first; each includes those after it.
 const Set sets[] = {
     {"amx", has_amx, &plimsoll_float32_avx512, &plimsoll_bfloat16_amx, may_use_tiles},
     {"avx512_bf16", has_avx512_bf16, &plimsoll_float32_avx512, &plimsoll_bfloat16_avx512_bf16, nullptr},
@@ -68,8 +69,8 @@ const Set sets[] = {
 
 }  // namespace
 
-// The kernels for "float32" or "bfloat16" of the named instruction set or (null) of the best; null where this processor
-// does not have it.
+// Returns the kernels for "float32" or "bfloat16" of the named instruction set or (null) of the best; null if this
+// processor lacks it.
 extern "C" __attribute__((visibility("default"))) const PlimsollKernels *plimsoll_kernels(const char *dtype, const char *name) {
   __builtin_cpu_init();
   for (const Set &set : sets) {
@@ -80,11 +81,11 @@ extern "C" __attribute__((visibility("default"))) const PlimsollKernels *plimsol
   return nullptr;
 }
 
-// Whether this processor has AMX and may use it: 0; -1: it has none; else why the system refuses, an errno.
+// Returns 0 if this processor has AMX and may use it, -1 if it has none, or the errno with which the system refuses it.
 extern "C" __attribute__((visibility("default"))) int32_t plimsoll_amx() {
   __builtin_cpu_init();
   return has_amx() ? ask_for_tiles() : -1;
 }
 
-// Crews of this process leave so many cores to others from now on (crew.h).
+// Leaves `cores` cores of this process's crews to other work from here on (crew.h).
 extern "C" __attribute__((visibility("default"))) void plimsoll_leave(int32_t cores) { plimsoll::leave(cores); }

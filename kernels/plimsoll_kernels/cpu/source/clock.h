@@ -1,4 +1,4 @@
-// Time as it passes.
+// A monotonic clock.
 #pragma once
 
 #include <time.h>

@@ -1,4 +1,4 @@
-// Columns of rows: what lies there in part, ends of rows that fill no vector, and where a step's sequences keep states.
+// Columns of rows: partial vectors at the ends of rows, and the states of a step's sequences.
 #pragma once
 
 #include "interface.h"
@@ -7,7 +7,7 @@
 
 namespace PLIMSOLL_ISA {
 
-// The next `count` values, of which there may be more than LANES, or so few that zeros follow.
+// Loads the next `count` values: at most LANES of them, padded with zeros.
 template <class E>
 inline floats load_some(const E *p, int count) {
   if (count >= LANES) return load(p);
@@ -24,7 +24,7 @@ inline void store_some(E *p, floats v, int count) {
   std::memcpy(p, all, sizeof(E) * count);
 }
 
-// As it is once it was stored as an element.
+// A value rounded as if it were stored as an element and loaded again.
 template <class E>
 inline floats rounded_to(floats v) {
   if constexpr (sizeof(E) == sizeof(float)) return v;
@@ -33,7 +33,7 @@ inline floats rounded_to(floats v) {
   return load(all);
 }
 
-// work(to), where to(row) gives what is written there of a row: floats or operands.
+// Calls work(to), where to(row) returns the destination of a row: floats or operands.
 template <class T, class Work>
 inline void with_target(const Workspace<T> &space, int target, const Work &work) {
   if (space.has_operands(target))
@@ -47,20 +47,20 @@ inline const float *part_at(const Workspace<T> &space, const PlimsollPart &part,
   return space.floats_at(part.place, row) + part.first;
 }
 
-// What the ops of a step see of its sequences: their rows, and the state that each keeps.
+// The sequences of a step for its ops: their rows and states.
 struct Sequences {
   const PlimsollStep &step;
 
   int begin(int s) const { return step.first_rows[s]; }
   int end(int s) const { return step.first_rows[s + 1]; }
-  // Whether it begins with this step: whatever its state holds is another's.
+  // Whether the sequence begins in this step, so that its state's memory is undefined.
   bool is_new(int s) const { return step.positions[step.first_rows[s]] == 0; }
-  // Its state under a number, of `size` values.
+  // The sequence's state number `number`, of `size` values.
   template <class E>
   E *state(int number, int s, size_t size) const {
     return static_cast<E *>(step.states[number]) + step.state_rows[s] * size;
   }
-  // Of items that all sequences have, how many are worth handing over where `few` are with one row each.
+  // The least number of items to give to another thread, if it is `few` for sequences of one row each.
   int worth(int few) const {
     const int least = static_cast<int>(static_cast<int64_t>(few) * step.sequences / step.rows);
     return least > 1 ? least : 1;

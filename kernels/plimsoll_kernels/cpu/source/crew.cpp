@@ -13,9 +13,9 @@ namespace plimsoll {
 namespace {
 
 constexpr int MOST_THREADS = 256;
-// Pauses before a thread sleeps: some tens of microseconds. Phases follow each other faster, steps do not.
+// Pauses before a thread sleeps: some tens of microseconds. The time between phases is shorter, between steps longer.
 constexpr int PATIENCE = 2000;
-// A thread takes at most one of so many parts of an even share at once.
+// A thread claims at most 1 / PARTS of an even share at a time.
 constexpr int PARTS = 8;
 constexpr uint32_t CLOSED = UINT32_MAX;
 
@@ -34,14 +34,14 @@ struct alignas(64) Claim {
   std::atomic<uint64_t> word{CLOSED};
 };
 
-// What there is to do. Claims are closed before the other fields change, so that whoever read some of them before and
-// some after fails to claim.
+// The current work. Claims are closed before the other fields change, so that a thread that read a mix of old and new
+// fields fails to claim.
 struct Board {
   Claim claims[MOST_THREADS];
   alignas(64) Word finished{0};
   alignas(64) Word phase{0};
   Word sleepers{0}, leader_asleep{0};
-  alignas(64) Word left{0};  // cores that are left to others
+  alignas(64) Word left{0}; // cores that are left to other work
   alignas(64) std::atomic<int> items{0}, least{1}, threads{1};
   std::atomic<void (*)(const void *, int, int, int)> call{nullptr};
   std::atomic<const void *> context{nullptr};
@@ -49,7 +49,7 @@ struct Board {
 
 Board board;
 pthread_mutex_t leading = PTHREAD_MUTEX_INITIALIZER;
-int helpers = 0;  // started so far; guarded by `leading`
+int helpers = 0; // started so far; guarded by `leading`
 std::atomic<void (*)()> rest_call{nullptr};
 
 void rest() {
@@ -64,7 +64,7 @@ int share_begin(int items, int threads, int member) {
   return static_cast<int>(static_cast<int64_t>(items) * member / threads);
 }
 
-// The next range of a member's share; empty when nothing is left of it.
+// Claims the next range of a member's share; empty if nothing is left of it.
 Range claim_of(int owner) {
   std::atomic<uint64_t> &word = board.claims[owner].word;
   uint64_t seen = word.load(std::memory_order_acquire);
@@ -85,12 +85,12 @@ Range claim_of(int owner) {
   }
 }
 
-// Whether a helper is to leave its core to others, while so many are.
+// Whether a helper must leave its core, if `left` cores are left to other work.
 bool stands_back(int member, uint32_t left) {
   return member > 0 && member + static_cast<int>(left) >= board.threads.load(std::memory_order_acquire);
 }
 
-// The next range for a member: of its own share, which it goes through in order, else of somebody who is slower.
+// Claims the next range for a member: from its own share, in order, then from the share of a slower member.
 Range claim(int member) {
   const int threads = board.threads.load(std::memory_order_acquire);
   if (member >= threads || stands_back(member, board.left.load(std::memory_order_relaxed))) return {0, 0};
@@ -101,7 +101,7 @@ Range claim(int member) {
   return {0, 0};
 }
 
-// Takes ranges until none is left.
+// Processes ranges until none is left.
 void work(int member) {
   for (Range mine = claim(member); mine.end > mine.begin; mine = claim(member)) {
     board.call.load(std::memory_order_relaxed)(board.context.load(std::memory_order_relaxed), mine.begin, mine.end,
@@ -133,7 +133,7 @@ void *help(void *argument) {
   return nullptr;
 }
 
-// Fewer helpers than wanted is no error: whoever is there does the work.
+// Starts helpers. If fewer than wanted can be started, the existing ones do the work.
 void hire(int wanted) {
   while (helpers < wanted) {
     pthread_t thread;
@@ -143,7 +143,7 @@ void hire(int wanted) {
   }
 }
 
-// The helpers of a process do not follow into its copy, nor does what they were about to do.
+// The helpers of a process do not exist in its forked copy, nor does their unfinished work.
 void after_fork() {
   helpers = 0;
   for (Claim &claim : board.claims) claim.word.store(CLOSED);

@@ -1,6 +1,6 @@
-// The threads that compute together. One leads: it says what there is to do, phase by phase, and takes part. The others
-// help as far as they are on a core: nobody waits for a helper that holds no work, so a machine with other things to do
-// slows a step down by what it takes, not by a turn of its scheduler at each of a step's hundreds of phases.
+// The threads that compute together. One leads: it publishes the work phase by phase, and takes part. The others help
+// while they have a core. The leader never waits for a helper without claimed work, so other load of the machine slows
+// a step down by the time that it takes, not by a scheduler time slice in each of a step's hundreds of phases.
 #pragma once
 
 #include <atomic>
@@ -8,17 +8,17 @@
 
 namespace plimsoll {
 
-// What each thread of a crew calls before it sleeps, and the one that leads when it stops leading: gives up what its core
-// keeps for it. There is one such call; a later one takes the place of an earlier one.
+// Sets the function that each thread of a crew calls before it sleeps, and the leader when it stops leading, to release
+// thread state in its core. There is one such function; a later call replaces it.
 void at_rest(void (*rest)());
 
-// From now on crews leave so many cores to others, as far as they have helpers: those stand back before the next range
-// that they would take, and come back when fewer cores are left to others. Nobody waits for that.
+// Leaves `cores` cores to other work from here on, as far as crews have helpers: helpers stop before they claim their
+// next range, and continue when fewer cores are left. The call does not wait for that.
 void leave(int cores);
 
 class Crew {
  public:
-  // Leads a crew of so many threads, its own included, until destroyed; calls from several threads take turns.
+  // Leads a crew of `threads` threads, its own included, until destroyed; calls from several threads run one at a time.
   explicit Crew(int threads);
   ~Crew();
   Crew(const Crew &) = delete;
@@ -26,8 +26,9 @@ class Crew {
 
   int threads() const { return threads_; }
 
-  // work(begin, end, member) for ranges that make up [0, items), each of at least `least` but the last; `member` is
-  // below threads() and nobody else's at the time. Returns when all is done, and seen by all.
+  // Calls work(begin, end, member) for ranges that make up [0, items), each of at least `least` items except the last;
+  // `member` is below threads() and unique among concurrent calls. Returns when all are done and their results are
+  // visible to all.
   template <class Work>
   void each(int items, int least, const Work &work) const {
     if (items <= least || threads_ == 1) {

@@ -1,7 +1,7 @@
 // A whole step of a decoder: token ids to hidden states, a model's ops one after the other, each by all threads.
 //
-// The residual stream, queries, keys and values before rotation, scores and sums are float32; the rows that a product
-// reads become operands once, keys and values elements.
+// The residual stream, queries, keys and values before rotation, scores and sums are float32. The inputs of products
+// are converted to operands once, keys and values to elements.
 #pragma once
 
 #include "clock.h"
@@ -44,7 +44,7 @@ class Decoder {
   }
 
  private:
-  // What is not worth handing to another thread.
+  // Numbers of items that are too few to give to another thread.
   static constexpr int FEW_ROWS = 4, FEW_HEADS = 16;
 
   const PlimsollModel &model_;
@@ -54,7 +54,7 @@ class Decoder {
   const Attention<T> attention_;
   double since_;
 
-  // The time since the last lap goes to `timed`.
+  // Adds the time since the last lap to `timed`.
   void lap(int timed) {
     if (!step_.seconds) return;
     const double t = seconds_now();
@@ -62,7 +62,7 @@ class Decoder {
     since_ = t;
   }
 
-  // work(row) for all rows.
+  // Calls work(row) for all rows.
   template <class Work>
   void each_row(const Work &work) const {
     crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
@@ -98,7 +98,7 @@ class Decoder {
     return packed_row<T>(static_cast<const weight *>(op.packed), token, op.width);
   }
 
-  // Each word of a packed row lies on a line of its own.
+  // Each word of a packed row is on a cache line of its own.
   static void prefetch_packed(const PlimsollEmbed &op, int64_t token) {
     const weight *from = packed_embedding(op, token);
     for (int i = 0; i < words<T>(op.width); i++) prefetch_near(from + static_cast<size_t>(i) * PANEL * T::PAIR);
@@ -170,7 +170,7 @@ class Decoder {
                        static_cast<const weight *>(op.linear.weight), op.linear.inputs, count, to);
   }
 
-  // For each row and head; then, for each sequence, what its last sub-block still lacks.
+  // For each row and head; then, for each sequence, clears the rest of its last sub-block.
   void run(const PlimsollHeads &op) {
     const Heads<T> work(op, step_, attention_);
     const int count = work.count();
@@ -203,7 +203,7 @@ class Decoder {
     });
   }
 
-  // What lies at a place of floats, or of as many integers.
+  // The rows at a place of floats, also for integers of the same size.
   template <class E>
   Rows<E> rows_at(int place) const {
     return {reinterpret_cast<E *>(space_.floats_at(place)), space_.stride(place)};

@@ -1,4 +1,4 @@
-// The gated delta rule (Yang et al., 2024), row by row in float32: a sequence gives the same bits however it is cut into
+// The gated delta rule (Yang et al., 2024), row by row in float32: a sequence gives the same bits for any division into
 // steps.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace PLIMSOLL_ISA {
 
-// Each head of values of each sequence is one thread's. Columns of its state [key_dim, value_dim] have nothing to do
-// with each other: some of them stay in the first level cache while LANES rows of the sequence go through them.
+// A thread computes one value head of one sequence at a time. Columns of its state [key_dim, value_dim] are
+// independent: some of them stay in the first level cache while LANES rows of the sequence are processed.
 template <class T>
 class DeltaRule {
  public:
@@ -26,14 +26,14 @@ class DeltaRule {
  private:
   // Vectors of columns that are computed together.
   static constexpr int VECTORS = 4;
-  static constexpr float EPS = 1e-6f;  // under the root of the length of queries and keys
+  static constexpr float EPS = 1e-6f; // added under the root of the length of queries and keys
 
   const PlimsollDeltaRule &op_;
   const int keys_;
   const Sequences sequences_;
   const Workspace<T> &space_;
 
-  // Of some rows of a sequence: what they leave of a state, how much they write, queries and keys.
+  // For some rows of a sequence: the factors of the state, the write strengths, queries and keys.
   struct Rows {
     int first, count;
     float kept[LANES], learned[LANES], queries[LANES][PLIMSOLL_KEY_DIM], keys[LANES][PLIMSOLL_KEY_DIM];
@@ -71,7 +71,7 @@ class DeltaRule {
     store(rows.learned, 1.0f / (exponential(-load(writes)) + 1.0f));
   }
 
-  // Scaled to this length.
+  // Scales a vector to this length.
   void to_length(const float *x, float length, float *to) const {
     floats squares{};
     for (int i = 0; i < op_.key_dim; i += LANES) {
@@ -111,7 +111,7 @@ class DeltaRule {
     }
   }
 
-  // Several vectors are whole ones.
+  // With several vectors, all are whole.
   template <int V>
   static floats at_most(const float *p, int left) {
     return V > 1 ? load(p) : load_some(p, left);

@@ -1,4 +1,4 @@
-// Mamba 2's scan (Dao and Gu, 2024), row by row in float32: a sequence gives the same bits however it is cut into steps.
+// Mamba 2's scan (Dao and Gu, 2024), row by row in float32: a sequence gives the same bits for any division into steps.
 #pragma once
 
 #include "columns.h"
@@ -6,8 +6,8 @@
 
 namespace PLIMSOLL_ISA {
 
-// Each head of each sequence is one thread's. Its state [head_dim, width] passes through the first level cache
-// in parts of some rows, once for LANES rows of the sequence.
+// A thread computes one head of one sequence at a time. Its state [head_dim, width] passes through the first level
+// cache in parts of some rows, once for LANES rows of the sequence.
 template <class T>
 class DualScan {
  public:
@@ -23,7 +23,7 @@ class DualScan {
   }
 
  private:
-  // Rows of a state that are computed together, and heads that are not worth handing to another thread.
+  // Rows of a state that are computed together, and a number of heads that is too small to give to another thread.
   static constexpr int STATE_ROWS = 4, FEW_HEADS = 4;
 
   const PlimsollDualScan &op_;
@@ -31,7 +31,7 @@ class DualScan {
   const Sequences sequences_;
   const Workspace<T> &space_;
 
-  // Time steps of some rows of a sequence, and what they leave of a state.
+  // Time steps of some rows of a sequence, and the factors of the state.
   struct Times {
     float step[LANES], kept[LANES];
   };

@@ -1,10 +1,10 @@
-// What weights, activations and the cache are made of, and the product of two of them.
+// The types of weights, activations and cache, and the product of two of them.
 //
-// `element`s are what a model runs in: its embedding and its hidden states. `weight`s are what packed weights hold,
-// `cached` what the cache does, and `operand`s what the rows of a product do. PAIR neighbours make a *word*. One side of
-// a product are the words of a row, the other lies so that LANES words, one for each column, are contiguous. A step of a
-// product takes STEP words of each: one in vectors (in several PARTS, one after the other: row() and column() give a
-// part's factors), a tile's width in tiles.
+// A model's embedding and hidden states are `element`s, packed weights `weight`s, cached keys and values `cached`, and
+// the input rows of products `operand`s. PAIR neighbours make a *word*. One side of a product is the words of a row;
+// the other is laid out so that LANES words, one for each column, are contiguous. A step of a product takes STEP words
+// of each: one in vectors (in several PARTS, one after the other: row() and column() return a part's factors), a tile's
+// width in tiles.
 #pragma once
 
 #include "vector.h"
@@ -25,7 +25,7 @@ struct Float32 {
 
 #if defined(__AMX_BF16__)
 
-// The processor multiplies tiles, of 16 words and so many rows or columns.
+// The processor multiplies tiles of 16 words and this many rows or columns.
 struct BFloat16 {
   using element = uint16_t;
   using weight = uint16_t;
@@ -33,7 +33,8 @@ struct BFloat16 {
   using operand = uint16_t;
   static constexpr int PAIR = 2, STEP = 16;
 
-  // sums += rows x columns: for each sum first the products of even values, then of odd ones, then both are added to it.
+  // sums += rows x columns: for each sum first the products of even values, then of odd ones, then both are added to
+  // it.
   template <int SUMS, int ROWS, int COLUMNS>
   static inline __attribute__((always_inline)) void multiply_tiles() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUMS), "i"(ROWS), "i"(COLUMNS));
@@ -63,8 +64,8 @@ struct BFloat16 {
 // sum + row x column, rounded once.
 inline floats add_product(floats sum, float row, floats column) {
 #if LANES == 8
-  // In place: left to itself the compiler renames sums, of which there are 12 in 16 registers, and with two parts of a
-  // word spills some of them.
+  // Updated in place: otherwise the compiler renames sums, of which there are 12 in 16 registers, and with two parts of
+  // a word spills some of them.
   const __m256 spread = _mm256_set1_ps(row);
   asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(spread), "x"(column));
   return sum;
@@ -73,8 +74,8 @@ inline floats add_product(floats sum, float row, floats column) {
 #endif
 }
 
-// Weights and the cache are read as bfloat16 and widened in registers, which is exact: half the bytes of float32. Rows
-// stay float32, whose factors a product takes straight from memory; rounding them would cost time and accuracy.
+// Weights and cache are read as bfloat16, half the bytes of float32, and converted in registers, which is exact. Rows
+// stay float32, whose factors a product reads directly from memory; rounding them would cost time and accuracy.
 struct BFloat16 {
   using element = uint16_t;
   using weight = uint16_t;
@@ -93,7 +94,7 @@ struct BFloat16 {
 
 #endif
 
-// `count` values of one kind as another: rounded, widened, or as they are.
+// Converts `count` values: rounds, widens or copies them.
 template <class From, class To>
 inline void convert(const From *from, To *to, int count) {
   if constexpr (sizeof(From) == sizeof(To)) {

@@ -1,4 +1,4 @@
-// Ops on columns of each row by itself: factors, and what a gate opens.
+// Ops on columns of each row separately: factors and gates.
 #pragma once
 
 #include "activation.h"

@@ -1,14 +1,14 @@
-// Experts: rows are put together by the experts that they have chosen, and each of those multiplies its rows at once.
+// Experts: rows are grouped by their chosen experts, and each expert multiplies its rows together.
 //
-// What an expert gives is added to a row in the order of experts' numbers, whoever computes it and whatever other rows
-// there are: a row's result does not depend on the batch it is in, nor on the number of threads.
+// Experts' results are added to a row in the order of experts' numbers, whichever threads compute them and whatever
+// other rows there are: a row's result does not depend on its batch or the number of threads.
 #pragma once
 
 #include "results.h"
 
 namespace PLIMSOLL_ISA {
 
-// Rows of values, so many of them apart.
+// Rows of values at a fixed distance.
 template <class E>
 struct Rows {
   E *first;
@@ -17,13 +17,13 @@ struct Rows {
   E *at(int row) const { return first + row * stride; }
 };
 
-// Rows of one expert that are multiplied together, `first` of all that were put together.
+// Rows of one expert that are multiplied together; `first` is their index among all grouped rows.
 struct ExpertRows {
   int32_t expert, first, rows;
 };
 
-// What a step of experts works in: for each row and each expert that it has chosen a row of operands, what gates open for
-// it, its number and its share; and, by expert, which of those there are.
+// The memory of a step of experts: for each row and each expert that it has chosen a row of operands, the gated result,
+// the expert's number and share; and, by expert, the grouped rows.
 template <class T>
 struct ExpertMemory {
   using operand = typename T::operand;
@@ -33,7 +33,7 @@ struct ExpertMemory {
   float *shares;
   ExpertRows *parts;
 
-  // The most that any of these ops needs.
+  // The most memory that any of these ops needs.
   template <class Take>
   static ExpertMemory of(const PlimsollModel &model, int rows, const Take &take) {
     size_t taken = 0, opened = 0, items = 0, experts = 0;
@@ -110,7 +110,7 @@ class Experts {
         taken_stride_(padded<T>(hidden_)),
         opened_stride_(padded<T>(inner_)) {}
 
-  // x and `out` are as wide as states; shares and numbers have one for each expert that a row has chosen.
+  // x and `out` have the width of hidden states; shares and numbers have one entry for each chosen expert of a row.
   void run(Rows<const float> x, Rows<const float> shares, Rows<const int32_t> numbers, Rows<float> out) {
     put_together(shares, numbers);
     take(x, out);
@@ -126,9 +126,9 @@ class Experts {
   }
 
  private:
-  // What is not worth handing to another thread.
+  // A number of rows that is too small to give to another thread.
   static constexpr int FEW_ROWS = 4;
-  // Parts of an even share of the panels: many of them read the same rows again, few leave threads waiting.
+  // Parts of an even share of the panels: with more, the same rows are read more often; with fewer, threads wait.
   static constexpr int SHARES = 4;
 
   const PlimsollExperts &op_;
@@ -139,7 +139,7 @@ class Experts {
   const size_t taken_stride_, opened_stride_;
   int parts_ = 0;
 
-  // Rows by expert, and each expert's rows in parts that fit into a cache.
+  // Groups rows by expert, and divides each expert's rows into parts that fit into a cache.
   void put_together(Rows<const float> shares, Rows<const int32_t> numbers) {
     int32_t *firsts = memory_.firsts;
     for (int e = 0; e <= op_.experts; e++) firsts[e] = 0;
@@ -154,7 +154,7 @@ class Experts {
       }
       firsts[e + 1] += firsts[e];
     }
-    // From here on where the next row of each goes.
+    // From here on, `firsts` is the index of each expert's next row.
     for (int r = 0; r < rows_; r++)
       for (int i = 0; i < op_.chosen; i++) {
         const int at = firsts[numbers.at(r)[i]]++;
@@ -167,7 +167,7 @@ class Experts {
     return static_cast<int>(static_cast<int64_t>(count) * part / parts);
   }
 
-  // Rows of operands, and nothing beyond them that is not finite.
+  // Copies rows as operands; padding after them is finite.
   void take(Rows<const float> x, Rows<float> out) const {
     crew_.each(rows_ * op_.chosen, FEW_ROWS, [&](int begin, int end, int) {
       for (int i = begin; i < end; i++) {
@@ -186,7 +186,7 @@ class Experts {
     });
   }
 
-  // A row x its share, which is spent then.
+  // Multiplies a row by its share, and replaces the share, which is then applied, by the op's scale.
   void weigh(const float *x, float *share, operand *to) const {
     int i = 0;
     for (; i + LANES <= hidden_; i += LANES) store(to + i, load(x + i) * *share);
@@ -196,8 +196,8 @@ class Experts {
 
   operand *opened(const ExpertRows &own) const { return memory_.opened + own.first * opened_stride_; }
 
-  // What `to` an expert's rows and its bias makes of their first product, of so many panels, in the order in which
-  // weights lie in memory.
+  // Computes the first product of each expert's rows, with bias, in `count` panels, in the order of weights in memory;
+  // `to` stores it.
   template <class To>
   void open(int count, const To &to) const {
     const size_t size = panel_elements<T>(hidden_);

@@ -1,4 +1,4 @@
-// Root mean square norms of groups of columns, of what a gate opens or opened after it.
+// Root mean square norms of groups of columns, with a gate before or after the norm.
 #pragma once
 
 #include "columns.h"
@@ -26,7 +26,7 @@ class GatedNorm {
   }
 
  private:
-  // What is not worth handing to another thread.
+  // A number of values that is too small to give to another thread.
   static constexpr int FEW_VALUES = 4096;
 
   const PlimsollGatedNorm &op_;
@@ -48,7 +48,7 @@ class GatedNorm {
     }
   }
 
-  // What the norm sees.
+  // The input of the norm.
   template <bool AFTER>
   static floats normed(const float *x, const float *gate, int left) {
     const floats v = load_some(x, left);

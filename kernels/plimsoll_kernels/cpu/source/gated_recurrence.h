@@ -1,5 +1,5 @@
-// Griffin's recurrence with gates (De et al., 2024), row by row in float32: a sequence gives the same bits however it is
-// cut into steps.
+// Griffin's gated recurrence (De et al., 2024), row by row in float32: a sequence gives the same bits for any division
+// into steps.
 #pragma once
 
 #include "activation.h"
@@ -36,7 +36,7 @@ class GatedRecurrence {
   }
 
  private:
-  // Rows that share what is read of a block, and what is not worth handing to another thread.
+  // Rows that share one reading of a block, and numbers of items that are too small to give to another thread.
   static constexpr int ROWS = 4, FEW_INPUTS = 1024, FEW_BLOCKS = 64;
 
   const PlimsollGatedRecurrence &op_;

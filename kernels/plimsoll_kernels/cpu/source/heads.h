@@ -1,5 +1,5 @@
-// What is done to heads between the product and attention: norms, the rotation, queries to operands, keys and values to
-// the cache.
+// The work on heads between the product and attention: norms, rotation, queries to operands, keys and values to the
+// cache.
 #pragma once
 
 #include "normalise.h"
@@ -9,7 +9,7 @@ namespace PLIMSOLL_ISA {
 
 constexpr int MAX_HEAD = 1024;
 
-// Dimension d turns with dimension d + half; `turns` are half cosines, then half sines.
+// Rotates pairs of dimensions d and d + half; `turns` are half cosines, then half sines.
 template <class E>
 inline void turn(const float *x, const float *turns, int half, E *out) {
   int d = 0;
@@ -25,7 +25,7 @@ inline void turn(const float *x, const float *turns, int half, E *out) {
   }
 }
 
-// The same for neighbours: dimension 2d turns with dimension 2d + 1.
+// Rotates pairs of neighbours: dimensions 2d and 2d + 1.
 template <class E>
 inline void turn_pairs(const float *x, const float *turns, int half, E *out) {
   for (int d = 0; d < half; d++) {
@@ -34,7 +34,7 @@ inline void turn_pairs(const float *x, const float *turns, int half, E *out) {
   }
 }
 
-// What the queries of a position are multiplied by; see PlimsollHeads.
+// The factor of a position's queries; see PlimsollHeads.
 inline float grown(float growth, float every, int offset, int64_t position) {
   if (growth == 0) return 1;
   return 1.0f + growth * std::log1p(std::floor(static_cast<float>(position + offset) / every));
@@ -52,7 +52,7 @@ class Heads {
 
   int count() const { return op_.shape.heads + 2 * op_.shape.kv_heads; }
 
-  // Head `head` of a row, of which `heads` are all and `queries` where its queries go.
+  // Processes head `head` of a row; `heads` has all heads of the row, and `queries` is the destination of its queries.
   void run(int row, int head, float *heads, operand *queries) const {
     const PlimsollShape &shape = op_.shape;
     const int dim = shape.head_dim, keys = shape.heads, values = keys + shape.kv_heads;
@@ -67,7 +67,7 @@ class Heads {
     const float *weight = head < keys ? op_.query_norm : op_.key_norm;
     if (weight) weight += static_cast<size_t>(number) * op_.norm_step;
     if (weight && !op_.turned) normalise(op_.norm, x, weight, nullptr, dim, op_.eps, Row<float>{x});
-    // While a row's queries turn, the places for its keys and values come in.
+    // Prefetches the cache places of the row's keys and values while its queries are rotated.
     if (head < shape.kv_heads) attention_.prefetch(op_.layer, head, dim, row);
     if (head < keys) {
       operand *out = queries + static_cast<size_t>(head) * dim;
@@ -84,7 +84,7 @@ class Heads {
   const PlimsollStep &step_;
   const Attention<T> &attention_;
 
-  // A query that has turned, times what grows with its position.
+  // Rotates a query and multiplies it by its position's factor.
   void grow(const float *x, const float *weight, int row, operand *out) const {
     float turned[MAX_HEAD];
     finish(x, weight, row, turned);
@@ -94,7 +94,7 @@ class Heads {
     for (; d < op_.shape.head_dim; d++) put(out + d, turned[d] * factor);
   }
 
-  // The rotation, and a norm that comes after it.
+  // The rotation, and a norm after it.
   template <class E>
   void finish(const float *x, const float *weight, int row, E *out) const {
     if (!weight || !op_.turned) return rotate(x, row, out);

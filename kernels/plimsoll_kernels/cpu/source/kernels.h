@@ -69,7 +69,7 @@ struct Kernels {
     Decoder<T>(*model, *cache, *step, space, crew).run();
   }
 
-  // The shape that needs most memory of so many dimensions.
+  // The shape that needs the most memory for heads of this size.
   static PlimsollShape latent_of(int head_dim) {
     PlimsollShape shape{};
     shape.head_dim = shape.latent = head_dim;
@@ -80,9 +80,9 @@ struct Kernels {
     return static_cast<int64_t>(tile_bytes_of<T>(latent_of(head_dim))) * threads;
   }
 
-  // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
-  // [rows, kv_heads, head_dim], both as they are cached, and out like query, elements. Of `step` the tokens, ropes
-  // and hidden states are not read.
+  // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value [rows,
+  // kv_heads, head_dim], both with the cache's elements, and out like query. The tokens, rotary tables and hidden
+  // states of `step` are not read.
   static void attention(const void *query, const void *key, const void *value, void *out, const PlimsollShape *shape,
                         int32_t layer, const PlimsollCache *cache, const PlimsollStep *step, int32_t threads) {
     const int dim = shape->head_dim;

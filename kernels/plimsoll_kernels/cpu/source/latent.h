@@ -1,5 +1,5 @@
-// Latent attention's ops beside attention itself: vectors into the cache, queries as they are compared with them, and
-// values of what was attended to.
+// Latent attention's ops apart from attention itself: latent vectors to the cache, queries compared with them, and
+// values of the results.
 #pragma once
 
 #include "heads.h"
@@ -8,7 +8,7 @@
 
 namespace PLIMSOLL_ISA {
 
-// Rows of one operand or result of all heads, each head's `apart` from the one before it.
+// Rows of all heads' operands or results, with heads at the distance `apart`.
 template <class E>
 struct HeadRows {
   E *first;
@@ -17,7 +17,7 @@ struct HeadRows {
   E *at(int row, int head) const { return first + row * stride + head * apart; }
 };
 
-// y = x W^T of each head, whose weights [columns, inputs] lie packed one after the other.
+// y = x W^T for each head, whose packed weights [columns, inputs] are stored one after the other.
 template <class T>
 inline void multiply_heads(const Crew &crew, int rows, int heads, const void *weight, int columns, int inputs,
                            const HeadRows<const typename T::operand> &x, const HeadRows<typename T::operand> &y) {
@@ -87,7 +87,7 @@ class Latents {
   }
 
  private:
-  // What is not worth handing to another thread.
+  // Numbers of items that are too small to give to another thread.
   static constexpr int FEW_ROWS = 4, FEW_HEADS = 16;
 
   const PlimsollStep &step_;

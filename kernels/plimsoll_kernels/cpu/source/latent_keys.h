@@ -1,4 +1,5 @@
-// Keys of a layer that keeps them as values: put in a product's order sub-block by sub-block, beside the cache.
+// Keys of a layer whose keys are its values: reordered for a product, sub-block by sub-block, in memory outside the
+// cache.
 #pragma once
 
 #include "cached.h"
@@ -8,7 +9,7 @@ namespace PLIMSOLL_ISA {
 
 using words_of = uint32_t __attribute__((vector_size(LANES * 4)));
 
-// LANES rows of LANES words become columns, in log2 LANES rounds of perfect shuffles.
+// Transposes LANES rows of LANES words in log2 LANES rounds of perfect shuffles.
 inline void transpose(words_of (&rows)[LANES]) {
   for (int round = 1; round < LANES; round *= 2) {
     words_of next[LANES];
@@ -26,7 +27,7 @@ inline void transpose(words_of (&rows)[LANES]) {
   }
 }
 
-// Every second word of two vectors: of the first, or of the others.
+// The even words of two vectors (`evens`), or the odd ones.
 inline words_of evens(words_of a, words_of b) {
 #if LANES == 16
   return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -60,7 +61,7 @@ inline void keys_of_values(const float *values, int head_dim, float *keys) {
     }
 }
 
-// The same of pairs: [SUB / 2][head_dim] words of two tokens become [head_dim / 2][SUB] words of two dimensions.
+// The same for pairs: [SUB / 2][head_dim] words of two tokens become [head_dim / 2][SUB] words of two dimensions.
 inline void keys_of_values(const uint16_t *values, int head_dim, uint16_t *keys) {
   int d = 0;
   for (; d + 2 * LANES <= head_dim; d += 2 * LANES)
@@ -83,7 +84,7 @@ inline void keys_of_values(const uint16_t *values, int head_dim, uint16_t *keys)
           values[(static_cast<size_t>(token / 2) * head_dim + d) * 2 + token % 2];
 }
 
-// Read like a Reader's keys, so many sub-blocks at a time.
+// Has the interface of a Reader's keys, several sub-blocks at a time.
 template <class T>
 struct LatentKeys {
   static constexpr int SUBS_AT_ONCE = 4;

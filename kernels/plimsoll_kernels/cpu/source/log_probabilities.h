@@ -1,4 +1,4 @@
-// Log probabilities of chosen tokens and of the most likely ones.
+// Log probabilities of sampled tokens and of the most likely ones.
 #pragma once
 
 #include "sampling.h"
@@ -39,7 +39,7 @@ class Reporter {
     }
   }
 
-  // Lists the first tokens, the most likely first; they are few.
+  // Lists the first `wanted` tokens, the most likely first; they are few.
   int list_in_order(int wanted) const {
     if (wanted == 0) return 0;
     int count = row_.list_first(wanted);

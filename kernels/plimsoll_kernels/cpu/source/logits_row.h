@@ -1,7 +1,7 @@
-// One row of logits, read so that its largest are found without a sort: what sampling and log probabilities share.
+// One row of logits, read so that its largest are found without a sort; shared by sampling and log probabilities.
 //
-// A row is read once for the maxima of its groups. The k-th largest of them bounds the k-th largest logit from below:
-// few groups hold all that a top-k can keep, and mostly all that a top-p does, and only they are read again.
+// A row is read once for the maxima of its groups. The k-th largest maximum bounds the k-th largest logit from below:
+// few groups can have logits that a top-k keeps, and mostly all that a top-p keeps, and only these are read again.
 #pragma once
 
 #include <cfloat>
@@ -12,17 +12,17 @@
 namespace PLIMSOLL_ISA {
 
 constexpr int GROUP = 64;
-// Weights are relative to the largest. What is below this can be left out: 2^19 tokens of it together weigh less than
-// the step of a uniform number, 2^-53.
+// Weights are relative to the largest. Weights below this are ignored: 2^19 tokens of it together weigh less than the
+// step of a uniform number, 2^-53.
 constexpr float NOTHING = 2e-22f;
-// Lists this short are sorted.
+// Lists up to this length are sorted.
 constexpr int FEW = 24;
 constexpr int MOST_BINS = 2048;
 #if LANES == 16
 alignas(64) constexpr int32_t COUNTING[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #endif
 
-// Integers in the order of floats; the two zeros are one.
+// Integers in the order of floats; the two zeros are equal.
 inline uint32_t ordered(float x) {
   const uint32_t u = bits<uint32_t>(x + 0.0f);
   return u ^ (static_cast<uint32_t>(static_cast<int32_t>(u) >> 31) | 0x80000000u);
@@ -30,20 +30,20 @@ inline uint32_t ordered(float x) {
 
 inline float unordered(uint32_t key) { return bits<float>(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
 
-// A beginning of values in order: all above `key`, and the first `ties` of those equal to it.
+// The first of ordered values: all above `key`, and the first `ties` of those equal to it.
 struct Cut {
   uint32_t key;
   int ties;
 };
 
-// What one thread needs for a row.
+// The memory of one thread for a row.
 struct RowMemory {
-  float *maxima;    // of each group
-  double *sums;     // of each group's weights
-  float *values;    // logits that may be kept, in the vocabulary's order
-  int32_t *tokens;  // theirs
-  float *weights;   // theirs
-  int32_t *chosen;  // positions in one of the above
+  float *maxima; // of each group
+  double *sums; // of each group's weights
+  float *values; // logits that may be kept, in the vocabulary's order
+  int32_t *tokens; // their tokens
+  float *weights; // their weights
+  int32_t *chosen; // indices into the arrays above
   double *bins;
   size_t bytes;
 
@@ -66,7 +66,7 @@ struct RowMemory {
   }
 };
 
-// The shortest beginning that reaches `limit` of values in order, of which those before it make up `reached`.
+// The shortest prefix of sorted values whose measure reaches `limit`, if values before it have the measure `reached`.
 template <class Position, class Measure>
 Cut walk_sorted(const float *values, int count, const Position &position, const Measure &measure, double reached,
                 double limit) {
@@ -80,7 +80,7 @@ Cut walk_sorted(const float *values, int count, const Position &position, const 
   return cut;
 }
 
-// The same for equal values or few in the vocabulary's order.
+// The same for values in the vocabulary's order: up to FEW, which are sorted, or more that are all equal.
 template <class Position, class Measure>
 Cut walk(const float *values, int count, const Position &position, const Measure &measure, double reached,
          double limit) {
@@ -96,9 +96,9 @@ Cut walk(const float *values, int count, const Position &position, const Measure
   return walk_sorted(values, count, position, measure, reached, limit);
 }
 
-// The shortest beginning of `values` whose measures reach `limit`; all of them if they do not. measure(position) is not
-// negative, and nothing for keys below `least`. Bins over the range of the values, then over the one bin in which it
-// ends: a few passes at most, since each tells apart at least 256 times as much as the one before.
+// The shortest prefix of the sorted `values` whose measures reach `limit`; all of them if they do not.
+// measure(position) is not negative, and 0 for keys below `least`. Uses bins over the range of the values, then over
+// the bin in which the prefix ends: a few passes at most, because each divides the range by at least 256.
 template <class Measure>
 Cut shortest(const float *values, int count, const Measure &measure, double limit, const RowMemory &memory,
              uint32_t least = 0) {
@@ -137,7 +137,7 @@ Cut shortest(const float *values, int count, const Measure &measure, double limi
   return walk(values, count, position, measure, reached, limit);
 }
 
-// One row at a time: `read` what there is of it, then ask.
+// Reads one row at a time; call `read` before the other functions.
 class LogitsRow {
  public:
   LogitsRow(const RowMemory &memory, int width)
@@ -156,12 +156,12 @@ class LogitsRow {
   int groups() const { return groups_; }
   const float *logits() const { return row_; }
 
-  // A group's logits; what the last one lacks is -infinity.
+  // A group's logits; the last one is padded with -infinity.
   const float *group(int g) const {
     return (g + 1) * GROUP <= width_ ? row_ + static_cast<size_t>(g) * GROUP : tail_;
   }
 
-  // Where the largest logit is: the first of equals, or of NaNs.
+  // The token of the largest logit: the first of equal ones, or of NaNs.
   int find_best() const {
     if (best_ != best_) return find_nan();
     int g = 0;
@@ -179,7 +179,7 @@ class LogitsRow {
     return list(unordered(cut.key));
   }
 
-  // Lists the tokens whose logits are not below this.
+  // Lists the tokens whose logits are at least `least`.
   int list(float least) const {
     int count = 0;
     for (int g = 0; g < groups_; g++) {
@@ -187,11 +187,11 @@ class LogitsRow {
       const float *from = group(g);
       for (int i = 0; i < GROUP; i += LANES) count += append(load(from + i), least, g * GROUP + i, count);
     }
-    while (memory_.tokens[count - 1] >= width_) count--;  // the last group is filled up with -infinity
+    while (memory_.tokens[count - 1] >= width_) count--; // the last group is padded with -infinity
     return count;
   }
 
-  // How many logits are larger.
+  // The number of larger logits.
   int count_above(float value) const {
     ints found{};
     for (int g = 0; g < groups_; g++) {
@@ -204,7 +204,7 @@ class LogitsRow {
     return count;
   }
 
-  // Leaves a beginning of the list.
+  // Keeps the part of the list before the cut.
   int keep(int count, Cut cut) const {
     int kept = 0;
     for (int i = 0; i < count; i++) {
@@ -219,7 +219,7 @@ class LogitsRow {
     return kept;
   }
 
-  // Weights of a group's logits, and their sum; those below `least` count as nothing.
+  // Weights of a group's logits, and their sum; those below `least` count as 0.
   float weigh(const float *from, float scale, float least, float *weights) const {
     floats total{};
     for (int i = 0; i < GROUP; i += LANES) {
@@ -231,13 +231,14 @@ class LogitsRow {
     return sum(total);
   }
 
-  // Weights of logits below this are less than `least`; a bit lower, so that rounding decides nothing.
+  // Logits below this have weights below `least`; it is slightly lower, to be safe from rounding.
   float lowest(float scale, float least) const {
     const double bound = best_ + (std::log(static_cast<double>(least)) - 1e-3) / scale;
     return std::nextafter(bound > -FLT_MAX ? static_cast<float>(bound) : -INFINITE, -INFINITE);
   }
 
-  // The weight of a row, and each group's; groups that cannot hold anything are not read. With `all` each token's too.
+  // The weight of a row, and of each group; groups that only have smaller weights are not read. With `all` also each
+  // token's.
   double weigh_row(float scale, float least, float *all = nullptr) const {
     const float bound = lowest(scale, least);
     float weights[GROUP];
@@ -264,7 +265,7 @@ class LogitsRow {
   }
 
  private:
-  // The maxima of all groups, and the largest of them; NaN if there is one in the row.
+  // Reads the maxima of all groups, and the largest of them; NaN if there is one in the row.
   float read_maxima() {
     floats total{}, best = broadcast(-INFINITE);
     for (int g = 0; g < groups_; g++) {
@@ -277,7 +278,7 @@ class LogitsRow {
       }
       memory_.maxima[g] = maximum(most);
       best = largest(best, most);
-      total += all;  // a NaN stays one; so does the sum of both infinities, which find_nan() tells apart
+      total += all; // a NaN stays one; so does the sum of both infinities, which find_nan() distinguishes
     }
     if (any(total != total) && find_nan() >= 0) return NAN;
     return maximum(best);
@@ -289,7 +290,7 @@ class LogitsRow {
     return -1;
   }
 
-  // Writes a vector's logits that are not below `least`, and their tokens, of which the first is given; how many.
+  // Writes a vector's logits that are at least `least`, and their tokens, counted from `token` on; returns how many.
   int append(floats v, float least, int token, int at) const {
 #if LANES == 16
     const __mmask16 chosen = _mm512_movepi32_mask(bits<__m512i>(v >= least));

@@ -1,4 +1,4 @@
-// Norms over a row of floats, and where what they give goes.
+// Norms over a row of floats, and the destinations of their results.
 #pragma once
 
 #include "interface.h"
@@ -38,7 +38,7 @@ inline void normalise_layer(const float *x, const float *weight, const float *bi
   for (; i < width; i++) out(i, (x[i] - mean) * scale * weight[i] + (bias ? bias[i] : 0.0f));
 }
 
-// The norm of the interface's number, or x as it is.
+// The norm with the interface's number, or x unchanged.
 template <class Out>
 inline void normalise(int norm, const float *x, const float *weight, const float *bias, int width, float eps,
                       const Out &out) {
@@ -49,7 +49,7 @@ inline void normalise(int norm, const float *x, const float *weight, const float
   for (; i < width; i++) out(i, x[i]);
 }
 
-// Writes floats or vectors of them to elements or operands at `row`.
+// Writes floats, or vectors of them, to elements or operands at `row`.
 template <class E>
 struct Row {
   E *row;
@@ -57,7 +57,7 @@ struct Row {
   void operator()(int i, float v) const { put(row + i, v); }
 };
 
-// Adds floats or vectors of them to `row`.
+// Adds floats, or vectors of them, to `row`.
 struct Sum {
   float *row;
   void operator()(int i, floats v) const { store(row + i, load(row + i) + v); }

@@ -1,4 +1,4 @@
-// Attention of all sequences of a step: keys and values into the cache, then tiles of queries.
+// Attention of all sequences of a step: writes keys and values to the cache, then computes tiles of queries.
 #pragma once
 
 #include "attention.h"
@@ -6,7 +6,7 @@
 
 namespace PLIMSOLL_ISA {
 
-// Of one thread, for tiles of a layer.
+// The memory of one thread for tiles of a layer.
 template <class T>
 inline size_t tile_bytes_of(const PlimsollShape &shape) {
   return TileMemory<T>::bytes(shape.head_dim) + (shape.latent ? (LatentKeys<T>::bytes(shape.head_dim) + 127) / 64 * 64 : 0);
@@ -33,8 +33,8 @@ class Attention {
     Place<T>(cache_, layer, head, dim, tables(layer).cells[row]).prefetch(dim);
   }
 
-  // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
-  // earlier owner left there (a NaN times a weight of 0 is a NaN).
+  // A sub-block that begins in this step is read to its end, so the values of its unwritten tokens are set to zero: the
+  // memory may hold a NaN of an earlier owner, and NaN x 0 is NaN.
   void clear_fresh(int layer, const PlimsollShape &shape, int sequence) const {
     const int last = step_.first_rows[sequence + 1] - 1, rows = last + 1 - step_.first_rows[sequence];
     const int64_t cell = tables(layer).cells[last];
@@ -45,9 +45,9 @@ class Attention {
         Place<T>(cache_, layer, h, shape.head_dim, cell + ahead).clear_value(shape.head_dim);
   }
 
-  // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
-  // of a sequence, which see most keys, come first. Queries and results are [rows, heads x head_dim], rows `stride`
-  // of either kind apart; results of vectors that are keys and values are `apart` for each head (see PlimsollShape).
+  // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a KV head. Pieces at the end
+  // of a sequence, which see most keys, come first. Queries and results are [rows, heads x head_dim], with rows at the
+  // distance `stride`; with latent keys, results have heads at the distance `apart` (see PlimsollShape).
   template <class E>
   void attend(int layer, const PlimsollShape &shape, const E *queries, size_t query_stride, E *out,
               size_t out_stride) const {
@@ -83,12 +83,12 @@ class Attention {
 
   const PlimsollGroup &tables(int layer) const { return step_.groups[cache_.groups[layer]]; }
 
-  // Finds the sequence of a piece; pieces are asked for in order.
+  // Finds the sequence of a piece; pieces must be requested in order.
   struct Cursor {
     const PlimsollStep &step;
     const PlimsollShape &shape;
     int sequence = -1, passed = 0, pieces = 0;
-    int piece = 0, pairs = 0, tiles = 0;  // the piece's number within its sequence, and what that consists of
+    int piece = 0, pairs = 0, tiles = 0; // the piece's number within its sequence, and the sequence's pairs and tiles
 
     Cursor(const PlimsollStep &of, const PlimsollShape &of_layer) : step(of), shape(of_layer) {}
 
@@ -108,9 +108,9 @@ class Attention {
     }
   };
 
-  // The first keys of a piece, to be fetched beside the one before it.
+  // The first keys of a piece, to be prefetched during the piece before it.
   Upcoming<T> upcoming(int layer, const Reader<T> &reader, const PlimsollShape &shape, const Cursor &at) const {
-    if (at.tiles > 1) return {};  // of a prompt: the tiles before have just read them
+    if (at.tiles > 1) return {}; // of a prompt: the tiles before have just read them
     const int context = tables(layer).contexts[at.sequence], rows = at.pairs / (shape.heads / shape.kv_heads);
     return {&reader, Window(shape).first_key(context - rows) / SUB, (context - 1) / SUB + 1};
   }
@@ -119,7 +119,7 @@ class Attention {
     return {cache_, layer, kv_head, shape.head_dim, tables(layer).blocks + tables(layer).first_blocks[sequence]};
   }
 
-  // Pair i of a sequence and key head is its row i / group and the i % group-th query head of that key head.
+  // Pair i of a sequence and KV head is row i / group and the (i % group)-th query head of that KV head.
   template <class E>
   void attend_tile(int layer, const PlimsollShape &shape, int sequence, int kv_head, int begin, int end,
                    const E *queries, size_t query_stride, E *out, size_t out_stride,

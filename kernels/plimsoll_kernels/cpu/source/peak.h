@@ -1,4 +1,4 @@
-// How many operations a second the multipliers can do: products of registers that wait for nothing.
+// Measures the operations a second of independent products in registers.
 #pragma once
 
 #include "clock.h"
@@ -25,7 +25,7 @@ double multiply_registers(int times) {
   constexpr int CHAINS = 12;
   alignas(64) typename T::element words[LANES * T::PAIR] = {};
   alignas(8) typename T::operand word[T::PAIR] = {};
-  // What is multiplied is unknown to the compiler: it would leave out products of zeros.
+  // The values must be unknown to the compiler, which would remove products of zeros.
   asm volatile("" : : "r"(words), "r"(word) : "memory");
   const auto column = T::column(words, 0);
   const auto row = T::row(reinterpret_cast<const char *>(word), 0);
@@ -35,7 +35,7 @@ double multiply_registers(int times) {
   for (int i = 0; i < times; i++) {
 #pragma GCC unroll 16
     for (int c = 0; c < CHAINS; c++) sums[c] = T::multiply_add(sums[c], row, column);
-    // All at once: none of them is left out or moved to memory.
+    // All at once, so that none of them is removed or moved to memory.
 #pragma GCC unroll 16
     for (int c = 0; c < CHAINS; c++) asm volatile("" : "+x"(sums[c]));
   }
@@ -44,7 +44,7 @@ double multiply_registers(int times) {
 
 #endif
 
-// Of all threads together, each at its best.
+// The sum over all threads, each at its best.
 template <class T>
 double peak(int32_t threads) {
   constexpr int TIMES = 4000, REPEATS = 10, MOST = 256;

@@ -1,4 +1,4 @@
-// Matrix products, by what the processor has for them.
+// Matrix products: in tiles or in vectors, depending on the instruction set.
 #pragma once
 
 #if defined(__AMX_BF16__)

@@ -1,4 +1,4 @@
-// Where a product's sums go: a tile with its bias, while it is in registers.
+// The destinations of a product's sums: they process a tile with its bias while it is in registers.
 #pragma once
 
 #include "activation.h"
@@ -6,7 +6,7 @@
 
 namespace PLIMSOLL_ISA {
 
-// A tile's sums with their bias, handed on in whole vectors or, at the end of a weight, one by one.
+// Adds the bias to a tile's sums and passes them on in whole vectors or, at the end of a weight, one by one.
 template <int R, class Out>
 inline void spread(const floats (&sums)[R][2], const float *bias, int column, int columns, const Out &out) {
   for (int v = 0; v < 2; v++) {
@@ -21,7 +21,7 @@ inline void spread(const floats (&sums)[R][2], const float *bias, int column, in
   }
 }
 
-// Asks for `width` values of each of so many rows, `stride` values apart, to write them.
+// Prefetches `width` values of `rows` rows, at a distance of `stride` values, to write them.
 template <class E>
 inline void prefetch_rows(const E *first, size_t stride, int rows, int width) {
   for (int r = 0; r < rows; r++)
@@ -29,7 +29,7 @@ inline void prefetch_rows(const E *first, size_t stride, int rows, int width) {
       prefetch_to_write(reinterpret_cast<const char *>(first + r * stride) + at);
 }
 
-// out = x W^T + b in float32, cut to [-limit, limit], or out += it x scale.
+// out = x W^T + b in float32, clamped to [-limit, limit], or out += it x scale.
 template <bool ADD>
 struct ToFloats {
   float *out;
@@ -68,8 +68,8 @@ struct ToFloats {
   Panel operator()(int panel) const { return {this, panel}; }
 };
 
-// out = activation(gate) x up, or both clamped(), as operands: a panel's first vector is of the gate, its second of the
-// other.
+// out = activation(gate) x up, or clamped() of both, as operands: a panel's first vector belongs to the gate, its
+// second to the other weight.
 template <class T>
 struct ToGated {
   typename T::operand *out;

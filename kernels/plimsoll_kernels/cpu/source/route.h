@@ -1,5 +1,5 @@
-// Which experts compute a row, and what each of them weighs. All of it in float32: two experts that are rounded to the
-// same score are another model.
+// Selects the experts of each row and their weights, all in float32, because rounding two experts' scores to equal
+// values would change the model.
 #pragma once
 
 #include "crew.h"
@@ -12,10 +12,11 @@ using plimsoll::Crew;
 
 // Rows of x and of the other side that are multiplied together: their sums fit into the registers.
 constexpr int DOT_ROWS = 4, DOT_COLUMNS = LANES == 16 ? 4 : 2;
-// Of either, what one thread takes at once.
+// Rows of either side that one thread takes at once.
 constexpr int DOT_BLOCK = 16;
 
-// out[r][c] = x row r times w row c, rows of `k` floats and `x_apart` or `k` from each other, the sums in one order.
+// out[r][c] = x row r times w row c, rows of `k` floats at the distance `x_apart` or `k`; all sums run in the same
+// order.
 template <int R, int C>
 inline void dots(const float *x, size_t x_apart, const float *w, int k, float *out, size_t out_apart) {
   floats sums[R][C]{};
@@ -56,7 +57,7 @@ inline void all_dots(const float *x, size_t x_apart, int rows, const float *w, i
 
 inline float sigmoid(float x) { return 1.0f / (exponential(broadcast(-x))[0] + 1.0f); }
 
-// Whether one score is more than another; one that is no number is more than all, so that it is seen.
+// Whether one score is above another; NaN is above all, so that it is noticed.
 inline bool above(float one, float other) { return one > other || (one != one && other == other); }
 
 // The numbers of the `count` highest of `size` values, the highest first, of equal ones the first.
@@ -70,13 +71,13 @@ inline void highest_of(const float *values, int size, int count, int32_t *number
   }
 }
 
-// One layer's choice of experts.
+// One layer's selection of experts.
 class Router {
  public:
   explicit Router(const PlimsollRoute &op)
       : op_(op), width_((op.experts + PLIMSOLL_WIDEST - 1) / PLIMSOLL_WIDEST * PLIMSOLL_WIDEST) {}
 
-  // The logits of rows of x, to the first part of each row of scores.
+  // Computes the logits of rows of x, as the first part of each row of scores.
   void score(const Crew &crew, const float *x, size_t x_apart, int rows, float *scores, size_t apart) const {
     const int row_blocks = (rows + DOT_BLOCK - 1) / DOT_BLOCK, blocks = (op_.experts + DOT_BLOCK - 1) / DOT_BLOCK;
     crew.each(row_blocks * blocks, 1, [&](int begin, int end, int) {
@@ -89,7 +90,7 @@ class Router {
     });
   }
 
-  // Of one row's logits, which are overwritten, as is what follows them.
+  // Selects experts by one row's logits, which are overwritten, as is the memory after them.
   void choose(float *scores, float *shares, int32_t *numbers) const {
     for (int e = 0; op_.bias && e < op_.experts; e++) scores[e] += op_.bias[e];
     for (int e = op_.experts; e < width_; e++) scores[e] = -INFINITE;
@@ -139,7 +140,7 @@ class Router {
     for (int e = 0; e < width_; e += LANES) store(scores + e, 1.0f / (exponential(-load(scores + e)) + 1.0f));
   }
 
-  // Scores in groups that are not open become lower than any. What follows them is overwritten.
+  // Sets scores in closed groups below all others. The memory after them is overwritten.
   void close_groups(float *ranked) const {
     const int size = op_.experts / op_.groups;
     float *of_groups = ranked + width_;

@@ -1,8 +1,8 @@
-// Choosing a token for each row of logits: the largest, or one drawn by temperature, top-k, top-p and min-p.
+// Samples a token for each row of logits: the largest, or one drawn by temperature, top-k, top-p and min-p.
 //
-// Each filter keeps a beginning of the tokens in order (larger logits first, of equals the one that comes first in
-// the vocabulary). So nothing is ever sorted: what is looked for is where the beginning ends (logits_row.h).
-// Exponentials of a whole row are taken where its whole mass is needed: with top-p alone, or with no filter.
+// Each filter keeps the first tokens in order (larger logits first, of equal ones the first in the vocabulary). So
+// nothing is sorted: only the end of the kept tokens is searched (logits_row.h). Exponentials of a whole row are
+// computed only if its whole mass is needed: with top-p alone, or without filters.
 //
 // Sums of weights run in one order, by groups of tokens: a row's token depends on its logits, its parameters and its
 // uniform number alone.
@@ -31,7 +31,7 @@ class Chooser {
     batch_.tokens[r] = row_.finite() && batch_.temperature[r] >= FLT_MIN ? draw(r) : row_.find_best();
   }
 
-  // Sets the logits of the tokens that a row's mask leaves out to -infinity. NaNs stay, for the row is broken.
+  // Sets the logits of tokens that a row's mask forbids to -infinity. NaNs stay, because the row is broken.
   void forbid(int r) {
     float *row = batch_.logits + r * batch_.stride;
     const int words = (width_ + 31) / 32;
@@ -57,7 +57,7 @@ class Chooser {
     return draw_from_row(least, uniform);
   }
 
-  // Lists what the filters leave; how many.
+  // Lists the tokens that top-k and top-p keep; returns how many.
   int keep_top_k(int top_k, float top_p) {
     int count = row_.list_first(top_k);
     count = row_.keep(count, shortest(memory_.values, count, one, top_k, memory_));
@@ -65,8 +65,8 @@ class Chooser {
     return keep_mass_of_list(count, top_p * row_.weigh_list(count, scale_, NOTHING));
   }
 
-  // The same for top-p alone. Mostly a few groups hold it all. Where they do not, the row's distribution is flat and
-  // its end is looked for in the whole of it.
+  // The same for top-p alone. Mostly a few groups have all of them. Otherwise the row's distribution is flat, and the
+  // end is searched in the whole row.
   int keep_mass(float top_p) {
     const double target = top_p * row_.weigh_row(scale_, NOTHING);
     for (int groups = 32; groups * 4 <= row_.groups(); groups *= 8) {
@@ -89,7 +89,7 @@ class Chooser {
     return memory_.tokens[place.group * GROUP + find_inside(memory_.weights + place.group * GROUP, place.rest)];
   }
 
-  // Without top-k and top-p nothing is written but each group's sum.
+  // Without top-k and top-p only each group's sum is written.
   int64_t draw_from_row(float least, double uniform) {
     const Place place = find(row_.groups(), uniform * row_.weigh_row(scale_, least));
     float weights[GROUP];
@@ -107,7 +107,8 @@ class Chooser {
     double rest;
   };
 
-  // The group in which the sums pass the target, and what of it is left there; at most the last that adds anything.
+  // The group in which the sums exceed the target, and the rest of the target there; at most the last group with a
+  // weight.
   Place find(int groups, double target) const {
     double before = 0.0;
     Place place{0, 0.0};
@@ -143,7 +144,7 @@ inline int64_t sampling_workspace(int32_t width, int32_t threads) {
   return static_cast<int64_t>(RowMemory(width, nullptr).bytes) * threads;
 }
 
-// A worker for each thread, worker(r) for each row.
+// Creates a worker for each thread and calls worker(r) for each row.
 template <class Worker, class Batch>
 inline void each_row(const Batch &batch, int threads) {
   const size_t bytes = RowMemory(batch.width, nullptr).bytes;

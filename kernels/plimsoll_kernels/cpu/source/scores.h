@@ -1,4 +1,4 @@
-// What becomes of scores: scaled, capped, hidden, and with what heads add to them.
+// Processes scores: scales, caps and hides them, and adds the heads' slopes.
 #pragma once
 
 #include "interface.h"
@@ -6,12 +6,12 @@
 
 namespace PLIMSOLL_ISA {
 
-// What the rows of a tile share.
+// The properties that the rows of a tile share.
 struct Window {
   int size, chunk;  // 0: all
   float scale, softcap;
   bool sloped, coarse;
-  int end;  // the last token of a sequence whose rows see those that follow them too; -1: they do not
+  int end; // the last token of a sequence with bidirectional attention; -1: rows do not see later tokens
 
   explicit Window(const PlimsollShape &shape, int last = -1)
       : size(shape.window),
@@ -22,7 +22,7 @@ struct Window {
         coarse(shape.coarse),
         end(last) {}
 
-  // A score: a query times a key, scaled and capped.
+  // A score: the product of a query and a key, scaled and capped.
   floats score(floats product) const {
     const floats scaled = product * scale;
     return softcap > 0 ? softcap * hyperbolic_tangent(scaled / softcap) : scaled;
@@ -41,7 +41,7 @@ struct Window {
   }
 };
 
-// A row of a tile: where it stands, and what its head adds to scores.
+// A row of a tile: its position, and its head's slope.
 struct TileRow {
   int position;
   float slope, sink;
@@ -58,8 +58,8 @@ inline floats rounded(floats x) {
   return load(narrow);
 }
 
-// scores [from, to) of keys from `key` on += slope x (key's position - row's); `coarse`: scale x slope x key's position
-// instead, whose product and factors are bfloat16 (as Falcon's are).
+// scores [from, to) of keys from `key` on += slope x (key's position - row's); if `coarse`, scale x slope x key's
+// position instead, with product and factors in bfloat16 (as in Falcon).
 inline void add_slope(const Window &window, const TileRow &row, float *scores, int from, int to, int key) {
   const floats slope = window.coarse ? rounded(broadcast(row.slope)) : broadcast(row.slope);
   for (int i = from; i < to; i += LANES) {

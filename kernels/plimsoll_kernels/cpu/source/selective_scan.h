@@ -1,5 +1,5 @@
-// Mamba's selective scan (Gu and Dao, 2023), row by row in float32: a sequence gives the same bits however it is cut into
-// steps.
+// Mamba's selective scan (Gu and Dao, 2023), row by row in float32: a sequence gives the same bits for any division
+// into steps.
 #pragma once
 
 #include "columns.h"
@@ -7,8 +7,8 @@
 
 namespace PLIMSOLL_ISA {
 
-// LANES columns of each sequence are one thread's; their states stay with it for all rows. A state lies as
-// [count, width] here: neighbours are computed together.
+// A thread computes LANES columns of one sequence at a time, and keeps their states for all rows. Here a state is
+// [count, width], so that neighbouring columns are computed together.
 template <class T>
 class SelectiveScan {
  public:
@@ -25,7 +25,7 @@ class SelectiveScan {
   }
 
  private:
-  static constexpr int FEW_BLOCKS = 8;  // not worth handing to another thread
+  static constexpr int FEW_BLOCKS = 8; // too few to give to another thread
 
   const PlimsollSelectiveScan &op_;
   const Sequences sequences_;

@@ -1,7 +1,7 @@
 // A causal convolution of each column over the last few tokens of its sequence.
 //
-// What is kept of a row is an element, so each row is rounded to one before anything is multiplied by it: a sequence
-// gives the same bits however it is cut into steps.
+// The state keeps rows as elements, so each row is rounded to elements before it is multiplied: a sequence gives the
+// same bits for any division into steps.
 #pragma once
 
 #include "activation.h"
@@ -27,14 +27,14 @@ class Convolution {
   }
 
  private:
-  // Columns of one sequence that are computed together, and blocks of them that are not worth sharing.
+  // Columns of one sequence that are computed together, and a number of blocks of them that is too small to share.
   static constexpr int COLUMNS = 64, VECTORS = COLUMNS / LANES, FEW_BLOCKS = 32;
 
   const PlimsollConvolve &op_;
   const Sequences sequences_;
   const Workspace<T> &space_;
 
-  // In place where source and target are one: a row is written after it was read, and only it.
+  // Works in place if source and target are the same: a row is written only after it was read.
   template <class To>
   void convolve(int s, int first, const To &to) const {
     const int before = op_.taps - 1, width = op_.width - first < COLUMNS ? op_.width - first : COLUMNS;

@@ -1,4 +1,4 @@
-// log(1 + e^x), by which time steps are positive.
+// log(1 + e^x), which makes time steps positive.
 #pragma once
 
 #include "vector.h"
@@ -28,7 +28,7 @@ inline floats logarithm(floats x) {
   return m + rest + exponent * 0.693359375f;
 }
 
-// Above 20 it is x. What is lost where 1 is added to e^x, the quotient puts back (Kahan).
+// Above 20 it is x. The quotient restores the digits that are lost when 1 is added to e^x (Kahan).
 inline floats softplus(floats x) {
   const floats e = exponential(x), u = e + 1.0f, gone = u - 1.0f;
   const ints tiny = gone == 0.0f, same = x > 20.0f;

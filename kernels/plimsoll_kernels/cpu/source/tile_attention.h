@@ -1,4 +1,5 @@
-// Attention's products in the processor's tiles: queries and weights are a tile's rows, sub-blocks of the cache its columns.
+// Attention's products in the processor's tiles: queries and weights are a tile's rows, sub-blocks of the cache its
+// columns.
 #pragma once
 
 #include "attend.h"
@@ -6,8 +7,8 @@
 
 namespace PLIMSOLL_ISA {
 
-// Tiles of sums, and the factors beside them: rows and columns of a whole step, and of half a one. A sub-block's tokens are
-// half a step of a product with values, and so is what a head's dimensions have over whole steps.
+// Tiles of sums and of their factors: rows and columns of a whole step, and of half a step. A sub-block's tokens are
+// half a step of a product with values, and so is the remainder of a head's dimensions after whole steps.
 constexpr int SUMS = 4, ROWS_TILE = 4, HALF_ROWS_TILE = 5, KEYS_TILE = 6, HALF_COLUMNS_TILE = 7;
 constexpr int HALF_STEP = TILE_WORDS / 2;
 
@@ -21,7 +22,7 @@ inline Shapes attention_shapes(int rows) {
   return shapes;
 }
 
-// What a thread does before it attends to tiles of at most so many rows.
+// Called by a thread before it attends to tiles of at most `rows` rows.
 template <class T>
 void prepare_attention(int rows) {
   static_assert(SUB / T::PAIR == HALF_STEP && SUB == TILE_WORDS);
@@ -70,7 +71,7 @@ struct TileProducts {
     }
   }
 
-  // Scores of N sub-blocks, whose values come in beside them.
+  // Scores of N sub-blocks, with their values prefetched at the same time.
   template <int N>
   void multiply_keys(int span, int sub) const {
     const char *keys[N], *values[N];

@@ -1,8 +1,8 @@
 // Matrix products with packed weights (panels.h) in the processor's tiles: y = x W^T.
 //
-// A *block* is up to BLOCK_TILES tiles of rows times one panel, or one tile of rows times two, with all sums in tiles. Each
-// sum runs over K in order, STEP words at a time, whatever else is computed beside it: a row's result does not depend on
-// the batch it is in, nor on the number of threads.
+// A *block* is up to BLOCK_TILES tiles of rows times one panel, or one tile of rows times two, with all sums in tiles.
+// Each sum runs over K in order, STEP words at a time, independent of the other work: a row's result does not depend on
+// its batch or the number of threads.
 #pragma once
 
 #include "panels.h"
@@ -16,22 +16,23 @@ using plimsoll::Crew;
 constexpr int ROWS = TILE_ROWS;
 // Tiles of columns in a panel.
 constexpr int PANEL_TILES = PANEL / TILE_WORDS;
-// Of rows, in a block. Two tiles of either side make four sums of four loads; any other shape loads more for each sum.
+// Tiles of rows in a block. Two tiles of either side make four sums of four loads; other shapes load more for each sum.
 constexpr int BLOCK_TILES = 2;
-// The first of two tiles of columns, which take turns: the next one is loaded while one is multiplied.
+// The first of two tiles of columns: one is loaded while the other is multiplied.
 constexpr int COLUMNS_TILE = 6;
 
-// Where there are several blocks of rows, they take a *slice* of K together: what a panel has of it, 16 KiB, stays in the
-// first level cache while their rows come from the second. Between two slices sums lie in memory, which changes none.
+// Several blocks of rows process a *slice* of K together: a panel's part of it, 16 KiB, stays in the first level cache
+// while their rows come from the second. Between two slices sums are in memory, which does not change them.
 constexpr int SLICE_STEPS = 8;
-// Rows that are multiplied together, in tiles, and panels for which they are, at most: a thread's sums of them stay in the
-// second level cache.
+// The most tiles of rows that are multiplied together, and panels for them: a thread's sums of them stay in the second
+// level cache.
 constexpr int CHUNK_TILES = 32, GROUP_PANELS = 8;
 constexpr int CHUNK_SUMS = 64 * 1024;
-// Rows of more bytes do not stay in the second level cache from one panel to the next: their slices then take several panels.
+// Rows of more bytes do not stay in the second level cache from one panel to the next: their slices then take several
+// panels.
 constexpr size_t CHUNK_BYTES = 1024 * 1024;
 
-// Sums and rows in the first six tiles, in the last two columns.
+// Sums and rows are in the first six tiles, columns in the last two.
 inline Shapes product_shapes(int rows) {
   Shapes shapes;
   for (int tile = 0; tile < COLUMNS_TILE; tile++) shapes.set(tile, rows, TILE_WORDS);
@@ -40,7 +41,7 @@ inline Shapes product_shapes(int rows) {
 }
 
 // sums [R x TILE_ROWS, P x PANEL] (+)= `steps` steps of tiles of rows that begin at x[0] ... x[R - 1], times those of P
-// panels, `panel_bytes` apart. BEGINS: there are no sums yet. beside(step) is done while a step is multiplied.
+// panels, at a distance of `panel_bytes`. BEGINS: there are no sums yet. Calls beside(step) while a step is multiplied.
 template <class T, int R, int P, bool BEGINS, class Side>
 inline void multiply_block(const typename T::operand *const (&x)[R], size_t stride, const typename T::weight *panel,
                            size_t panel_bytes, int steps, float *sums, const Side &beside) {
@@ -73,8 +74,8 @@ inline void multiply_block(const typename T::operand *const (&x)[R], size_t stri
   each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE { tile_store<i>(sums_at(i), sum_bytes); });
 }
 
-// The tiles of rows that all of x is cut into, as even as they can be. Tiles have one height, so the last may begin in the
-// one before it: what they share is computed twice and used once.
+// Cuts all rows of x into tiles, as even as possible. Tiles have one height, so the last may begin in the one before
+// it: rows in both are computed twice and used once.
 struct RowTiles {
   int rows, tiles, height;
 
@@ -86,12 +87,12 @@ struct RowTiles {
   int first(int tile) const { return tile * height < rows ? tile * height : rows; }
 };
 
-// What comes from memory beside a product, so many lines a step: into the first level cache what is used a little later
-// (by way of the second it took a tenth longer), into the second what waits for other rows.
+// Prefetches memory during a product, some lines a step: into the first level cache the data used soon (by way of the
+// second it took a tenth longer), into the second the data that waits for other rows.
 struct Streamed {
   const char *from;
   int lines;
-  // From this step on what is wanted lies so many bytes further.
+  // From this step on, the prefetched address is this many bytes further.
   int turn;
   size_t further;
 
@@ -101,7 +102,7 @@ struct Streamed {
   }
 };
 
-// R rows of sums, `width` floats apart, to where they belong.
+// Passes R rows of sums, at a distance of `width` floats, to their destination.
 template <int R, class Panel>
 inline __attribute__((always_inline)) void emit_rows(const Panel &to, int row, const float *sums, int width) {
   floats parts[R][2];
@@ -110,15 +111,16 @@ inline __attribute__((always_inline)) void emit_rows(const Panel &to, int row, c
   to.template operator()<R>(row, parts);
 }
 
-// A block's rows that are summed and not yet written: they are, some at a time, beside the products of the next block.
+// Summed rows of a block that are not written yet: they are written some at a time during the products of the next
+// block.
 template <class Panel>
 struct PendingRows {
   Panel to;
-  const float *sums[BLOCK_TILES] = {};  // of each tile's first row
-  int begins[BLOCK_TILES] = {};         // that row
-  int next = 0, second = 0, end = 0;    // rows; from `second` on they are the second tile's
+  const float *sums[BLOCK_TILES] = {}; // of each tile's first row
+  int begins[BLOCK_TILES] = {}; // that row
+  int next = 0, second = 0, end = 0; // rows; those from `second` on belong to the second tile
 
-  // Writes `count` rows, or up to 3 more, since 4 of a tile are written at once where there are so many.
+  // Writes `count` rows, or up to 3 more, because 4 rows of a tile are written at once if there are as many.
   inline __attribute__((always_inline)) void write(int count) {
     while (count > 0 && next < end) {
       const int until = next < second ? second : end;
@@ -135,8 +137,8 @@ struct PendingRows {
   }
 };
 
-// All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` operands apart, and padded with zeros to whole
-// steps. emit(panel).operator()<R>(row, sums) gets R rows at a time, each row once.
+// All of x [rows, k] W^T, `count` panels in all. Rows of x are at a distance of `stride` operands, and padded with
+// zeros to whole steps. emit(panel).operator()<R>(row, sums) gets R rows at a time, each row once.
 template <class T, class Emit>
 class TileProduct {
  public:
@@ -163,7 +165,7 @@ class TileProduct {
       });
       return;
     }
-    // Several for each thread, so that none waits long for the last one.
+    // Several groups for each thread, so that none waits long for the last one.
     const int fair = chunks_ * count_ / (4 * crew.threads());
     const int group = wanted_group() < fair ? wanted_group() : fair > 1 ? fair : 1;
     const int groups = (count_ + group - 1) / group;
@@ -188,7 +190,7 @@ class TileProduct {
  private:
   using Panel = decltype(std::declval<const Emit &>()(0));
 
-  // Far enough ahead for memory to answer.
+  // Far enough ahead to hide the memory's latency.
   static constexpr int DISTANCE = 8192;
   // Bytes of a panel in a step, and their cache lines.
   static constexpr int STEP_BYTES = T::STEP * PANEL * 4, STEP_LINES = STEP_BYTES / 64;
@@ -217,7 +219,7 @@ class TileProduct {
     return fits < GROUP_PANELS ? fits : GROUP_PANELS;
   }
 
-  // A panel as memory brings it, each of whose words is used soon, and then the one that many panels after it.
+  // Prefetches a panel in memory order, as its words are used soon, and then the panel that is `then` panels after it.
   Streamed streamed(int panel, int then) const {
     return {bytes_of(panel) + DISTANCE, STEP_LINES, steps_ - DISTANCE / STEP_BYTES, (then - 1) * panel_bytes_};
   }
@@ -277,7 +279,7 @@ class TileProduct {
     pending.write(pending.end);
   }
 
-  // Tiles of rows through steps [begin, end) of a panel, block by block, while what is at `next` comes in.
+  // Tiles of rows through steps [begin, end) of a panel, block by block, while the data at `next` is prefetched.
   void slice(int panel, int first, int last, int begin, int end, float *sums, const char *next,
              PendingRows<Panel> &pending) const {
     const int blocks = (last - first + BLOCK_TILES - 1) / BLOCK_TILES;
@@ -329,7 +331,8 @@ inline int chunk_rows(size_t) {
   return CHUNK_TILES * TILE_ROWS;
 }
 
-// At most a chunk's rows through panels [begin, end), by the calling thread. What it reads next is not asked for here.
+// At most a chunk's rows through panels [begin, end), by the calling thread. The data that it reads next is not
+// prefetched here.
 template <class T, class Emit>
 void multiply_range(const typename T::operand *x, size_t stride, int rows, const typename T::weight *weight, int k,
                     int begin, int end, const typename T::weight *, const Emit &emit) {

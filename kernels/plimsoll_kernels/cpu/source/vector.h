@@ -1,7 +1,7 @@
 // Vectors of one instruction set: LANES floats, their loads, stores, reductions and elementary functions.
 //
-// Every translation unit that includes this defines PLIMSOLL_ISA (a namespace of its own) and LANES before, and is
-// compiled with the instruction set that it names: nothing here may be called before the processor was asked.
+// Every translation unit that includes this first defines PLIMSOLL_ISA (a namespace of its own) and LANES, and is
+// compiled with the instruction set that it names: nothing here may be called before the processor was checked.
 #pragma once
 
 #include <immintrin.h>
@@ -120,8 +120,8 @@ inline float maximum(floats v) {
   return maximum(_mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
-// Into the first or the second level cache. Not the compiler's own: it drops those where it thinks that a function
-// with nothing else in it has no effect.
+// Prefetches into the first or the second level cache. Not with the compiler's builtin, which is removed from functions
+// that seem to have no other effect.
 inline __attribute__((always_inline)) void prefetch_near(const void *p) {
   asm volatile("prefetcht0 (%0)" : : "r"(p));
 }
@@ -140,8 +140,8 @@ inline bool any(ints mask) {
   return found != 0;
 }
 
-// e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial in r (Cephes), and n into the exponent.
-// Below -87 the result is 0, so that e^-inf is.
+// e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial in r (Cephes), and n into the exponent. Below
+// -87 the result is 0, and so is e^-inf.
 inline floats exponential(floats x) {
   const floats low = broadcast(-87.0f), high = broadcast(88.0f);
   const ints none = x < low;
@@ -172,7 +172,7 @@ inline floats gelu_tanh(floats x) {
   return 0.5f * x * (1.0f + hyperbolic_tangent(inner));
 }
 
-// erf(x) to some units in the last place: a quotient of polynomials (as in Eigen), which beyond 4 is 1 in float32.
+// erf(x) to some units in the last place: a quotient of polynomials (as in Eigen), which is 1 in float32 beyond 4.
 inline floats error_function(floats x) {
   const floats end = broadcast(4.0f);
   x = x > end ? end : x;

@@ -1,16 +1,17 @@
-// Attention's products in vector registers, for so many rows as stay in them.
+// Attention's products in vector registers, for as many rows as fit into them.
 #pragma once
 
 #include "attend.h"
 
 namespace PLIMSOLL_ISA {
 
-// The scores of one span's sub-blocks [begin, end): scale q k^T, capped. Not inlined, as the next one: within a larger
-// function registers of their loops would be spilled, which made attention of prompts 1.4 times as slow.
+// The scores of one span's sub-blocks [begin, end): scale q k^T, capped. This function and the next are not inlined:
+// within a larger function, registers of their loops would be spilled, which made attention of prompts 1.4 times as
+// slow.
 template <class T, int R, class Keys>
 __attribute__((noinline)) void score(const TileMemory<T> &memory, const Keys &reader, const Window &window, int head_dim, int span,
                   int begin, int end) {
-  constexpr int VECTORS = SUB / LANES;  // of a sub-block's keys: 1 or 2
+  constexpr int VECTORS = SUB / LANES; // of a sub-block's keys: 1 or 2
   for (int sub = begin; sub < end; sub += 2 / VECTORS) {
     floats sums[R][2];
     clear(sums);
@@ -29,8 +30,8 @@ __attribute__((noinline)) void score(const TileMemory<T> &memory, const Keys &re
   }
 }
 
-// sums = sums x factor + weights x values, V vectors of dimensions at a time. `ahead[i]` are the keys to fetch beside
-// the i-th sub-block.
+// sums = sums x factor + weights x values, V vectors of dimensions at a time. Prefetches the keys `ahead[i]` during the
+// i-th sub-block.
 template <class T, int R, int V>
 __attribute__((noinline)) void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, const Softmax *rows, int head_dim,
                        int dim, int span, int begin, int end, const char *const *ahead) {
@@ -44,7 +45,7 @@ __attribute__((noinline)) void accumulate(const TileMemory<T> &memory, const Rea
     for (int v = 0; v < V; v++) columns[v] = values + v * LANES * T::PAIR;
     const auto *weights = memory.weights + (sub - span * SUBS) * SUB;
     const typename T::cached *const(&fixed)[V] = columns;
-    // A product with V vectors of dimensions has as much to fetch as it reads: 64 x V bytes of each word.
+    // A product with V vectors of dimensions prefetches as much as it reads: 64 x V bytes of each word.
     const char *next = ahead[sub - begin] + static_cast<size_t>(dim) * SUB * sizeof(typename T::cached);
     constexpr int LINES = V * LANES * 4 / 64 > 0 ? V * LANES * 4 / 64 : 1;
     Ahead<LINES> keys;
@@ -78,7 +79,7 @@ struct VectorProducts {
   }
 };
 
-// What a thread does before it attends to tiles of at most so many rows.
+// Called by a thread before it attends to tiles of at most so many rows.
 template <class T>
 void prepare_attention(int) {}
 

@@ -1,7 +1,7 @@
 // Matrix products with packed weights (panels.h) in vector registers: y = x W^T.
 //
-// A *tile* is up to ROWS rows of x times one panel, all sums in registers. Each sum runs over K in order, whatever else
-// is computed beside it: a row's result does not depend on the batch it is in, nor on the number of threads.
+// A *tile* is up to ROWS rows of x times one panel, all sums in registers. Each sum runs over K in order, independent
+// of the other work: a row's result does not depend on its batch or the number of threads.
 #pragma once
 
 #include "crew.h"
@@ -11,15 +11,16 @@ namespace PLIMSOLL_ISA {
 
 using plimsoll::Crew;
 
-// Sums of ROWS x 2 vectors, two operands and a spread word have to fit into the registers.
+// Sums of ROWS x 2 vectors, two operands and a broadcast word must fit into the registers.
 constexpr int ROWS = LANES == 16 ? 12 : 6;
-// So few are taken through two panels at once where a panel is narrow (three would need all registers for their sums).
+// Up to this many rows take two panels at once if a panel is narrow (three rows would need all registers for their
+// sums).
 constexpr int TWIN_ROWS = LANES == 16 ? 0 : 2;
 
-// Rows that are taken through all panels together: their words should stay in the second level cache.
+// Rows that pass through all panels together: their words should stay in the second level cache.
 constexpr int CHUNK_BYTES = 384 * 1024;
 
-// What comes next into the second level cache beside a product: from each of LINES places one line a word.
+// Prefetches into the second level cache during a product: one line a word from each of LINES places.
 template <int LINES>
 struct Ahead {
   const char *from[LINES > 0 ? LINES : 1];
@@ -30,7 +31,8 @@ struct Ahead {
   }
 };
 
-// The same beside a product with a panel, whose own lines come into the first level cache shortly before they are due.
+// The same during a product with a panel, whose own lines are prefetched into the first level cache shortly before
+// their use.
 template <class T, int LINES>
 struct PanelAhead {
   static constexpr int WORD = panel_lines<T> * 64, DISTANCE = 12;
@@ -45,8 +47,8 @@ struct PanelAhead {
   }
 };
 
-// Panels of which each word is used once, as memory brings them: in order, far enough ahead for it to answer, and no
-// further (a whole panel ahead took a tenth longer).
+// Panels of which each word is used once: prefetched in memory order, just far enough ahead to hide the memory's
+// latency (a whole panel ahead took a tenth longer).
 template <class T, int PANELS>
 struct Streamed {
   static constexpr int WORD = panel_lines<T> * 64, DISTANCE = 8192;
@@ -61,7 +63,7 @@ struct Streamed {
   }
 };
 
-// The same of one panel, and then from where the next one begins: elsewhere.
+// The same for one panel, and then from the beginning of the next one, which is elsewhere.
 template <class T>
 struct StreamedThen {
   static constexpr int WORD = panel_lines<T> * 64, DISTANCE = Streamed<T, 1>::DISTANCE;
@@ -91,14 +93,14 @@ inline __attribute__((always_inline)) void clear(floats (&sums)[R][V]) {
     for (int v = 0; v < V; v++) sums[r][v] = floats{};
 }
 
-// sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word; rows are
-// `stride` operands apart.
+// sums[r][v] += rows[r] x columns[v]: `count` words of each row, columns[v] advancing by `step` elements a word; rows
+// are at a distance of `stride` operands.
 template <class T, int R, int V, class Column, class Prefetch = Nothing>
 inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const typename T::operand *rows, size_t stride,
                                                     const Column *const (&columns)[V], size_t step, int count,
                                                     const Prefetch &ahead = {}) {
-  // One pointer for three rows, the others a stride or two away: with one for each row the integer registers run out.
-  // The empty asm keeps the compiler from undoing that.
+  // One pointer for three rows, the others one or two strides away: with one for each row the integer registers run
+  // out. The empty asm keeps the compiler from undoing that.
   constexpr int POINTERS = (R + 2) / 3;
   const char *at[POINTERS];
 #pragma GCC unroll 16
@@ -125,7 +127,7 @@ inline __attribute__((always_inline)) void multiply(floats (&sums)[R][V], const 
   }
 }
 
-// One tile of a weight's panel, given to emit(first row, sums). Where they will go comes in beside the product.
+// One tile of a weight's panel, passed to emit(first row, sums). The destination is prefetched during the product.
 template <class T, int R, class Prefetch, class Emit>
 inline void tile(const typename T::operand *x, size_t stride, int row, const typename T::weight *panel, int k,
                  const Prefetch &ahead, const Emit &emit) {
@@ -137,8 +139,8 @@ inline void tile(const typename T::operand *x, size_t stride, int row, const typ
   emit.template operator()<R>(row, sums);
 }
 
-// Two panels at once, which lie one after the other: with few rows and the sums of one panel alone, a product would wait
-// for the one before it and not for memory.
+// Two consecutive panels at once: with few rows and the sums of one panel alone, a product would wait for the one
+// before it instead of for memory.
 template <class T, int R, class Prefetch, class Emit>
 inline void twin_tile(const typename T::operand *x, size_t stride, int row, const typename T::weight *panel, int k,
                       const Prefetch &ahead, const Emit &emit, const Emit &emit_next) {
@@ -175,7 +177,7 @@ inline void tile_of(int rows, const typename T::operand *x, size_t stride, int r
   }
 }
 
-// Rows cut into tiles that are as even as they can be: a last one of few rows would be bound by reading its panels.
+// Cuts rows into tiles that are as even as possible: a last tile of few rows would be bound by reading its panels.
 struct RowTiles {
   int rows, tiles;
 
@@ -184,9 +186,9 @@ struct RowTiles {
   int begin(int tile) const { return static_cast<int>(static_cast<int64_t>(rows) * tile / tiles); }
 };
 
-// Tiles [first, last) through one panel. Where there are several the next panel comes in beside the arithmetic of this
-// one, a line a word, in the first two: what is one line wide too, since not all of what is asked for at that rate comes.
-// A single one has its own panel brought by `stream`.
+// Tiles [first, last) through one panel. If there are several, the next panel is prefetched during the arithmetic of
+// this one, a line a word, in the first two tiles, even if it is one line wide, because not all prefetches at that rate
+// succeed. A single tile has its own panel prefetched by `stream`.
 template <class T, class Stream, class Emit>
 inline void multiply_tiles(const typename T::operand *x, size_t stride, const RowTiles &rows, int first, int last,
                            const typename T::weight *panel, const typename T::weight *next, int k, const Stream &stream,
@@ -206,8 +208,8 @@ inline void multiply_tiles(const typename T::operand *x, size_t stride, const Ro
   }
 }
 
-// All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` operands apart, a multiple of PAIR, and padded
-// with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
+// All of x [rows, k] W^T, `count` panels in all. Rows of x are at a distance of `stride` operands, a multiple of PAIR,
+// and padded with zeros to whole words. emit(panel).operator()<R>(row, sums) gets each tile.
 template <class T, class Emit>
 void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stride, int rows,
                      const typename T::weight *weight, int k, int count, const Emit &emit) {
@@ -241,7 +243,8 @@ inline int chunk_rows(size_t stride) {
   return (fits > 1 ? fits : 1) * ROWS;
 }
 
-// At most a chunk's rows through panels [begin, end), by the calling thread. `then`: what it reads next, or null.
+// At most a chunk's rows through panels [begin, end), by the calling thread. `then`: the data that it reads next, or
+// null.
 template <class T, class Emit>
 void multiply_range(const typename T::operand *x, size_t stride, int rows, const typename T::weight *weight, int k,
                     int begin, int end, const typename T::weight *then, const Emit &emit) {

@@ -1,4 +1,5 @@
-// The memory of a step: the places of a model's values, each thread's for a tile of queries, and that of experts.
+// The memory of a step: the places of a model's values, each thread's memory for a tile of queries, and that of
+// experts.
 #pragma once
 
 #include "attend.h"
@@ -8,12 +9,13 @@
 
 namespace PLIMSOLL_ISA {
 
-// Laid out the same for the same rows. Rows of floats are dense, those of operands as far apart as products want them.
+// The layout depends on the number of rows only. Rows of floats are dense; rows of operands have the distance that
+// products need.
 template <class T>
 struct Workspace {
   using operand = typename T::operand;
 
-  char *tiles;  // for each thread
+  char *tiles; // for each thread
   size_t tile_bytes, bytes;
   ExpertMemory<T> experts;
 
@@ -48,7 +50,7 @@ struct Workspace {
     return reinterpret_cast<operand *>(places_[place]) + row * strides_[place];
   }
 
-  // What lies between a row's end and that of a step is read by products: it must be finite.
+  // Products read from a row's end to the end of its last step, so these values must be finite.
   void clear_ends(int row) const {
     for (int i = 0; i < model_.num_places; i++)
       if (has_operands(i))

@@ -124,5 +124,7 @@ def test_an_op_that_is_declared_elsewhere_is_refused() -> None:
 def test_a_compiler_s_errors_come_first(tmp_path: Path) -> None:
     notes = "".join(f"note: candidate {number}\n" for number in range(1000))
     (tmp_path / "says").write_text(f"{notes}a.h:1:1: error: no matching function\n")
-    with pytest.raises(compiling.CompileError, match=r"failed with 1:\na\.h:1:1: error: no matching function"):
+    with pytest.raises(
+        compiling.CompileError, match=r"failed with exit code 1:\na\.h:1:1: error: no matching function"
+    ):
         compiling._call(["sh", "-c", f"cat {tmp_path / 'says'} >&2; exit 1"])

@@ -100,7 +100,7 @@ def arm(path: Path, patch: pytest.MonkeyPatch) -> None:
         (no_library_at_all, "file too short"),
         (unreadable, "Permission denied"),
         (old_processor, "the kernels need AVX2 with FMA"),
-        (arm, "written for Linux on x86-64, this is linux on aarch64"),
+        (arm, "need Linux on x86-64; this is linux on aarch64"),
     ],
 )
 def test_torch_computes_and_one_line_says_why(
@@ -197,9 +197,9 @@ def test_a_damaged_library_is_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("machine", "compiler", "told"),
     [
-        ("aarch64", "g++", "the CPU kernels are written for Linux on x86-64, this is linux on aarch64"),
-        ("x86_64", "no-such-compiler", "there is no C++ compiler 'no-such-compiler'"),
-        ("x86_64", "false", "failed with 1"),
+        ("aarch64", "g++", "the CPU kernels need Linux on x86-64; this is linux on aarch64"),
+        ("x86_64", "no-such-compiler", "found no C++ compiler 'no-such-compiler'"),
+        ("x86_64", "false", "failed with exit code 1"),
     ],
 )
 def test_an_install_goes_on_without(machine: str, compiler: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
