@@ -64,7 +64,7 @@ class CompileHook:
 
 
 COMPILATIONS = Compilations()
-"""The compilations of this process: Triton shares what it has compiled within a process."""
+"""The compilations of this process: Triton shares compiled kernels within a process."""
 
 
 def watch_triton() -> Compilations | None:

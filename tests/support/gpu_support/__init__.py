@@ -1,1 +1,1 @@
-"""What checks on a device share: where parity runs, and tests that go on after a break."""
+"""Support for checks on a device: the device of parity tests, and runs that continue after an interruption."""

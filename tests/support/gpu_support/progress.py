@@ -1,6 +1,6 @@
-"""A plugin of pytest (`-p gpu_support.progress`): what passed before is left out, and each outcome is kept at once.
+"""A pytest plugin (`-p gpu_support.progress`) that skips tests that passed before and writes each outcome immediately.
 
-`--done` has names of tests, a line each; what became of the others is appended to `--outcomes`.
+`--done` is a file of test names, one a line; the outcomes of the others are appended to the file `--outcomes`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from gpu.harness.outcomes import line
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The two files."""
+    """Add the options of the two files."""
     parser.addoption("--done", type=Path, metavar="FILE", help="leave out the tests that this file names")
-    parser.addoption("--outcomes", type=Path, metavar="FILE", help="append what becomes of each test")
+    parser.addoption("--outcomes", type=Path, metavar="FILE", help="append each test's outcome")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Outcomes are written where all of them arrive: not in a process that others are divided among."""
+    """Write outcomes in the controlling process only, where all of them arrive."""
     path: Path | None = config.getoption("--outcomes")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Keeper(path))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is done."""
+    """Deselect the tests that passed before."""
     path: Path | None = config.getoption("--done")
     if path is None or not path.is_file():
         return
@@ -37,13 +37,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Keeper:
-    """Writes an outcome once it is known."""
+    """Writes each outcome."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test's call, or whatever kept it from it or went wrong after it."""
+        """Write the outcome of a test's call, or of a failed setup or teardown."""
         if report.when != "call" and report.outcome == "passed":
             return
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""

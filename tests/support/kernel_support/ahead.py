@@ -1,8 +1,8 @@
-"""`python -m kernel_support.ahead TARGET...`: compile every Triton kernel for devices that are not here.
+"""`python -m kernel_support.ahead TARGET...`: compile every Triton kernel for devices that this machine lacks.
 
-The first target gets every launch, the others one of each kernel.
-The project's own launches run over tensors on the CPU, with a driver that only says which device it is: what is
-compiled is what would be launched there, with its types, alignments and constants. Prints one JSON object a line.
+The first target gets every launch, the others one of each kernel. The project's own launches run over tensors on the
+CPU, with a driver that only reports the target: the compiled code is what would be launched there, with its types,
+alignments and constants. Prints one JSON object a line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel as a launch has it compiled: bytes of shared memory and of code, and what NVIDIA's assembly shows."""
+    """A compiled kernel of a launch: bytes of shared memory and of code, and properties of NVIDIA's assembly."""
 
     launch: str
     target: str
@@ -40,7 +40,7 @@ class Compiled:
 
     @classmethod
     def of(cls, launch: str, target: str, kernel: str, compiled: Any) -> Compiled:
-        """From Triton's own record."""
+        """Return the facts of Triton's own record."""
         binary = compiled.asm["hsaco" if target.startswith("gfx") else "cubin"]
         assembly = compiled.asm.get("ptx", "")
         return cls(
@@ -55,7 +55,7 @@ class Compiled:
 
 
 class NoDevice:
-    """A driver without a device: the target is all that compiling asks for."""
+    """A driver without a device: compiling only needs the target."""
 
     def __init__(self, target: GPUTarget) -> None:
         self._target = target
@@ -64,7 +64,7 @@ class NoDevice:
         return self._target
 
     def get_current_device(self) -> int:
-        """A number of its own: what launches keep, they keep by device."""
+        """Return a unique number, because launches are cached by device."""
         return list(TARGETS.values()).index(self._target)
 
     def get_current_stream(self, device: int) -> int:
@@ -73,7 +73,7 @@ class NoDevice:
 
 @contextmanager
 def compiling(target: GPUTarget, found: list[tuple[str, Any]]) -> Iterator[None]:
-    """Launches compile and do not launch; `found` gets the kernels' names and what became of them."""
+    """Compile launches without running them; `found` gets the kernels' names and their compiled code."""
     plain = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -90,7 +90,7 @@ def compiling(target: GPUTarget, found: list[tuple[str, Any]]) -> Iterator[None]
 
 
 def compile_launches(target: str, names: Iterable[str]) -> Iterator[Compiled]:
-    """The named launches for one target, in order."""
+    """Compile the named launches for one target, in order."""
     for name in names:
         found: list[tuple[str, Any]] = []
         with compiling(TARGETS[target], found):
@@ -100,7 +100,7 @@ def compile_launches(target: str, names: Iterable[str]) -> Iterator[Compiled]:
 
 
 def main() -> None:
-    """The targets named on the command line."""
+    """Compile for the targets of the command line."""
     for number, target in enumerate(sys.argv[1:]):
         for compiled in compile_launches(target, sorted(EVERYWHERE) if number else LAUNCHES):
             print(json.dumps(asdict(compiled)), flush=True)

@@ -1,4 +1,4 @@
-"""What a module of kernel_support prints, run by a process in which Triton compiles: in tests it interprets."""
+"""Reads the output of a kernel_support module from a process in which Triton compiles; in tests it interprets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SUPPORT = Path(__file__).parents[1]
 
 
 def printed(module: str, *arguments: str, seconds: float) -> list[dict[str, Any]]:
-    """The JSON objects, one a line, of `python -m MODULE ARGUMENTS`, whose warnings are errors.
+    """Return the JSON objects, one a line, of `python -m MODULE ARGUMENTS`, whose warnings are errors.
 
-    Raises AssertionError with the end of what it said where it fails, TimeoutExpired after so many seconds.
+    Raises AssertionError with the end of its output if it fails, TimeoutExpired after `seconds`.
     """
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -1,8 +1,7 @@
-"""Steps of a model on a GPU that is not there: torch's fake tensors say where each would lie, and of what shape.
+"""Steps of a model on a fake GPU: torch's fake tensors only have a device and a shape.
 
-Nothing is computed and no kernel is launched. What shows is that all that a step computes with lies on the device, and
-that nothing in a graph asks the host: a number that is copied to the device or back would end a capture, and outside of
-graphs have the host wait.
+Nothing is computed and no kernel is launched. This shows that all tensors of a step are on the device, and that nothing
+in a graph reads values on the host: such a copy would end a capture, and make the host wait without graphs.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ GPU = torch.device("cuda", 0)
 DTYPE = torch.bfloat16
 SEQUENCES, LONGEST, BLOCK, BLOCKS = 4, 200, 16, 64
 ASK_THE_HOST = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::lift_fresh")
-"""Ops whose result, or whose shape, only the host can use; and numbers that it makes tensors of."""
+"""Ops whose result or shape is needed on the host, and ops that make tensors of the host's numbers."""
 
 
 class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the ops that have to do with the host."""
+    """Records the ops that need the host."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,7 +70,7 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class WatchedCapture:
-    """Captures nothing; the second time that it does the work it watches, as a real one records it then."""
+    """Captures nothing; watches the second run of the work, which a real capture records."""
 
     used = 0
 
@@ -79,7 +78,6 @@ class WatchedCapture:
         self.found: list[str] = []
 
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
-        """See Capture."""
         work()
         with Watched() as watched:
             out = work()
@@ -88,20 +86,19 @@ class WatchedCapture:
 
 
 class Shapes(WeightReader):
-    """Reads nothing: tensors have shapes."""
+    """A weight reader that returns shapes only."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program, ShapesOnly(program.stored_shapes()), DTYPE, GPU, silent)
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """See WeightReader."""
         return torch.empty(weight.shape, dtype=weight.dtype(DTYPE), device=GPU)
 
 
 def of_the_host(program: Program) -> list[str]:
-    """The ops that ask the host within graphs of decodes, choices and pieces, and in chunks without graphs.
+    """Return the ops that need the host within graphs of decodes, sampling and pieces, and in chunks without graphs.
 
-    Raises what torch raises where tensors of one op do not lie on the device together.
+    Raises torch's error if the tensors of an op are on different devices.
     """
     with fake_gpu():
         decoder = TorchDecoder(program, Shapes(program))
@@ -126,12 +123,12 @@ def of_the_host(program: Program) -> list[str]:
 
 
 def asked_of_the_host(folder: Path) -> list[str]:
-    """The same of the model in a folder."""
+    """Return the result of `of_the_host` for the model in a folder."""
     return of_the_host(program_of(describe(resolve(str(folder)).config)))
 
 
 def _launched(decoder: TorchDecoder, backend: Any, cache: KvCache, states: SlotStates, lengths: Sequence[int]) -> None:
-    """A step without graphs, of sequences with so many rows each."""
+    """Run a step without graphs, of sequences with these numbers of rows."""
     rows, count = sum(lengths), len(lengths)
     batch: tuple[AttentionBatch, ...] = ()
     for _ in cache.groups:
@@ -154,7 +151,7 @@ def _to_device(values: NDArray[Any], device: torch.device) -> Tensor:
 
 @contextmanager
 def fake_gpu() -> Iterator[None]:
-    """Tensors on GPU have no numbers meanwhile, and kernels are not launched."""
+    """Within this context, tensors on the GPU have no values, and kernels are not launched."""
     ours = [module for name, module in sys.modules.items() if name.startswith("plimsoll_")]
     with ExitStack() as stack:
         for name, fake in (("multiprocessors", lambda device: 132), ("to_device", _to_device)):

@@ -1,4 +1,4 @@
-"""Every instruction set and element type that the CPU kernels were compiled for, one after the other."""
+"""Every instruction set and element type that the CPU kernels were compiled for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Build:
         return f"{self.instructions}-{str(self.dtype).removeprefix('torch.')}"
 
     def kernels(self) -> KernelsRecord:
-        """Its functions; where this processor cannot run them, or none were built, the test is skipped."""
+        """Return its functions; skip the test if this processor cannot run them, or none were built."""
         if self.instructions not in runnable():
             pytest.skip(f"this processor does not have {self.instructions}, or the kernels were not built")
         found = kernels(self.dtype, self.instructions)
@@ -37,12 +37,12 @@ FLOAT32 = tuple(Build(name, torch.float32) for name in ("avx2", "avx512"))
 BFLOAT16 = tuple(Build(name, torch.bfloat16) for name in ("avx2", "avx512", "avx512_bf16", "amx"))
 BUILDS = (*FLOAT32, *BFLOAT16)
 SETS = (*FLOAT32, *BFLOAT16[2:])
-"""One build for each instruction set, for what does not depend on the element type."""
+"""One build for each instruction set, for tests that do not depend on the element type."""
 
 
 @contextmanager
 def forced(build: Build) -> Iterator[Build]:
-    """Within, whoever asks for kernels gets those of this build; skips where they cannot run."""
+    """Make every caller use the kernels of this build; skip the test if they cannot run."""
     build.kernels()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, build.instructions)

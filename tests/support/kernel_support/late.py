@@ -1,4 +1,4 @@
-"""A device that computes behind the host's back, on a CPU: copies to the host are there when they are waited for."""
+"""A device on a CPU that computes asynchronously: copies to the host are visible after a wait for them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ UNKNOWN = -9
 def _capturing(
     config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, progress: Progress
 ) -> Any:
-    """The warm-up of an engine on a device that has graphs."""
+    """The warm-up of an engine on a device with graphs."""
     found = warmup.warm_up(config, loaded, budget, assembled, progress)
     assembled.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
     return found
 
 
 class Copies:
-    """An event of that device, and the copies that were asked for before it; wrong numbers are on the host until then.
+    """An event of that device with the copies requested before it; until it is reached, the host has wrong numbers.
 
-    `log`: that passes were begun, that graphs chose, that copies were asked for, and that they were waited for.
+    `log`: started passes, sampling by graphs, requested copies, and waits for them.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Copies:
         self._under_way: list[tuple[Tensor, Tensor]] = []
 
     def install(self, patch: pytest.MonkeyPatch, *, graphs: bool = False) -> None:
-        """From here on engines are built for such a device; with `graphs` of all steps that may have some."""
+        """Build engines for such a device from here on; with `graphs`, of all steps that may have some."""
         stages = {**assembly.GPU, "event": lambda: self, "capture": lambda device: Recorder()}
         patch.setattr(assembly, "stages_of", lambda config, model, probe: stages)
         if graphs:
@@ -68,14 +68,12 @@ class Copies:
         patch.setattr(gpu, "_on_host", self._copy)
 
     def record(self) -> None:
-        """See Event."""
         self.log.append("copy")
         self._under_way += self._asked
         self._asked.clear()
 
     @torch.inference_mode()
     def synchronize(self) -> None:
-        """See Event."""
         self.log.append("wait")
         for host, value in self._under_way:
             host.copy_(value)

@@ -1,4 +1,4 @@
-"""A device that computes at once and whose copies the host sees late, for whole engines on a CPU."""
+"""A device that computes synchronously and whose copies complete late, for whole engines on a CPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plimsoll_runtime.execution.kv.offload import host_memory
 from plimsoll_runtime.execution.kv.offload.copies import Mark
 
 Contents = list[tuple[Tensor, Tensor]]
-"""Tensors, and what they are to hold."""
+"""Tensors with their future contents."""
 
 
 class _Asked:
-    """A point behind a step's copies, which the host has come to when it has asked often enough.
+    """A point after a step's copies, which is reached after some queries of the host.
 
-    Until then frames that the step fills hold what they held before, and those that it reads must not change.
+    Until then, frames that the step fills have their old contents, and frames that it reads must not change.
     """
 
     def __init__(self, copies: LateCopies) -> None:
@@ -30,7 +30,6 @@ class _Asked:
 
     @torch.inference_mode()
     def query(self) -> bool:
-        """See Mark."""
         self.unasked -= 1
         if self.unasked > 0:
             return False
@@ -40,16 +39,16 @@ class _Asked:
         return True
 
     def show(self) -> None:
-        """What the step fills is there."""
+        """Make the copied contents visible."""
         for frames, contents in self.filled:
             frames.copy_(contents)
         self.filled = []
 
 
 class LateCopies:
-    """See Streams. The host has to ask so many `questions` before a step's copies are over.
+    """Implements `Streams`. A step's copies are over after the host's `questions`-th query.
 
-    `passed` counts steps that have read frames, `spoilt` the copies of theirs under which a frame has changed.
+    `passed` counts steps that have read frames, `spoilt` their copies during which a frame has changed.
     """
 
     def __init__(self, questions: int) -> None:
@@ -61,7 +60,7 @@ class LateCopies:
         self._steps: list[_Asked] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """From here on engines are built for such a device."""
+        """Build engines for such a device from here on."""
         blocks = KvCache.blocks
 
         def noted(cache: KvCache, first: int, count: int) -> Tensor:
@@ -73,25 +72,23 @@ class LateCopies:
         patch.setattr(host_memory, "streams_of", lambda device: self)
 
     def mark(self) -> Mark:
-        """See Streams."""
         return _Asked(self)
 
     def computed(self, mark: Mark) -> None:
-        """See Streams."""
+        pass
 
     def copied(self, mark: Mark) -> None:
-        """See Streams."""
+        pass
 
     def copy_behind(self, mark: Mark) -> None:
-        """See Streams."""
+        pass
 
     def copy(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """See Streams. Nothing is done before what computes waits for it."""
+        """Store the copies; they are done when computation waits for them."""
         self._launched += pairs
 
     @torch.inference_mode()
     def compute_behind(self, mark: Mark) -> None:
-        """See Streams."""
         assert isinstance(mark, _Asked)
         mark.unasked, mark.read = self._questions, []
         self._steps.append(mark)
@@ -107,4 +104,4 @@ class LateCopies:
         self._launched = []
 
     def drain(self) -> None:
-        """See Streams."""
+        pass

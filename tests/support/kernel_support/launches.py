@@ -1,4 +1,4 @@
-"""Every kernel's launch as serving has it: heads of a model of 8 billion parameters and of Gemma, small batches."""
+"""Launches of every kernel as in serving: heads of a model of 8 billion parameters and of Gemma, small batches."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ KERNELS = {
     "_write_blocks",
     "_decode_tables",
 }
-"""What the launches below come to: all there are."""
+"""All kernels that the launches below use."""
 
 
 def _attention(shape: dict[str, int], dtype: torch.dtype, lengths: list[tuple[int, int]]) -> tuple[Any, ...]:
-    """(out, query, keys, values, batch) of sequences of (rows, context)."""
+    """Return (out, query, keys, values, batch) of sequences of (rows, context)."""
     rows = sum(r for r, _ in lengths)
     query = torch.zeros(rows, shape["heads"], shape["size"], dtype=dtype)
     cache = torch.zeros(2, shape["kv_heads"], BLOCKS, 16, shape["size"], dtype=dtype)
@@ -199,4 +199,4 @@ EVERYWHERE = {
     "latent chunk",
     "tables of decodes",
 }
-"""A launch or two of each kernel: enough for devices beside the one that all of them are compiled for."""
+"""A launch or two of each kernel, for the targets after the first."""

@@ -1,4 +1,4 @@
-"""Graphs without a GPU: work that is kept and done again."""
+"""Graphs without a GPU: work that is stored and repeated."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 from plimsoll_runtime.execution.graphs.capture import Captured
 
 UNKNOWN = -9
-"""Stands in integers that no replay has written."""
+"""The value of integers that no replay has written."""
 
 
 class Recorder:
-    """Captures by keeping the work: a replay does it again, into the same output. `failure` is raised instead.
+    """Captures by storing the work: a replay repeats it, into the same output. If `failure` is set, it is raised
+    instead.
 
     Each capture takes `size` bytes of the device.
     """
@@ -26,11 +27,9 @@ class Recorder:
 
     @property
     def used(self) -> int:
-        """See Capture: beside what others have."""
         return 1000 + self.captures * self._size
 
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
-        """See Capture."""
         self.captures += 1
         if self.failure is not None:
             raise self.failure
@@ -50,5 +49,5 @@ class Recorder:
 
 
 def _spoil(out: Tensor) -> None:
-    """Graphs share their memory: what one has left is another's scratch."""
+    """Overwrite an output, because graphs share their memory."""
     out.fill_(float("nan") if out.is_floating_point() else UNKNOWN)

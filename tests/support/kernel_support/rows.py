@@ -1,4 +1,4 @@
-"""A step's tokens, positions and batch as the rows that a runner has of a plan."""
+"""A step's tokens, positions and batch as the rows that a runner makes of a plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_runtime.execution.kv.cache import KvCache
 
 
 def state_of(cache: KvCache, slots: int, longest: int) -> DeviceState:
-    """For sequences in so many slots, of so many tokens at most."""
+    """Return the state of `slots` slots for sequences of at most `longest` tokens."""
     columns = columns_of(longest, cache.block_size)
     return DeviceState(slots, len(cache.groups), cache.num_blocks, columns, cache.device)
 
@@ -22,7 +22,7 @@ def state_of(cache: KvCache, slots: int, longest: int) -> DeviceState:
 def rows_of(
     state: DeviceState, block_size: int, token_ids: Tensor, positions: Tensor, batch: AttentionBatch
 ) -> StepRows:
-    """Those of sequences in the first slots, whose tables are told anew. A step of its own begins with them."""
+    """Start a step and return the rows of sequences in the first slots, with new block tables."""
     state.upload_buffer.start_step()
     lengths = np.array(batch.query_lens, dtype=np.int64)
     ends = positions.numpy()[np.cumsum(lengths) - 1] + 1

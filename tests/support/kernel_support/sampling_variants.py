@@ -1,7 +1,7 @@
-"""`python -m kernel_support.sampling_variants`: how often the sampling kernels are compiled for batches of all sizes.
+"""`python -m kernel_support.sampling_variants`: count the compiled variants of the sampling kernels over batch sizes.
 
-Batches of one model, some of them parts of larger ones; compiled for a device that is not here. Prints one JSON object:
-the number of compiled variants of each kernel.
+Batches of one model, some of them parts of larger ones, are compiled for a device that this machine lacks. Prints one
+JSON object: the number of compiled variants of each kernel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from plimsoll_kernels.sampling import kernel
 from plimsoll_kernels.sampling.params import RowParams
 
 BATCHES = [(0, 1), (1, 2), (3, 6), (0, 16), (5, 22), (0, 64), (7, 200), (0, 256)]
-"""First and last row of a batch of 256."""
+"""First and last row of batches within one of 256 rows."""
 VOCABULARIES = (32_000, 50_257)
 
 
 def variants(vocab: int) -> dict[str, int]:
-    """Compiled variants by kernel."""
+    """Return the compiled variants by kernel."""
     found: list[tuple[str, Any]] = []
     logits = torch.zeros(256, vocab)
     ones, off = torch.ones(256), torch.zeros(256, dtype=torch.int32)
@@ -36,7 +36,7 @@ def variants(vocab: int) -> dict[str, int]:
 
 
 def main() -> None:
-    """All vocabularies, one line each."""
+    """Print one line for each vocabulary."""
     with patch.object(kernel, "multiprocessors", return_value=132):
         for vocab in VOCABULARIES:
             print(json.dumps(variants(vocab)), flush=True)

@@ -1,9 +1,9 @@
-"""`python -m kernel_support.step_variants`: the variants of kernels that steps of a model ask Triton for.
+"""`python -m kernel_support.step_variants`: print the variants of kernels that steps of a model need.
 
-Steps of one model with experts, whose layers attend to keys and to latent vectors, for a device that is not here:
-Triton says which variant a launch wants, and nothing is compiled. Prints a JSON object a line: of all steps of the
-warm-up together, then of each step, the keys of variants by kernel; last how many variants Triton's own hook has told
-of after each of three launches, for which it does compile.
+Steps of one model with experts, whose layers attend to keys and to latent vectors, run for a device that this machine
+lacks: Triton reports the variant of each launch, and nothing is compiled. Prints a JSON object a line, with the keys of
+variants by kernel: first of all warm-up steps together, then of each step; last the number of variants that Triton's
+own hook has reported after each of three launches, which are compiled.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ PROCESSORS = 132
 BF16 = torch.bfloat16
 
 Rows = Sequence[tuple[int, int]]
-"""Of each sequence its rows and its context."""
+"""Rows and context of each sequence."""
 Variants = dict[str, list[str]]
 
 
 def steps() -> Iterator[tuple[str, Rows]]:
-    """Batches of all sizes: decodes, chunks, and decodes beside a chunk."""
+    """Yield batches of all sizes: decodes, chunks, and decodes together with a chunk."""
     for count in BATCHES:
         for context in CONTEXTS:
             yield f"{count} decodes of {context}", [(1, context)] * count
@@ -68,7 +68,7 @@ def steps() -> Iterator[tuple[str, Rows]]:
 
 
 def compute(rows: Rows) -> None:
-    """A layer of each kind. What the step sends lies in one tensor, as `execution.inputs` has it."""
+    """Compute a layer of each kind. The numbers of the step are in one tensor, as in `execution.inputs`."""
     total = sum(count for count, _ in rows)
     _, _, cells = torch.zeros(3, total, dtype=torch.int64).unbind()
     tables = [[0] * -(-context // BLOCK) for _, context in rows]
@@ -96,7 +96,7 @@ def compute(rows: Rows) -> None:
     gated(torch.zeros(total, 2 * INNER, dtype=BF16), "silu", implementation="triton")
     own, ends = torch.zeros(total * CHOSEN, HIDDEN, dtype=BF16), torch.zeros(EXPERTS, dtype=torch.int32)
     grouped_product(own, torch.zeros(EXPERTS, EXPERT, HIDDEN, dtype=BF16), ends, implementation="triton")
-    # What a step says of its rows lies in one tensor as well, as `execution.graphs` has it.
+    # The numbers of rows are in one tensor as well, as in `execution.graphs`.
     positions, begins, firsts, places, written = torch.zeros(5, len(rows), dtype=torch.int64).unbind()
     kept, width = torch.zeros(BLOCKS, dtype=torch.int32), max(len(table) for table in tables)
     write_blocks(kept, places, written, implementation="triton")
@@ -105,7 +105,7 @@ def compute(rows: Rows) -> None:
 
 @contextmanager
 def asked() -> Iterator[Variants]:
-    """What launches want meanwhile, by kernel, each variant once."""
+    """Collect the variants of launches by kernel, each variant once."""
     found: Variants = {}
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -122,7 +122,9 @@ def asked() -> Iterator[Variants]:
 
 
 def counted() -> list[int]:
-    """Variants that Triton has told of after a kernel's first launch, the same again, and one of another type."""
+    """Return Triton's counts of variants after a kernel's first launch, the same launch again, and one of another
+    type.
+    """
     compilations = watch_triton()
     assert compilations is not None
     compilations.begin()
@@ -135,7 +137,7 @@ def counted() -> list[int]:
 
 
 def main() -> None:
-    """See the module."""
+    """Print the variants."""
     with ExitStack() as on_a_device:
         on_a_device.enter_context(patch.object(dispatch, "_interpreted", return_value=True))
         for module in (decode, prefix, latent, triton):

@@ -1,4 +1,4 @@
-"""What of a processor's larger state the threads of a process have in use, as the kernel saved it (ptrace)."""
+"""The parts of the processor's extended state that the threads of a process use, as the kernel saved them (ptrace)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TILES = 3 << 17
-"""In XSTATE_BV: AMX's shapes and what is in its tiles (Intel SDM, volume 1, section 13.1)."""
+"""Bits of XSTATE_BV: AMX's tile configuration and data (Intel SDM, volume 1, section 13.1)."""
 SEIZE, INTERRUPT, GETREGSET, DETACH = 0x4206, 0x4207, 0x4204, 17
 NT_X86_XSTATE = 0x202
 XSTATE_BV = 512
@@ -21,7 +21,7 @@ class _Vector(ctypes.Structure):
 
 
 def states_of(pid: int) -> list[int]:
-    """XSTATE_BV of each thread."""
+    """Return XSTATE_BV of each thread."""
     return [_state(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 

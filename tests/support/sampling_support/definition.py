@@ -1,4 +1,4 @@
-"""What a choice of tokens may come to, by the definition: float64, sorted, one row at a time."""
+"""The possible results of sampling by the definition: float64, sorted, one row at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from plimsoll_kernels.sampling.params import RowParams
 
 SLACK = 4e-6
-"""Weights are float32, within a few units in the last place: so close to its border a decision may fall either way."""
+"""Weights are float32, within a few units in the last place: this close to a border, either decision is allowed."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What one row is asked for."""
+    """The sampling parameters of one row."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -27,7 +27,7 @@ class Wish:
 
 
 def row_params(*wishes: Wish, device: str = "cpu") -> RowParams:
-    """The same as the kernels read it."""
+    """Return the parameters as the kernels read them."""
     return RowParams(
         torch.tensor([w.temperature for w in wishes], device=device),
         torch.tensor([w.top_k for w in wishes], dtype=torch.int32, device=device),
@@ -37,7 +37,7 @@ def row_params(*wishes: Wish, device: str = "cpu") -> RowParams:
 
 
 def distribution(logits: Tensor, wish: Wish) -> NDArray[np.float64]:
-    """Each token's probability by the definition, in float64: sort, cut, renormalise (logits `[V]`)."""
+    """Return each token's probability by the definition, in float64: sort, cut, renormalise (logits `[V]`)."""
     x = logits.double().numpy()
     weights = np.exp((x - x.max()) / np.float32(wish.temperature))
     order = np.argsort(-x, kind="stable")
@@ -54,7 +54,9 @@ def distribution(logits: Tensor, wish: Wish) -> NDArray[np.float64]:
 
 
 def allowed(logits: Tensor, wish: Wish, uniform: float) -> set[int]:
-    """The tokens that a uniform number may draw from logits `[V]`, all decisions near a border taken both ways."""
+    """Return the tokens that a uniform number may draw from logits `[V]`, with both results of decisions near a
+    border.
+    """
     tokens = set()
     top_ps = {wish.top_p, wish.top_p * (1 - SLACK), wish.top_p * (1 + SLACK)} if wish.top_p < 1.0 else {1.0}
     min_ps = {wish.min_p, wish.min_p * (1 - SLACK), min(1.0, wish.min_p * (1 + SLACK))}

@@ -1,4 +1,4 @@
-"""Logits of all kinds."""
+"""Logits of several kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHAPES = ("flat", "equal", "steps", "sorted", "masked", "peaked")
 
 
 def shaped(seed: int, vocab: int, shape: str) -> Tensor:
-    """Logits `[V]` of one kind."""
+    """Return logits `[V]` of one kind."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(vocab, generator=generator)
     if shape == "flat":

@@ -1,4 +1,4 @@
-"""Masks of tokens, and the same made by hand in the logits."""
+"""Masks of tokens, and masked logits as the reference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from plimsoll_kernels.sampling.masks import TokenMasks, words_of
 
 
 def random_masks(seed: int, rows: int, vocab: int, device: str = "cpu") -> tuple[TokenMasks, Tensor]:
-    """Masks for about half of the rows, in another order than theirs; and bool `[R, V]`: what each row may choose.
+    """Return masks for about half of the rows, in another order, and the allowed tokens of each row, bool `[R, V]`.
 
-    A masked row may choose one token at least. The bits beyond the vocabulary are set at random.
+    A masked row has at least one allowed token. The bits beyond the vocabulary are random.
     """
     generator = torch.Generator().manual_seed(seed)
     words = words_of(vocab)
@@ -32,5 +32,5 @@ def random_masks(seed: int, rows: int, vocab: int, device: str = "cpu") -> tuple
 
 
 def by_hand(logits: Tensor, may: Tensor) -> Tensor:
-    """The logits with -infinity where a token may not be chosen."""
+    """Return the logits with -infinity for forbidden tokens."""
     return logits.masked_fill(~may.to(logits.device), -math.inf)

@@ -1,4 +1,4 @@
-"""A pass that fails on one attention backend is computed again on the next, as if the first had never been there."""
+"""A pass that fails on one attention backend is computed again on the next, without any trace of the first."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WIDE = CaptureBounds(60.0, 2**30)
 
 
 class Failing(ReferenceBackend):
-    """Fails where `at` says, having left garbage in the cells of the step's rows as far as it came."""
+    """Fails at the layer and call of `at`, after it has written garbage to the step's cells."""
 
     name: ClassVar[str] = "failing"
     at: ClassVar[str | int] = 0
@@ -77,7 +77,7 @@ class Failing(ReferenceBackend):
 
 
 class FailingToRotate(ReferenceBackend):
-    """As our Triton kernels would, which rotate heads on their way into the cache."""
+    """Fails in `of_heads`, like a backend that rotates heads as it writes them to the cache."""
 
     name: ClassVar[str] = "rotating"
     error: ClassVar[Exception] = RuntimeError("out of shared memory")
@@ -121,7 +121,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> TorchDecoder:
 
 
 def new_cache(decoder: Decoder) -> KvCache:
-    """One in which nothing may be read that was not written."""
+    """Return a cache whose unwritten cells must not be read."""
     cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(float("nan"))
@@ -130,7 +130,7 @@ def new_cache(decoder: Decoder) -> KvCache:
 
 @torch.inference_mode()
 def hidden_states(run: Callable[[StepInputs], Tensor], decoder: Decoder, chunks: tuple[int, ...] = (6, 1, 1)) -> Tensor:
-    """Of one sequence, a chunk a step."""
+    """Return hidden states of one sequence, a chunk a step."""
     rows, start = [], 0
     for count in chunks:
         positions = torch.arange(start, start + count)
@@ -143,7 +143,7 @@ def hidden_states(run: Callable[[StepInputs], Tensor], decoder: Decoder, chunks:
 
 
 def replaying(forward_pass: GraphForwardPass, state: DeviceState) -> Callable[[StepInputs], Tensor]:
-    """The pass of rows that are sent to a device, where there may be graphs of them."""
+    """Return the pass of rows that are sent to a device, with graphs if there are some."""
     return lambda step: forward_pass.run_rows(rows_of(state, BLOCK, step.token_ids, step.positions, step.batch))
 
 
@@ -228,7 +228,7 @@ def test_errors_of_the_rest_of_the_model_come_out(decoder: TorchDecoder) -> None
 
 
 class Graphable(ReferenceBackend):
-    """One whose steps may be captured: over a decode's tables as they are on the device."""
+    """A backend whose steps may be captured: over a decode's tables on the device."""
 
     name: ClassVar[str] = "graphable"
 
@@ -286,7 +286,7 @@ def test_graphs_go_with_their_backend(decoder: TorchDecoder, caplog: pytest.LogC
 
 
 def test_graphs_of_the_backend_that_is_left(decoder: TorchDecoder) -> None:
-    """One that fails before the capturing has its follower's steps captured."""
+    """If a backend fails before the capture, its replacement's steps are captured."""
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
@@ -328,7 +328,7 @@ def test_the_largest_step_tells_who_fails_at_it(decoder: TorchDecoder) -> None:
 
 
 def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> None:
-    """The step overwrites what it has spilt and copied before: doing that again would keep what came after."""
+    """The step overwrites the blocks that it has spilled and copied: a second copy would be wrong."""
     results, frames, blocks = [], [], []
     for backends in ([failing(2), ReferenceBackend], [ReferenceBackend]):
         cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)

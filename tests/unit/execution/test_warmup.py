@@ -1,4 +1,4 @@
-"""What is computed before anybody is served: steps within the limits, of every kind that kernels are compiled for."""
+"""Warm-up steps: within the limits, and of every kind that kernels are compiled for."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_no_step_is_larger_than_the_limits() -> None:
 
 
 def backend_of(monkeypatch: pytest.MonkeyPatch, shape: AttentionShape) -> Any:
-    """Triton's, as for a device of 132 multiprocessors."""
+    """Return Triton's backend for a device of 132 multiprocessors."""
     pytest.importorskip("triton")
     from plimsoll_runtime.execution.attention.backends import triton
 
@@ -48,7 +48,7 @@ LLAMA = AttentionShape(heads=32, kv_heads=8, head_dim=128, scale=0.1)
 
 
 def test_decodes_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each division of contexts among programs that two sequences or more may have, once."""
+    """Each division of contexts among programs that two or more sequences may have, once."""
     backend = backend_of(monkeypatch, LLAMA)
     steps = list(shared_prefix_batches(backend, 4000, 40, 8192))
     assert [(len(rows), rows[0]) for rows in steps] == [
@@ -80,7 +80,7 @@ def test_what_never_shares_has_no_steps_that_share(latent: bool, monkeypatch: py
 
 
 class Passes:
-    """A forward pass that notes what it is to compute."""
+    """A forward pass that records its steps."""
 
     def __init__(self, most: int = 100, groups: int = 2) -> None:
         self._most = most
@@ -105,7 +105,7 @@ class Passes:
 
 
 def test_a_step_without_memory_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """It is the next one that the engine is to be ready for."""
+    """The engine must be ready for the next step."""
     passes: Any = Passes(most=11)
     cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,), (1,)))
     compile_kernels(passes, cache, 9, 3, 12)

@@ -1,4 +1,4 @@
-"""What the tests of all kernels share."""
+"""Fixtures of the tests of all kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
-"""Two units in the last place: Triton's interpreter cuts where torch rounds, and a sum and its norm do so twice."""
+"""Two units in the last place: Triton's interpreter truncates where torch rounds, and a sum and its norm do so
+twice.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +18,7 @@ def _same_numbers() -> None:
 
 @pytest.fixture(autouse=True)
 def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a kernel does not write is NaN: fresh memory is never right by luck."""
+    """Uninitialised memory is NaN, so that a value that a kernel does not write is never right by chance."""
     plain_empty = torch.empty
 
     def poisoned(*args: object, **kwargs: object) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The gate's kernel equals its reference, its reference torch's activations."""
+"""The gate's kernel equals its reference, and its reference torch's activations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_kernels.activation.op import gated
 
 ALL: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 
-# A device's exp(100) is infinity and the sigmoid of -100 then 0, as it should be; NumPy, which interprets, says so.
+# A device's exp(100) is infinity, so that the sigmoid of -100 is 0, as it should be; NumPy, which interprets, warns.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
 
 
@@ -44,14 +44,14 @@ def test_kernel(
 )
 @given(rows=st.integers(1, 5), size=st.integers(1, 3000), before=st.integers(0, 3), activation=st.sampled_from(ALL))
 def test_any_shape(triton_device: str, rows: int, size: int, before: int, activation: Activation) -> None:
-    """Also rows that are not next to each other."""
+    """Also for rows that are not next to each other."""
     gate_up = torch.randn(rows, before + 2 * size, device=triton_device)[:, before:]
     actual = gated(gate_up, activation, implementation="triton")
     torch.testing.assert_close(actual, gated(gate_up, activation, implementation="reference"))
 
 
 def test_the_largest_values(triton_device: str) -> None:
-    """Neither overflows nor turns into NaN where the sigmoid is 0 or 1."""
+    """They neither overflow nor become NaN if the sigmoid is 0 or 1."""
     gate_up = torch.tensor([[-1e4, 1e4, -60.0, 60.0, 1.0, 1.0, 1.0, 1.0]], device=triton_device)
     for activation in ALL:
         actual = gated(gate_up, activation, implementation="triton")

@@ -1,4 +1,4 @@
-"""Every Triton kernel compiles for the devices it is meant for, on a machine that has none of them."""
+"""Every Triton kernel compiles for its target devices on a machine without them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kernel_support.elsewhere import printed
 
 SHARED_BYTES = {"sm_90": 227 * 1024, "sm_80": 163 * 1024, "gfx942": 64 * 1024}
-"""What a program may take: CUDA's programming guide, table of compute capabilities; AMD's MI300 instruction set."""
+"""Shared memory of a program: CUDA's programming guide, table of compute capabilities; AMD's MI300 instruction set."""
 SLOWEST = 240
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def compiled() -> list[dict[str, Any]]:
-    """All kernels for all devices, by a process in which Triton compiles: here it interprets."""
+    """Return all kernels for all devices, from a process in which Triton compiles; here it interprets."""
     return printed("kernel_support.ahead", *SHARED_BYTES, seconds=SLOWEST)
 
 
@@ -37,14 +37,14 @@ def test_every_kernel_compiles_and_fits(compiled: list[dict[str, Any]], target: 
 
 
 def test_chunks_multiply_on_hoppers_own_units(compiled: list[dict[str, Any]]) -> None:
-    """Keys and values arrive beside the arithmetic, and a tile of 64 rows takes a warp group's product."""
+    """Keys and values arrive during the arithmetic, and a tile of 64 rows uses a warp group's product."""
     (chunk,) = [c for c in compiled if (c["target"], c["launch"], c["kernel"]) == ("sm_90", "prefill", "_prefill")]
     assert chunk["asynchronous_copies"]
     assert chunk["warp_group_products"]
 
 
 def test_shared_prefixes_multiply_there_as_well(compiled: list[dict[str, Any]]) -> None:
-    """What is shared is multiplied as a chunk is; what is not is read as it is by decodes alone."""
+    """Shared blocks are multiplied like a chunk; the others are read like those of decodes."""
     (prefix,) = [
         c for c in compiled if (c["target"], c["launch"], c["kernel"]) == ("sm_90", "decode shared", "_prefix")
     ]

@@ -1,4 +1,4 @@
-"""What is compiled in service is counted and warned of; what the warm-up compiles is not."""
+"""Compilations while serving are counted and logged; those of the warm-up are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a decode's context is divided: enough programs for the device, none with too little to do."""
+"""The division of a decode's context: enough programs for the device, none with too few tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is new in kept tables and these side by side, by two kernels, equal what the host knows of them."""
+"""Changes of block tables and copied tables, by two kernels, equal those of the host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from plimsoll_kernels.decode_tables.tables import DecodeTables
 
 BLOCKS = 900
 STALE = 2**30
-"""A number that no block has, where something is missing on the device."""
+"""A number that no block has, for entries that the device lacks."""
 UNTOUCHED = -7
 
 
 class Row(NamedTuple):
-    """A decode: its tokens, how many blocks its windows have given back, and where its table begins in its row."""
+    """A decode: its tokens, the number of blocks that its windows have freed, and the beginning of its table in its
+    row.
+    """
 
     tokens: int
     given_back: int
@@ -32,9 +34,9 @@ class Row(NamedTuple):
 
 @dataclass
 class Case:
-    """Kept tables of as many columns as any sequence needs, and behind them nobody's, for rows up to `bucket`.
+    """Block tables with as many columns as any sequence needs, and a padding row after them, for up to `bucket` rows.
 
-    Of each table its last block is new, and of the first all of it, as far as there are places for what is new.
+    The last block of each table is new, and of the first table all blocks for which there is space.
     """
 
     rows: Sequence[Row]
@@ -56,7 +58,7 @@ class Case:
         lasts = [begin + count - 1 for begin, count in zip(self.begins, self.counts, strict=True)]
         new = [*lasts, *range(self.begins[0], lasts[0] + 1)][: self.bucket]
         self.there = self.kept.index_fill(0, torch.tensor(new), STALE).to(self.device)
-        # As a graph has them: rows of one tensor.
+        # As in a graph: rows of one tensor.
         numbers = torch.tensor([[0, self.nobody, 0, self.nobody, 0]]).T.repeat(1, self.bucket)
         count = len(self.rows)
         numbers[0, :count] = torch.tensor([row.tokens - 1 for row in self.rows])
@@ -65,7 +67,7 @@ class Case:
         self.positions, self.of_begins, self.of_firsts, self.places, self.written = numbers.to(self.device).unbind()
 
     def run(self, implementation: Any) -> tuple[Tensor, DecodeTables]:
-        """(all blocks on the device, what is made of them)."""
+        """Return (all blocks on the device, the decodes' tables)."""
         blocks = self.there.clone()
         write_blocks(blocks, self.places, self.written, implementation=implementation)
         made = decode_tables(
@@ -80,7 +82,7 @@ class Case:
         return blocks, made
 
     def check(self, implementation: Any) -> DecodeTables:
-        """Compares with what the host knows; what it leaves undefined is all that may differ."""
+        """Compare with the host's tables; only undefined entries may differ."""
         blocks, made = self.run(implementation)
         assert torch.equal(blocks.cpu(), self.kept)
         assert [(each.dtype, list(each.shape)) for each in made] == [
@@ -116,7 +118,7 @@ def cases(draw: st.DrawFn, device: str, longest: int) -> Case:
 )
 @given(data=st.data(), longest=st.sampled_from([20, 300, 3 * kernel.COLUMNS]))
 def test_kernels_and_reference(triton_device: str, data: st.DataObject, longest: int) -> None:
-    """Whatever the lengths, what windows gave back, what is new and how many rows are nobody's."""
+    """For any lengths, freed blocks, changes and padding rows."""
     case = data.draw(cases(triton_device, longest))
     case.check("reference")
     case.check("triton")
@@ -124,7 +126,7 @@ def test_kernels_and_reference(triton_device: str, data: st.DataObject, longest:
 
 @pytest.fixture
 def _noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory is UNTOUCHED."""
+    """Uninitialised memory is UNTOUCHED."""
     plain = torch.empty
 
     def noticed(*args: Any, **kwargs: Any) -> Tensor:

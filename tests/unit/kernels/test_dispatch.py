@@ -1,4 +1,4 @@
-"""A kernel runs where it can; one that was asked for and cannot is refused."""
+"""A kernel runs if it can; a requested one that cannot run is refused."""
 
 import pytest
 import torch

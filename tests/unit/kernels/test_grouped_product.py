@@ -1,4 +1,4 @@
-"""One product for all groups equals a product for each, whatever rows they have."""
+"""One product for all groups equals a product for each, for any rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_kernels.grouped_product.op import grouped_product
 
 @dataclass
 class Case:
-    """Rows that stand in wider ones; matrices and biases of groups without rows are NaN."""
+    """Rows within wider ones; matrices and biases of groups without rows are NaN."""
 
     rows: Tensor
     weights: Tensor

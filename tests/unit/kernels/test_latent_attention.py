@@ -1,4 +1,4 @@
-"""Latent attention's kernels equal the reference, whatever the heads, the vectors, the rows and the splits."""
+"""Latent attention's kernels equal the reference for any heads, vectors, rows and splits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 
 @dataclass
 class Case:
-    """A batch over a layer's part of a cache of several; every cell of nobody is NaN."""
+    """A batch over a layer's part of a cache of several; every unused cell is NaN."""
 
     query: Tensor
     cache: Tensor
@@ -96,7 +96,7 @@ def test_any_shape(triton_device: str, lengths: list[tuple[int, int]], heads: in
 
 @pytest.mark.parametrize("splits", [2, 4, 16])
 def test_splits(triton_device: str, splits: int) -> None:
-    """Also where some of them have nothing to do, and beside a sequence that is not a decode."""
+    """Also if some splits have no work, and together with a sequence that is not a decode."""
     from plimsoll_kernels.latent_attention.kernel import launch_latent
 
     case = make([(1, 1), (3, 20), (1, 17), (1, 200)], heads=18, size=150, device=triton_device)

@@ -1,4 +1,4 @@
-"""Paged attention's kernels equal the reference, the reference attention without pages."""
+"""Paged attention's kernels equal the reference, and the reference attention without pages."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_windows_and_soft_caps(triton_device: str, options: dict[str, Any]) -> N
 
 
 def test_reference_chunk() -> None:
-    """A row at a multiple of the chunk begins a new one."""
+    """A row at a multiple of the chunk starts a new one."""
     key, value, query = torch.randn(1, 9, 8), torch.randn(1, 9, 8), torch.randn(2, 1, 8)
     actual = attention_reference(query, key, value, scale=0.5, chunk=4)
     torch.testing.assert_close(actual[1, 0], value[0, 8])
@@ -118,7 +118,7 @@ def test_reference_chunk() -> None:
 
 
 def test_reference_slopes() -> None:
-    """What lies further back counts less; coarse ones are counted from the first token, in bfloat16."""
+    """Distant tokens count less; coarse slopes count from the first token, in bfloat16."""
     key, value, query = torch.randn(1, 300, 8), torch.randn(1, 300, 8), torch.randn(1, 1, 8)
     slopes, back = torch.tensor([0.3]), torch.arange(299, -1, -1)
     scores = query[0, 0] @ key[0].T * 0.5
@@ -131,7 +131,7 @@ def test_reference_slopes() -> None:
 
 
 def test_reference_sinks() -> None:
-    """A key more, whose value is zero and whose score is the sink."""
+    """A sink is an additional key, whose value is zero and whose score is the sink."""
     key, value, query = torch.randn(1, 6, 8), torch.randn(1, 6, 8), torch.randn(1, 1, 8)
     actual = attention_reference(query, key, value, scale=1.0, sinks=torch.tensor([1.5]))
     weights = torch.softmax(torch.cat([query[0, 0] @ key[0].T, torch.tensor([1.5])]), -1)[:-1]
@@ -139,7 +139,7 @@ def test_reference_sinks() -> None:
 
 
 def per_head(kinds: list[str], device: str, heads: int = 4) -> dict[str, Any]:
-    """Slopes or sinks of so many heads, some of them far above every score."""
+    """Return slopes or sinks of `heads` heads, some of them far above every score."""
     made = {"slopes": 2.0 ** -torch.arange(1, heads + 1), "sinks": torch.linspace(-4, 30, heads)}
     return {name: made[name].to(device) for name in kinds}
 
@@ -167,7 +167,7 @@ def test_slopes_and_sinks(triton_device: str, kind: str, options: dict[str, Any]
 @pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize("more", [[], ["sinks"], ["slopes"]], ids=str)
 def test_a_decode_split_among_programs(triton_device: str, splits: int, window: int | None, more: list[str]) -> None:
-    """Also into more splits than there are tiles of keys: the rest have nothing to do, and nothing is read of them."""
+    """Also into more splits than there are tiles of keys: the others have no work, and nothing of theirs is read."""
     from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
     case = make([(1, 1), (1, 700), (3, 65), (1, 130)], device=triton_device)

@@ -1,4 +1,4 @@
-"""The norm's kernel equals its reference, its reference the definition."""
+"""The norm's kernel equals its reference, and its reference the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rotation's kernel equals its reference; the reference turns pairs and keeps lengths."""
+"""The rotation's kernel equals its reference; the reference rotates pairs and keeps lengths."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ EPS = 1e-6
 
 @dataclass
 class Case:
-    """Rows of a product that stand in wider ones, and cells in disorder over caches whose every cell is NaN."""
+    """Rows of a product within wider ones, and shuffled cells in caches of NaN."""
 
     heads: Tensor
     cos: Tensor
@@ -71,7 +71,7 @@ def assert_equal(case: Case, tolerance: float) -> None:
     (query, caches), (expected, expected_caches) = case.run("triton"), case.run("reference")
     torch.testing.assert_close(query, expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(caches, expected_caches, rtol=tolerance, atol=tolerance, equal_nan=True)
-    assert torch.equal(caches[1].isnan(), expected_caches[1].isnan()), "a cell of nobody was written"
+    assert torch.equal(caches[1].isnan(), expected_caches[1].isnan()), "an unused cell was written"
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "normed"])
@@ -90,7 +90,7 @@ def test_kernel(triton_device: str, dtype: torch.dtype, tolerance: float, shape:
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_values_are_copied_bit_for_bit(triton_device: str) -> None:
-    """Whatever they are: a value is neither rotated nor normed."""
+    """Values are neither rotated nor normed."""
     case = make(norm=True, device=triton_device)
     case.heads[0, 4 + 2, 3] = math.inf
     case.heads[1, 4 + 2, 1] = math.nan

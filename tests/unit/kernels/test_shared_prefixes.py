@@ -1,4 +1,4 @@
-"""Decodes whose tables begin with the same blocks equal the reference, which reads each sequence by itself."""
+"""Decodes whose tables begin with the same blocks equal the reference, which reads each sequence separately."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from plimsoll_kernels.paged_attention.prefix.tiles import prefix_splits, tile_me
 
 MOST_GROUPS = 3
 Group = tuple[int, Sequence[int]]
-"""Blocks that are shared, and of each member the tokens behind them."""
+"""Shared blocks, and each member's tokens after them."""
 
 
 @dataclass
 class Shared:
-    """A batch over a cache whose every unused cell is NaN, and the same without a word of what is shared."""
+    """A batch over a cache whose unused cells are NaN, and the same batch without prefixes."""
 
     query: Tensor
     keys: Tensor
@@ -40,7 +40,7 @@ class Shared:
         )
 
     def run(self, splits: int = 1, prefix_splits: int = 2, **options: Any) -> Tensor:
-        """The decodes' rows; NaN in those of others."""
+        """Return the decodes' rows; NaN in the others."""
         from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
         out = torch.full_like(self.query, math.nan)
@@ -63,8 +63,8 @@ def make(
     device: str = "cpu",
     seed: int = 0,
 ) -> Shared:
-    """Sequences of all groups, and others of (rows, context), in disorder. Of what is shared only the first member of a
-    group has the blocks in the table that kernels read: nobody else's is looked at there.
+    """Return shuffled sequences of all groups, and others of (rows, context). Only the first member of a group has the
+    shared blocks in its table, because kernels read them there.
     """
     generator, order = torch.Generator().manual_seed(seed), random.Random(seed)
     sequences: list[tuple[int, int, list[int], int | None]] = []  # rows, context, table, group
@@ -107,7 +107,7 @@ def make(
 
 
 def decodes(case: Shared) -> Tensor:
-    """[T], whether a row is its sequence's only one."""
+    """Return for each row, [T], whether it is its sequence's only one."""
     rows = case.alone.query_starts.diff()
     return (rows == 1).repeat_interleave(rows)
 
@@ -152,7 +152,7 @@ def test_more_members_than_a_tile_has(triton_device: str) -> None:
 @pytest.mark.parametrize("parts", [1, 3, 7])
 @pytest.mark.parametrize("kinds", [["sinks"], ["slopes"]], ids=str)
 def test_divided_among_programs(triton_device: str, splits: int, parts: int, kinds: list[str]) -> None:
-    """Also into more parts than there is work for: the rest write nothing, and nothing is read of them."""
+    """Also into more parts than there is work: the others write nothing, and nothing of theirs is read."""
     case = make([(35, [1, 129]), (8, [16, 300])], OTHERS, device=triton_device)
     made = {"slopes": 2.0 ** -torch.arange(1.0, 5.0), "sinks": torch.linspace(-4, 30, 4)}
     options: dict[str, Any] = {kind: made[kind].to(triton_device) for kind in kinds}
@@ -166,7 +166,7 @@ def test_divided_among_programs(triton_device: str, splits: int, parts: int, kin
 )
 @pytest.mark.parametrize("splits", [1, 4])
 def test_what_is_out_of_sight_is_not_shared(triton_device: str, options: dict[str, Any], splits: int) -> None:
-    """Members read by themselves once their first token is hidden; the others of the group go on sharing."""
+    """Members whose first token is hidden read by themselves; the others still share."""
     case = make([(9, [1, 5, 40, 17, 57]), (8, [3, 30, 21, 22, 23])], OTHERS, device=triton_device)
     for batch in (case.batch, case.alone):
         batch.block_tables.copy_(case.alone.block_tables)
@@ -174,7 +174,7 @@ def test_what_is_out_of_sight_is_not_shared(triton_device: str, options: dict[st
 
 
 def test_nothing_is_shared(triton_device: str) -> None:
-    """As a graph has it whose step shares nothing."""
+    """As in a graph with sharing whose step shares nothing."""
     expect_equal(make([], OTHERS, device=triton_device))
 
 

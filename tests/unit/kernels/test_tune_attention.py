@@ -1,4 +1,4 @@
-"""Tuning runs every candidate over the cache, changes nothing in it, and passes what it found to the launches."""
+"""Tuning runs every candidate over the cache without changing it, and passes its results to the launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attenti
 from plimsoll_kernels.tuning.store import TuningStore
 
 LAUNCHED = {"decode": ["decode"], "prefill": ["prefill"], "tile": ["decode", "prefill"]}
-"""Which kernels a file is part of."""
+"""The kernels that use a file."""
 HEADS = TunedHeads(heads=4, scale=0.25, window=None, softcap=None)
 
 
@@ -33,7 +33,7 @@ def caches(num_blocks: int, device: str = "cpu") -> Any:
 
 
 class Clock:
-    """Does the work once, and finds each time less than before: the last candidate wins."""
+    """Runs the work once, and returns less time at each call: the last candidate wins."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -56,7 +56,7 @@ def test_every_candidate_computes_the_same(triton_device: str, tmp_path: Path) -
     assert (found.decode, found.prefill) == (tried[0][-1], tried[1][-1])
     assert torch.equal(both, before)
     assert tune_paged_attention(both[0], both[1], HEADS, store, clock) == found
-    assert clock.calls == sum(map(len, tried)), "what is on disk is not measured again"
+    assert clock.calls == sum(map(len, tried)), "a stored configuration is measured again"
 
     query = torch.randn(6, 4, 16, device=triton_device)
     batch = PagedBatch.of([5, 1], [20, 30], [[3, 1, 2], [5, 6, 7, 8]], triton_device)
@@ -77,7 +77,7 @@ def test_a_small_cache_is_not_tuned(tmp_path: Path) -> None:
 def test_other_code_is_measured_anew(
     changed: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both kernels are made of what they share."""
+    """A change of shared code affects both kernels."""
     kernels = {part: import_module(f"plimsoll_kernels.paged_attention.{part}.kernel") for part in LAUNCHED}
     both, store = caches(20, triton_device), TuningStore(tmp_path / "store")
     tune_paged_attention(both[0], both[1], HEADS, store, Clock())

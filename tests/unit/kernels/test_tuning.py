@@ -1,4 +1,4 @@
-"""Tuning takes the fastest that runs, measures once, and loses nothing but time to a bad disk."""
+"""Tuning selects the fastest that runs, measures once, and only loses time if the disk fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES = {SMALL: 3.0, MIDDLE: 1.0, LARGE: 2.0}
 
 
 class Measurer:
-    """Known times; what is not known does not fit the device."""
+    """Known times; a configuration without one does not fit the device."""
 
     def __init__(self, times: dict[LaunchConfig, float] = TIMES) -> None:
         self.times = times
@@ -100,7 +100,7 @@ def bad_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     folder = tmp_path / "tuning"
     request.param(folder)
     if request.param is read_only and os.geteuid() == 0:
-        # Root may write everywhere: the system's answer to anybody else.
+        # Root may write everywhere, so this raises the system's error for others.
         def refuse(*args: object, **kwargs: object) -> None:
             raise PermissionError(13, "Permission denied", str(folder))
 

@@ -1,4 +1,4 @@
-"""No step of any size launches a variant of a kernel that the warm-up has not had compiled."""
+"""No step of any size launches a variant of a kernel that the warm-up has not compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def asked() -> list[dict[str, Any]]:
-    """What each step asks Triton for, by a process in which Triton compiles: here it interprets."""
+    """Return the variants that each step needs, from a process in which Triton compiles; here it interprets."""
     return printed("kernel_support.step_variants", seconds=SLOWEST)
 
 
@@ -32,7 +32,7 @@ def test_batches_of_any_size_compile_nothing_after_the_warm_up(asked: list[dict[
 
 
 def test_what_is_left_of_the_variants(asked: list[dict[str, Any]]) -> None:
-    """Those that differ in what they compute: the number of splits, a sum or heads of a norm, few or many rows."""
+    """They differ in what they compute: the number of splits, a sum or heads of a norm, few or many rows."""
     counts = {kernel: len(keys) for kernel, keys in asked[0]["kernels"].items()}
     # Decodes alone and decodes that share a prefix: with 1 to 16 splits each, of which all but one are joined.
     splits = {"_decode": 2 * 5, "_latent": 6, "_join": 2 * 4, "_join_latent": 4}

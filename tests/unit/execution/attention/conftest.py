@@ -1,4 +1,4 @@
-"""Steps of several sequences through a backend, each row compared with attention over dense keys and values."""
+"""Steps of several sequences through a backend; each row is compared with attention over dense keys and values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 
 @dataclass
 class Table:
-    """The blocks in which a group has a sequence, from block `first` on."""
+    """The blocks of a sequence in a cache group, from block `first` on."""
 
     first: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -37,9 +37,9 @@ class Sequenced:
 
 
 class Simulation:
-    """Sequences that grow step by step in a cache whose every other cell is NaN.
+    """Sequences that grow step by step in a cache whose other cells are all NaN.
 
-    A group whose layers all have a window gives back what fell out of the largest, and NaN is there as well.
+    A group whose layers all have a window frees the blocks outside the largest, which become NaN as well.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Simulation:
         return len(self.sequences) - 1
 
     def step(self, rows: dict[int, int]) -> None:
-        """Compute so many new tokens of each sequence, and compare all of them in every layer."""
+        """Compute new tokens of each sequence (`rows`), and compare all of them in every layer."""
         chosen = [self.sequences[i] for i in rows]
         for sequence, count in zip(chosen, rows.values(), strict=True):
             sequence.length += count
@@ -167,5 +167,5 @@ def simulation() -> Callable[..., Simulation]:
 
 @pytest.fixture(scope="session")
 def simulation_class() -> Callable[..., Simulation]:
-    """The same for tests that hypothesis calls many times."""
+    """Return the class of `simulation`, for tests that hypothesis calls many times."""
     return Simulation

@@ -1,4 +1,4 @@
-"""The fastest backend is taken, whatever else is there: slow or failing ones, or a cache that cannot be written."""
+"""The fastest backend is selected, also next to slow or failing ones, or with a cache that cannot be written."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CPU = torch.device("cpu")
 TARGET = Target(CPU, torch.float32, [AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)] * 3, 16)
 LOGGER = "plimsoll_runtime.execution.attention"
 STALL = 0.003
-"""Seconds that a run takes longer while another process has the core."""
+"""Additional seconds of a run while another process has the core."""
 
 
 @dataclass
 class FakeClock:
-    """Seconds that pass only where a backend says so. `lengths`: the most rows of each step."""
+    """A clock that only backends advance. `lengths`: the most rows of each step."""
 
     now: float = 0.0
     calls: list[str] = field(default_factory=list)
@@ -71,9 +71,9 @@ def fake(
     stalled_until: float = 0.0,
     decode_seconds: float | None = None,
 ) -> type[AttentionBackend]:
-    """A backend that computes what the reference does, and takes so long for a layer; STALL more at first.
+    """Return a backend that computes like the reference, in `seconds` for a layer; STALL more at first.
 
-    A decode takes as long, unless it is said how long.
+    A decode takes as long, unless its time is given.
     """
 
     class Fake:
@@ -208,13 +208,13 @@ def test_who_follows_where_one_fails_in_service(clock: FakeClock) -> None:
 
 
 class OnGpu:
-    """As if the CPU were a GPU: backends are measured and taken as there."""
+    """Treats the CPU as a GPU: backends are measured and selected as on one."""
 
     type = "cuda"
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Target:
-    """A target whose device says that it is a GPU, where all that asks for its tensors has the CPU's."""
+    """Return a target whose device claims to be a GPU, with tensors on the CPU."""
 
     def measured(target: Target, *arguments: Any) -> Any:
         return real(TARGET, *arguments)
@@ -247,11 +247,11 @@ def test_on_a_gpu_prompts_and_decodes_may_have_backends_of_their_own(
         ["decodes", "3.00", "30.00", "taken", "for", "decodes"],
         ["prompts", "90.00", "12.00", "taken", "for", "prompts"],
     ]
-    assert chosen(clock, **backends) == "decodes", "on a CPU nobody shares"
+    assert chosen(clock, **backends) == "decodes", "on a CPU backends do not share a step"
 
 
 def test_prompts_of_a_gpu_are_of_several_lengths(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library may make something ready for each length that it has not seen."""
+    """A library may prepare for each new length."""
     reference = fake(clock, "reference", 0.001)
     mix = Mix(decodes=2, context=20, chunk=64)
     watch = Stopwatch(clock, 1e9)
@@ -357,7 +357,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
 def test_a_cache_where_nothing_can_be_made(
     clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Like a read-only folder, which root could write to."""
+    """Like a read-only folder, in which root could write."""
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "file"))
     assert chosen(clock, a=fake(clock, "a", 0.01)) == "a"

@@ -1,4 +1,4 @@
-"""What backends state is what the documentation says, and all that a shape can say is a feature."""
+"""Backends' capabilities match the documentation, and every field of a shape is a feature."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def table(first_column: str) -> dict[str, list[str]]:
-    """The rows of the table whose heading begins so, by their first cell."""
+    """Return the rows of the table with this first heading, by their first cell."""
     lines = DOCUMENT.read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first_column} |"))
     rows = []
@@ -96,7 +96,7 @@ def reasons(able: Capabilities) -> Sequence[str]:
 
 
 def test_a_refusal_says_what_is_supported_and_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody can change comes first; code that has to run comes last."""
+    """Reasons that users cannot change come first; checks that run code come last."""
     monkeypatch.setattr(torch, "__version__", "2.13.1+cu132")
     able = Capabilities(
         devices=("cuda", "rocm"),

@@ -1,4 +1,4 @@
-"""Which of the measured backends attend, and in what order others follow: a rule of numbers."""
+"""The order of measured backends follows from their times alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers whose groups have tables of their own, and give back what fell out of their windows, equal dense attention."""
+"""Layers in several cache groups, which free the blocks outside their windows, equal dense attention."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ MIXED = [
     AttentionShape(2, 1, 16, 0.25, 9),
     AttentionShape(2, 1, 32, 0.2, 20),
 ]
-"""The same with heads of another size and number in each group, and other bytes."""
+"""Groups with heads of different size and number, and different bytes."""
 
 
 def past_the_windows(run: Any) -> None:
-    """Chunks and decodes, over blocks that were another group's before."""
+    """Run chunks and decodes over blocks that another group had before."""
     a, b, c = (run.add() for _ in range(3))
     run.step({a: 21, b: 1})
     run.step({b: 1, a: 1, c: 30})

@@ -1,4 +1,4 @@
-"""A backend that was asked for is honoured or refused, never replaced."""
+"""A requested backend is used or refused, never replaced."""
 
 import re
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def test_what_the_packages_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU, and the libraries beside it; the head and the block of a model there."""
+    """A GPU with its libraries, and the head size and block size of a model."""
 
     capability: tuple[int, int] = (9, 0)
     cudnn: int | None = 92600
@@ -155,7 +155,7 @@ WHY_NOT = {
     ),
     "odd": (Machine(head_dim=100), dict.fromkeys(CUDNN_NAMES, "multiples of 8 up to .* has 100")),
 }
-"""Of each machine, which of these backends do not serve, and why."""
+"""The refusals of backends on each machine."""
 
 
 @pytest.mark.parametrize("case", WHY_NOT)
@@ -197,7 +197,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_is_made_of_two_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By which it may be asked for, and an image of a model's weights remembers it."""
+    """The name can be requested, and an image of a model's weights stores it."""
     hopper(monkeypatch)
     pair = backend_called("cudnn+sdpa")
     assert (pair.name, backend_called("sdpa").name) == ("cudnn+sdpa", "sdpa")
@@ -220,7 +220,7 @@ def test_soft_caps_are_not_for_sdpa() -> None:
 
 
 def test_heads_of_several_sizes_are_not_for_flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that holds both is no whole number of the larger ones."""
+    """A block of several head sizes is not a whole number of heads."""
     monkeypatch.setattr(module, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.version, "hip", None)
     alike = [AttentionShape(4, 1, size, 0.1) for size in (64, 64)]
@@ -255,7 +255,7 @@ KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     ),
     "sinks": ({"sinks": True}, {"cpu", "torch", "triton", "sdpa", "reference"}, "not support attention sinks"),
 }
-"""What a shape says, the backends that have it, and what the others say."""
+"""Features of shapes, the backends that have them, and the refusals of the others."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Two backends share a step by sequences, and together they are one that computes what the reference does."""
+"""Two backends that share a step by sequences compute the same as the reference."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shape(kv_heads: int, head_dim: int, **more: Any) -> AttentionShape:
 
 
 class Chunks(ReferenceBackend):
-    """Refuses decodes. What fails, and where, is told from outside."""
+    """Refuses decodes; tests set its failures."""
 
     name: ClassVar[str] = "chunks"
     error: ClassVar[Exception | None] = None
@@ -69,7 +69,7 @@ class Chunks(ReferenceBackend):
 
 
 class Decodes(ReferenceBackend):
-    """Refuses all but decodes."""
+    """Only accepts decodes."""
 
     name: ClassVar[str] = "decodes"
     error: ClassVar[Exception | None] = None
@@ -106,7 +106,7 @@ PAIRS = {
 def test_kinds_of_attention(
     simulation: Simulate, pair: tuple[type[AttentionBackend], type[AttentionBackend]], kind: dict[str, Any]
 ) -> None:
-    """Chunks before, between and behind decodes; steps of one kind alone."""
+    """Chunks before, between and after decodes; steps of one kind alone."""
     shapes = [shape(2, 16, **kind), shape(4, 24), shape(1, 32, **kind)]
     run = simulation(split_backend(*pair), shapes, torch.float32, 16, 80)
     a, b, c, d = (run.add() for _ in range(4))
@@ -151,7 +151,6 @@ def test_any_batch(
     heads: tuple[int, int],
     block_size: int,
 ) -> None:
-    """Of sequences in any order."""
     shapes = [AttentionShape(*heads, head_dim=16, scale=0.25, window=window)]
     run = simulation_class(split_backend(ReferenceBackend, SdpaBackend), shapes, torch.float32, block_size, 600)
     for _ in range(6):
@@ -171,7 +170,7 @@ def test_groups_of_the_cache(simulation: Simulate) -> None:
 
 
 def test_rows_are_a_permutation_of_those_of_each_part(simulation: Simulate) -> None:
-    """What a row gets does not depend on where its sequence stands."""
+    """A row's result does not depend on its sequence's place."""
     counts = {0: 1, 1: 5, 2: 1, 3: 7}
     for order in itertools.permutations(counts):
         run = simulation(split_backend(Chunks, Decodes), [SHAPE], torch.float32, 16, 40)
@@ -180,7 +179,7 @@ def test_rows_are_a_permutation_of_those_of_each_part(simulation: Simulate) -> N
 
 
 def batch_of(rows: Sequence[int]) -> AttentionBatch:
-    """Sequences whose tokens are all in the step, or before it for those of one row; each has one block of 16."""
+    """Return sequences of one block of 16; all tokens are in the step, or before it for those of one row."""
     contexts = [9 if count == 1 else count for count in rows]
     cells = [
         16 * (i + 1) + p
@@ -230,7 +229,7 @@ def test_keys_and_values_are_written_once_before_any_row_attends(monkeypatch: py
 
 @pytest.mark.parametrize("rows", [[1, 5, 1, 3], [7, 3]], ids=["both", "chunks"])
 def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str, rows: list[int]) -> None:
-    """As Triton's backend alone does."""
+    """Triton's backend rotates, the other does not."""
     device = torch.device(triton_device)
     batch = batch_of(rows)
     moved = AttentionBatch(batch.query_lens, batch.context_lens, batch.block_tables, batch.cells.to(device))
@@ -251,7 +250,7 @@ def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str
 
 
 class Captured(Decodes):
-    """Decodes that graphs may have."""
+    """Decodes that graphs can capture."""
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         return lambda *arguments: torch.full((3,), len(paged))
@@ -275,7 +274,7 @@ def test_decodes_are_captured_where_those_of_their_backend_are() -> None:
 
 
 def test_prefixes_are_shared_where_decodes_share_them() -> None:
-    """Looked up as Python 3.12 and later do for a protocol: a property would be there, even one that raises."""
+    """Uses the protocol check of Python 3.12 and later, which a property satisfies even if it raises."""
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
     assert not hasattr(split_backend(Chunks, Captured)(cache), "prefixes")
     assert getattr_static(split_backend(Chunks, Captured)(cache), "prefixes", None) is None
@@ -309,7 +308,7 @@ def test_names() -> None:
 
 
 def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part finds its own sequences' tables where those of all lie."""
+    """Each part uses its sequences' tables within those of the whole step."""
     device = torch.device(triton_device)
     caches = [KvCache([SHAPE], 9, 16, torch.float32, where) for where in (device, CPU)]
     rows, contexts, tables = [1, 5, 1, 9], [20, 30, 3, 9], [[5, 2], [1, 8], [7], [4]]
@@ -337,7 +336,7 @@ def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, mo
 
 
 def test_a_part_that_fails_in_service_is_replaced_by_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is made of it is not tried any more, and the other part stays."""
+    """Pairs with the failed backend are not tried again; the other part stays."""
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
     fast = made(Chunks, "fast", RuntimeError("illegal instruction"))
     other, decodes = made(Chunks, "other"), made(Decodes, "decodes")

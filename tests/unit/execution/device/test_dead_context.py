@@ -1,4 +1,4 @@
-"""A device that has failed fails for every backend: none takes another's place, and the op is named."""
+"""If a device has failed, no other backend replaces the failed one, and the error names the op."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULT = "CUDA error: an illegal memory access was encountered"
 
 
 class Failing:
-    """A backend whose steps can be begun, and then fail."""
+    """A backend whose steps start and then fail."""
 
     name: ClassVar[str] = "failing"
     fused: ClassVar[bool] = False
@@ -29,11 +29,9 @@ class Failing:
     error: ClassVar[Exception] = torch.AcceleratorError(FAULT)
 
     def __init__(self, cache: Any) -> None:
-        """Over any cache."""
+        pass
 
     def begin(self, batch: Any) -> Any:
-        """A step over any batch."""
-
         def attention(*_given: Any) -> Any:
             raise self.error
 
@@ -41,7 +39,7 @@ class Failing:
 
 
 class Beside(Failing):
-    """Another one, that is made and used by nobody."""
+    """Another backend, which must not be used."""
 
     def __init__(self, cache: Any) -> None:
         raise AssertionError("another backend was tried")

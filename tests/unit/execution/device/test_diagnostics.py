@@ -1,4 +1,4 @@
-"""What a person hears of a machine's GPUs, told of machines that are all there is to this file."""
+"""Findings about a machine's GPUs, from invented facts."""
 
 from __future__ import annotations
 

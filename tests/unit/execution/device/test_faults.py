@@ -1,4 +1,4 @@
-"""What errors of a device mean, by the texts that torch, Triton and the driver have for them."""
+"""Errors of a device are classified by the texts of torch, Triton and the driver."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_what_it_was_raised_from_counts() -> None:
 
 
 class Broken:
-    """A tensor on a device that has faulted: whatever is asked of it fails."""
+    """A tensor on a device that has failed: every access fails."""
 
     def __getattr__(self, name: str) -> Any:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + HINTS)
 
 
 def test_the_op_is_named_and_the_hint_given() -> None:
-    """Of functions within each other it is the innermost."""
+    """The innermost of nested functions is named."""
     broken: Any = Broken()
     attend = partial(reference.paged_attention_reference, broken, broken, broken, broken, scale=1.0)
     with pytest.raises(torch.AcceleratorError) as caught:

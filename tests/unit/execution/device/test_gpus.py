@@ -1,4 +1,4 @@
-"""Reading: what CUDA and nvidia-smi say becomes facts, and what they do not say is left out."""
+"""The outputs of CUDA and nvidia-smi become facts; missing ones are omitted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ esac
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A command of that name, and nothing else on the path."""
+    """A fake nvidia-smi as the only command on the path."""
     path = tmp_path / "nvidia-smi"
     path.write_text(SMI)
     path.chmod(0o755)
@@ -35,7 +35,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    """Let CUDA have a device with so many bytes free."""
+    """Let CUDA have a device with `free` bytes free."""
     properties = SimpleNamespace(name="NVIDIA H100", uuid="aa11", major=9, minor=0)
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -69,7 +69,7 @@ def test_the_drivers_version(monkeypatch: pytest.MonkeyPatch, number: int, versi
 
 
 def test_the_device_that_is_used(monkeypatch: pytest.MonkeyPatch, smi: Path) -> None:
-    """What this process has reserved itself counts as free, and the driver is not asked where all is well."""
+    """Memory that this process has reserved counts as free, and nvidia-smi does not run if all is well."""
     use(monkeypatch, 78 * GIB)
     facts = gpus.read_facts({"CUDA_VISIBLE_DEVICES": "0"})
     assert facts.used == UsedDevice("NVIDIA H100", "GPU-aa11", (9, 0), 80 * GIB, 79 * GIB)

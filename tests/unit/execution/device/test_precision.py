@@ -1,4 +1,4 @@
-"""The number format: the checkpoint's own where the device is fast at it, and what is asked for is honoured."""
+"""The dtype is the checkpoint's own if the device is fast at it, or the requested one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_instructions_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("native", [True, False])
 def test_bfloat16_on_a_gpu_is_its_own_or_none(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    """What CUDA only emulates is slow, and no kernel of ours computes in it."""
+    """CUDA's emulation is slow, and no Triton kernel uses it."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     gpu = torch.device("cuda")

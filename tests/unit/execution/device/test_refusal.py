@@ -1,4 +1,4 @@
-"""What a person is told where a GPU must be, and none can be used: what was found, and what to do."""
+"""The message if a GPU is required and none can be used: the cause, and what to do."""
 
 from __future__ import annotations
 

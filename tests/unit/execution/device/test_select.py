@@ -1,4 +1,4 @@
-"""One place decides what a model runs on: a GPU that is wanted is there, or nothing starts."""
+"""The selection of a model's device: if a GPU is required and there is none, nothing starts."""
 
 from __future__ import annotations
 

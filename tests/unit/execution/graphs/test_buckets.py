@@ -1,4 +1,4 @@
-"""The sizes of batches, and the numbers of rows, that are captured."""
+"""The capture sizes of batches and of rows."""
 
 from __future__ import annotations
 

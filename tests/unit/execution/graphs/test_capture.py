@@ -1,4 +1,4 @@
-"""What is captured within bounds, in which order, and what the log says of the rest."""
+"""Captures within bounds: their order, and the log about the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDE = CaptureBounds(60.0, 2**30)
 
 
 class Sizes:
-    """Graphs that are wanted: each takes a second of the clock, and `size` bytes of the device."""
+    """Requested graphs: each takes a second of the clock, and `size` bytes of the device."""
 
     def __init__(
         self, decodes: list[int], mixed: list[int], size: int = MIB, fails: dict[int, Exception] | None = None
@@ -37,7 +37,7 @@ class Sizes:
         return CaptureRequest(kind, rows, add)
 
     def run(self, bounds: CaptureBounds, caplog: pytest.LogCaptureFixture) -> list[str]:
-        """What the log has of it, its last line first."""
+        """Capture within bounds and return the log, the last line first."""
         self.heard: list[float] = []
         with caplog.at_level(logging.INFO):
             capture_all(self.wanted, self.capture, bounds, self.heard.append, lambda: self.now)
@@ -75,7 +75,7 @@ def test_memory_runs_out(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_kind_that_fails_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are captured all the same."""
+    """The other kinds are captured."""
     sizes = Sizes([1, 2, 4], [3, 8], fails={1: RuntimeError("not permitted while capturing")})
     assert sizes.run(WIDE, caplog) == [
         "captured 2 of 5 graphs in 3.0 s and 2 MiB; launched kernel by kernel: 1, 2, 4 decodes",
@@ -93,7 +93,7 @@ def test_where_memory_is_short_nothing_more_is_tried(caplog: pytest.LogCaptureFi
 
 
 def test_a_device_that_has_faulted_is_captured_on_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """Every later call would fail as well, and the process is to end with what came first."""
+    """Every later call would fail as well, and the process must end with the first error."""
     fault = RuntimeError("CUDA error: an illegal memory access was encountered")
     sizes = Sizes([1, 2, 4], [8], fails={1: fault})
     with pytest.raises(RuntimeError) as raised:

@@ -1,4 +1,4 @@
-"""Graphs of decodes: what is captured once, before all steps, is right for every one of them."""
+"""Graphs of decodes: one capture before all steps is right for each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, scale=0.5)
 
 
 class Echo:
-    """A backend and a decoder in one: a row's hidden state is all that a step says of it."""
+    """A backend and a decoder in one: a row's hidden state is all inputs of the row."""
 
     outline: Any = None
     dtype = torch.float32
@@ -59,7 +59,7 @@ class Echo:
 
 
 class Graphs(DecodeGraphs):
-    """Over a state of its own."""
+    """Graphs over a state of their own."""
 
     def __init__(self, capture: Any, *, captured: bool = True) -> None:
         cache = KvCache([SHAPE] * 2, BLOCKS, BLOCK, torch.float32, torch.device("cpu"), groups=[[0], [1]])
@@ -74,7 +74,7 @@ class Graphs(DecodeGraphs):
 
 
 def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionBatch]:
-    """Decodes over so many tokens each, and blocks anywhere; a second group keeps the last two blocks."""
+    """Return decodes over these contexts, in shuffled blocks; a second group keeps the last two blocks."""
     generator = torch.Generator().manual_seed(seed)
     kept = [n - max(0, (n - 1) // BLOCK - 1) * BLOCK for n in contexts]
     tokens = torch.randint(0, 99, (len(contexts),), generator=generator)
@@ -101,7 +101,7 @@ def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor
 @settings(deadline=None, max_examples=60)
 @given(steps=st.lists(st.lists(st.integers(1, LONGEST), min_size=1, max_size=MOST), min_size=1, max_size=8))
 def test_every_step_is_its_own(steps: list[list[int]]) -> None:
-    """Nothing of what was captured, or of a longer step since, is left in a later one; and none captures anything."""
+    """Nothing of the capture or of a longer step remains in a later one, and no step captures."""
     capture = Recorder()
     decoder = Graphs(capture)
     for seed, contexts in enumerate(steps):
@@ -124,7 +124,7 @@ def test_tokens_that_only_the_device_has() -> None:
 
 
 def test_what_is_new_in_tables_is_told_once_it_is_there() -> None:
-    """A replay that failed may not have written it: it is told again."""
+    """A replay that failed may not have written it, so it is sent again."""
     decoder = Graphs(Recorder())
     made, graph = step([4, 2, 3]), decoder._graphs[4, False, False]
     failed = Captured(graph.out, lambda: (_ for _ in ()).throw(RuntimeError("lost")))
@@ -187,7 +187,7 @@ def test_errors_of_the_work_itself_come_out() -> None:
 
 @pytest.mark.gpu
 def test_a_graph_on_a_gpu() -> None:
-    """Captured work reads its inputs anew at each replay, also while the host is ahead."""
+    """Captured work reads its inputs again at each replay, also while the host is ahead."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     device = torch.device("cuda")

@@ -1,4 +1,4 @@
-"""What would end a capture, or have the host wait, is seen without a GPU."""
+"""Ops that would end a capture, or make the host wait, are found without a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_step_asks_nothing(program: Program) -> None:
 
 
 def test_a_choice_without_graphs_is_not_waited_for() -> None:
-    """Whatever rows ask for: penalties, biases, log probabilities."""
+    """With penalties, biases and log probabilities."""
     wishes: list[dict[str, Any]] = [
         {},
         {"temperature": 0.9, "top_p": 0.8, "repetition_penalty": 1.5, "frequency_penalty": 0.5},

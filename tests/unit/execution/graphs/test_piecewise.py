@@ -1,4 +1,4 @@
-"""Steps in pieces: bit by bit what they are without, whatever padding holds; the cache has only the step's rows."""
+"""Steps in pieces equal steps without, bit by bit, for any padding; the cache only has the step's rows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3MoeConfig": {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
 }
 STEPS = ([5, 7], [1, 9, 1], [16], [1, 1], [3, 30, 1], [1, 1, 23], [2])
-"""Rows of each sequence in some steps; each sequence goes on from its last step."""
+"""Rows of each sequence in some steps; each sequence continues from its last step."""
 
 
 def loaded(config: str, options: Mapping[str, Any], folder: Path) -> TorchDecoder:
@@ -89,7 +89,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> TorchDecoder:
 
 
 def new_cache(decoder: TorchDecoder) -> KvCache:
-    """One in which nothing may be read that was not written."""
+    """Return a cache whose unwritten cells must not be read."""
     cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(float("nan"))
@@ -97,7 +97,7 @@ def new_cache(decoder: TorchDecoder) -> KvCache:
 
 
 def steps(lengths: Sequence[Sequence[int]] = STEPS) -> list[tuple[Tensor, Tensor, AttentionBatch]]:
-    """Tokens, positions and batches of so many rows of each sequence, whose blocks lie one behind the other's."""
+    """Return tokens, positions and batches with these rows of each sequence, in consecutive blocks."""
     known = [0] * 3
     made = []
     for counts in lengths:
@@ -115,7 +115,7 @@ def steps(lengths: Sequence[Sequence[int]] = STEPS) -> list[tuple[Tensor, Tensor
 
 
 class Padded:
-    """Attention of the first rows; of those behind, nothing. It rotates nothing: neither does the reference."""
+    """Attention of the first rows only; padding gets zeros. Like the reference, it does not rotate."""
 
     def __init__(self, inner: Attention, rows: int) -> None:
         self._inner = inner
@@ -131,8 +131,8 @@ class Padded:
 
 
 def padded(decoder: TorchDecoder, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-    """What a decoder computes where its ops have as many rows as pieces have: vectors of another length may round
-    otherwise.
+    """Compute a step with as many rows in each op as the pieces have, because vectors of another length may round
+    differently.
     """
     rows = len(token_ids)
     more = next(n for n in (16, 24, 32, MOST) if n >= rows) - rows
@@ -172,7 +172,7 @@ def test_bit_by_bit_what_they_are_without(decoder: TorchDecoder) -> None:
 
 
 def test_where_a_decoder_is_cut(llama: TorchDecoder) -> None:
-    """Before and after each attention; heads go in, and past it goes what is still to be added to."""
+    """Before and after each attention; the residual stream passes by it."""
     found = list(segments(llama.stages))
     assert [each.attends for each in found] == [False, True] * 3 + [False]
     assert [stage for each in found for stage in each.stages] == llama.stages
@@ -180,13 +180,13 @@ def test_where_a_decoder_is_cut(llama: TorchDecoder) -> None:
         assert len(attend.reads) == len(attend.writes) == 1
         assert set(attend.reads) < set(before.writes)
         assert set(attend.writes) < set(after.reads)
-        assert len(after.reads) == 2, "what was attended to, and the sum so far"
+        assert len(after.reads) == 2, "the attention's result, and the residual sum"
     assert found[0].reads == []
     assert found[-1].writes == [llama.count - 1]
 
 
 class Swapping:
-    """A decoder of hand-made stages: past the attention go two values, which the last piece exchanges twice."""
+    """A decoder of artificial stages: two values pass the attention, and the last piece swaps them twice."""
 
     program: Any = SimpleNamespace(facts=SimpleNamespace(states=()))
     count = 4
@@ -217,7 +217,7 @@ class Swapping:
 
 @torch.inference_mode()
 def test_values_that_change_places() -> None:
-    """What a piece leaves may be a buffer that it overwrites."""
+    """A piece's result may be a buffer that it overwrites."""
     decoder: Any = Swapping()
     backend: Any = SimpleNamespace(
         name="adding", fused=False, begin=lambda batch: lambda layer, query, *rest: query + 1
@@ -281,7 +281,7 @@ def test_a_capture_that_fails_leaves_steps_as_they_are(llama: TorchDecoder, capl
 
 
 class FailsAtChunks(ReferenceBackend):
-    """Breaks in the second layer, having written to the first."""
+    """Fails in the second layer, after writing to the first."""
 
     name: ClassVar[str] = "breaking"
 
@@ -300,7 +300,7 @@ class FailsAtChunks(ReferenceBackend):
 
 @torch.inference_mode()
 def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
-    """By the next one, and the pieces are not blamed."""
+    """The next backend replaces it, and the pieces are kept."""
     caches = new_cache(llama), new_cache(llama)
 
     def graphs_of(backend: AttentionBackend) -> PiecewiseDecoder:
@@ -318,7 +318,7 @@ def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog
 
 
 class Noted:
-    """Graphs that note of which steps there was one."""
+    """Graphs that record the steps that they had a graph for."""
 
     def __init__(self, graphs: StepGraphs) -> None:
         self.wanted = graphs.wanted
@@ -333,7 +333,9 @@ class Noted:
 
 
 def texts(decoder: TorchDecoder, made: list[Noted], *, graphs: bool) -> dict[str, list[int]]:
-    """What an engine answers to prompts of several lengths that come one after the other, in chunks beside decodes."""
+    """Return an engine's outputs for prompts of several lengths that arrive one after the other, with chunks and
+    decodes.
+    """
     cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
 
     def graphs_of(backend: AttentionBackend) -> StepGraphs:
@@ -374,7 +376,7 @@ def test_an_engine_answers_as_it_does_without(llama: TorchDecoder) -> None:
     assert answers == texts(llama, made, graphs=False)
     [pieces] = made
     assert max(pieces.rows) == 24
-    assert {1, 3, 4} < set(pieces.rows), "and decodes alone take them, where there is no other graph"
+    assert {1, 3, 4} < set(pieces.rows), "and decodes alone use them if there is no other graph"
 
 
 def test_recurrent_layers_are_not_cut(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Choices from graphs are those that the sampler makes of the same logits, and stay where the next step has them."""
+"""Graphs sample the same tokens as the sampler, and leave them for the next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUCKETS = (1, 2, 4, 8, SLOTS)
 
 
 class Head:
-    """A decoder of which only the head is asked."""
+    """A decoder that only has a head."""
 
     outline: Any = SimpleNamespace(facts=SimpleNamespace(hidden_size=HIDDEN, vocab_size=VOCAB))
     dtype = torch.float32
@@ -45,7 +45,7 @@ class Head:
 
 
 class Choices(SamplingGraphs):
-    """With a sampler and a state of their own."""
+    """Graphs with a sampler and a state of their own."""
 
     def __init__(self, capture: Recorder | None = None, *, captured: bool = True) -> None:
         self.sampler = Sampler(VOCAB, ())
@@ -56,7 +56,7 @@ class Choices(SamplingGraphs):
             each.add()
 
     def choose(self, slots: list[int], hidden: Tensor, picked: list[int] | None = None) -> Tensor | None:
-        """As a runner has it done."""
+        """Sample as a runner does."""
         self.state.upload_buffer.start_step()
         posted = self.post(slots, None if picked is None else np.array(picked))
         self.state.upload_buffer.send()
@@ -64,7 +64,7 @@ class Choices(SamplingGraphs):
 
 
 def params() -> st.SearchStrategy[SamplingParams]:
-    """What a graph can do."""
+    """Parameters that graphs support."""
     return st.builds(
         SamplingParams,
         temperature=st.sampled_from([0.0, 0.7, 1.0, 5.0]),
@@ -77,7 +77,7 @@ def params() -> st.SearchStrategy[SamplingParams]:
 @settings(deadline=None)
 @given(data=st.data())
 def test_they_are_the_samplers(data: st.DataObject) -> None:
-    """Step after step, of whichever slots, in whichever rows; a row that is not finite has no token."""
+    """Step after step, for any slots and rows; a row that is not finite has no token."""
     choices, plain = Choices(), Sampler(VOCAB, ())
     captured = choices.captured
     assert captured == len(BUCKETS)

@@ -1,4 +1,4 @@
-"""Of several kinds of graphs a step has the first that there is one of."""
+"""A step is replayed from the first kind of graphs that has one for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 
 class UpTo:
-    """Graphs of steps with up to so many rows."""
+    """Graphs of steps up to a number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows

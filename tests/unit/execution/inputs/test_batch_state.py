@@ -1,4 +1,4 @@
-"""Flat inputs equal what a loop over tokens gives."""
+"""Flat inputs equal those of a loop over tokens."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
-    """One whose sequences have just come, in each of the groups from another block on."""
+    """Draw a plan of new sequences, whose tables start at different blocks in each group."""
     block_size, groups = draw(st.sampled_from([8, 16])), draw(st.integers(1, 3))
     sequences = []
     for slot in draw(st.permutations(range(SLOTS)))[: draw(st.integers(1, SLOTS))]:
@@ -50,7 +50,7 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
 
 @given(case=plans(), more=st.integers(0, 30))
 def test_rows_of_nobody_behind(case: tuple[StepPlan, int], more: int) -> None:
-    """Token 0 at position 0, and no cell."""
+    """Padding has token 0 at position 0, and no cell."""
     plan, block_size = case
     device = DeviceState(SLOTS, len(plan.sequences[0].changes), BLOCKS, 60, CPU)
     device.record(torch.arange(SLOTS), torch.tensor(LAST))
@@ -74,7 +74,7 @@ def test_a_table_that_is_too_short() -> None:
 @pytest.mark.parametrize("unseen", [False, True])
 @given(case=plans())
 def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
-    """Where the host has seen what was chosen, and where only the device has it."""
+    """With sampled tokens that the host has, and with some that are only on the device."""
     plan, block_size = case
     groups = len(plan.sequences[0].changes)
     if unseen:
@@ -116,7 +116,7 @@ def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
             for s, table in zip(plan.sequences, tables, strict=True)
             for i in range(len(s.token_ids))
         ]
-        # What has been given back is missing from the contexts, block by block.
+        # The contexts lack the freed blocks.
         assert group.context_lens == [
             s.start + len(s.token_ids) - table.first * block_size
             for s, table in zip(plan.sequences, tables, strict=True)

@@ -1,4 +1,4 @@
-"""Tables that are kept by difference are the tables that a sequence has, whatever becomes of them."""
+"""Tables that are updated by changes equal the sequences' tables, for all kinds of changes."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def upload(tables: DeviceBlockTables) -> int:
-    """Send what is missing; how much that was."""
+    """Send the missing changes and return their number."""
     buffer = UploadBuffer(CPU)
     buffer.start_step()
     count = tables.missing()[0].size
@@ -29,8 +29,8 @@ def upload(tables: DeviceBlockTables) -> int:
 
 @given(data=st.data())
 def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
-    """Sequences come, grow, slide, have blocks replaced and renumbered, several times between two plans, and go; now
-    and then a device is told.
+    """Sequences come, grow, slide, have blocks replaced and renumbered, and go, several times between two plans;
+    sometimes a device gets the changes.
     """
     tables = dict[int, BlockTable]()
     kept = BlockTableState(SLOTS, BLOCKS) if data.draw(st.booleans()) else DeviceBlockTables(SLOTS, BLOCKS, MOST, CPU)
@@ -109,7 +109,7 @@ def test_a_block_that_the_cache_has_not(block: int) -> None:
 
 @pytest.mark.parametrize("change", [TableChange(0, 3, 7, [1]), TableChange(0, 1, 4, [1]), TableChange(0, 2, 1, [1])])
 def test_a_change_of_what_is_not_kept(change: TableChange) -> None:
-    """Behind a hole, with blocks that were given back, and with less than nothing."""
+    """After a gap, with freed blocks, and with negative lengths."""
     kept = BlockTableState(1, 10)
     kept.change(0, TableChange(0, 2, 2, [4, 5, 6, 7]))
     with pytest.raises(ValueError, match="slot 0, but the slot has 4 blocks from number 2 on"):
@@ -132,7 +132,7 @@ def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
 
 
 def test_a_device_is_sent_what_is_new() -> None:
-    """The places and the numbers that changed; what nobody says was told is missing still."""
+    """Only changes are sent; changes that were not marked as sent are still missing."""
     state = DeviceState(2, 1, BLOCKS, 70, CPU)
     [kept] = state.tables
     assert upload(kept) == 0

@@ -1,4 +1,4 @@
-"""What a step sends: it arrives whole, in order, and nothing is overwritten before it was read."""
+"""A step's numbers arrive completely and in order, and are not overwritten before they are read."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CPU = torch.device("cpu")
 
 
 class LateLane:
-    """A lane whose device computes when somebody waits for it. Copies are made as early as its events allow, or `late`.
+    """A lane whose device computes only on demand. Copies are made as early as its events allow, or `late`.
 
-    `launched`: what the device has still to compute, which reads what was sent.
+    `launched`: work that the device has still to do, which reads the numbers sent.
     """
 
     def __init__(self, *, late: bool = False) -> None:
@@ -42,7 +42,7 @@ class LateLane:
         self._done = 0
 
     def compute(self, count: int | None = None) -> None:
-        """The device has computed so much of what was launched, or all."""
+        """Let the device compute `count` launched works, or all."""
         while self.launched and (count is None or self._done < count):
             self.launched.pop(0)()
             self._done += 1
@@ -51,7 +51,7 @@ class LateLane:
         self._readers[number] = self._done + len(self.launched)
 
     def reuse(self, number: int) -> None:
-        assert not self._asked[number], "copies that nobody has joined"
+        assert not self._asked[number], "copies that no launch has joined"
         self.compute(self._copied[number])
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
@@ -70,7 +70,7 @@ class LateLane:
 
 
 class Zeroed(_Buffer):
-    """A buffer on a lane's device, which fills it with zeros when it comes to that."""
+    """A buffer that the lane's device fills with zeros when it gets there."""
 
     def __init__(self, lane: LateLane, size: int, device: torch.device) -> None:
         super().__init__(size, device)
@@ -98,7 +98,7 @@ def _read(there: Tensor, into: list[Tensor]) -> None:
     late=st.booleans(),
 )
 def test_whatever_is_sent_arrives(steps: list[list[list[int]]], beside: int, late: bool) -> None:
-    """Also where a step sends several times, or more than its buffer holds, and while the device is a step behind."""
+    """Also with several sends in a step, with more than a buffer holds, and while the device is a step behind."""
     lane = LateLane(late=late)
     with patch.object(upload_buffer_module, "_Buffer", partial(Zeroed, lane)):
         _check_arrives(lane, steps, beside)
@@ -152,7 +152,7 @@ def test_a_slice_stays_when_the_buffer_grows() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
-    """The host is a step ahead, and the device is slow: what it reads is what was sent for it."""
+    """The host is a step ahead and the device is slow, but it reads its own step's numbers."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     device = torch.device("cuda")

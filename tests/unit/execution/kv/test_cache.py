@@ -1,4 +1,4 @@
-"""A block lies in one piece: what is moved, copied, given back and seen by each layer."""
+"""A block is contiguous, and stays intact when it is moved, copied or freed, for each layer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def filled(device: str, shapes: Sequence[AttentionShape] = SHAPES, num_blocks: i
 
 @st.composite
 def layers_in_groups(draw: st.DrawFn) -> tuple[list[AttentionShape], list[list[int]]]:
-    """Layers of any heads, some of which keep one vector a token, in groups of any sizes."""
+    """Draw layers of any heads, some with one vector a token, in groups of any sizes."""
     heads = st.builds(
         lambda kv_heads, head_dim, latent: AttentionShape(kv_heads, kv_heads, head_dim, 1.0, latent=latent),
         st.integers(1, 3),
@@ -50,7 +50,7 @@ def layers_in_groups(draw: st.DrawFn) -> tuple[list[AttentionShape], list[list[i
 
 
 def tensors_of(cache: KvCache, group: int) -> list[torch.Tensor]:
-    """All that the layers of a group see, each once."""
+    """Return all tensors of a group's layers, each once."""
     layers = cache.groups[group]
     values = [cache.values[layer] for layer in layers if not cache.shapes[layer].latent]
     return [*(cache.keys[layer] for layer in layers), *values]
@@ -58,7 +58,7 @@ def tensors_of(cache: KvCache, group: int) -> list[torch.Tensor]:
 
 @given(layers_in_groups(), st.integers(1, 5))
 def test_a_block_lies_in_one_piece(given: tuple[list[AttentionShape], list[list[int]]], block_size: int) -> None:
-    """The places of a group's keys and values are those of its block, each of them one element's."""
+    """A group's keys and values are exactly the memory of its block, each element once."""
     shapes, groups = given
     cache = KvCache(shapes, 3, block_size, torch.float32, torch.device("cpu"), groups=groups)
     begin = cache._memory.data_ptr() // 4
@@ -93,7 +93,7 @@ def test_rows_are_the_blocks_of_each_head(
 
 
 class Moved:
-    """A cache and frames beside it, and what each block of either holds in words: its group and a number."""
+    """A cache with frames, and the expected contents of each block: its group and a number."""
 
     BLOCKS, FRAMES, TOKENS = 12, 5, 2
 
@@ -106,14 +106,14 @@ class Moved:
         self._count = 0
 
     def write(self, block: int, group: int) -> None:
-        """What the layers of a group leave there."""
+        """Write a block as the layers of a group do."""
         self._count += 1
         self.blocks[block] = group, self._count
         for number, tensor in enumerate(tensors_of(self.cache, group)):
             tensor[:, block] = self._wanted(tensor, self._count, number)
 
     def check_integrity(self) -> None:
-        """Every layer of the group that has a block sees there what it was left, wherever that was since."""
+        """Check that every layer of a block's group reads the written contents, wherever the block is."""
         assert self.cache.taken == self.taken
         for block, (group, count) in self.blocks.items():
             for number, tensor in enumerate(tensors_of(self.cache, group)):
@@ -185,7 +185,7 @@ def test_blocks_come_back_as_they_went_wherever_they_go(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_blocks_of_groups_whose_heads_differ_come_back_and_move_whole(device: str) -> None:
-    """Each block is one group's at a time: three are the first layer's, the others the second's."""
+    """Each block belongs to one group at a time: three to the first layer's, the others to the second's."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     cache = KvCache(SHAPES, 9, 8, torch.bfloat16, torch.device(device), groups=[[0], [1]])
@@ -241,7 +241,7 @@ def test_a_frame_is_all_of_a_block_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_copied_blocks_are_their_sources_keys_and_values(device: str) -> None:
-    """In every layer; a block that is both target and source hands on what it was."""
+    """In every layer; a block that is both target and source passes on its earlier contents."""
     cache = filled(device)
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     cache.copy_blocks([(3, 7), (7, 9), (12, 3)])
@@ -253,7 +253,7 @@ def test_copied_blocks_are_their_sources_keys_and_values(device: str) -> None:
 
 
 def resident(cache: KvCache) -> int:
-    """Bytes of those of the process's pages that the cache lies in and that have memory now."""
+    """Return the resident bytes of the cache's memory."""
     pages: set[int] = set()
     for tensor in (*cache.keys, *cache.values):
         begin = tensor.data_ptr() // PAGE
@@ -265,7 +265,7 @@ def resident(cache: KvCache) -> int:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Bytes from its first element to its last."""
+    """Return the bytes from a tensor's first element to its last."""
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (steps + 1) * tensor.element_size()
 
@@ -275,7 +275,7 @@ LARGE = [AttentionShape(8, 8, 128, 1.0)] * 3
 
 
 def large_cache(blocks: int, taken: int | None = None) -> KvCache:
-    """Of 64 KiB a block and layer in bfloat16."""
+    """Return a cache of 64 KiB a block and layer in bfloat16."""
     return KvCache(LARGE, blocks, 16, torch.bfloat16, torch.device("cpu"), taken=taken)
 
 
@@ -292,14 +292,14 @@ def test_pages_of_blocks_that_are_given_up_are_given_back() -> None:
     cache.resize(100, moves)
     given = full - resident(cache)
     each = cache.block_bytes
-    # The page at its beginning may hold a part of a block that stays.
+    # The first page may have a part of a block that stays.
     assert 300 * each - PAGE <= given <= 300 * each
     for tensor in (*cache.keys, *cache.values):
         assert (tensor[:, 7] == 2.0).all()
         assert (tensor[:, 8] == 3.0).all()
         assert (tensor[:, [i for i in range(100) if i not in (7, 8)]] == 1.0).all(), "what stays is not touched"
     cache.resize(400, [])
-    assert resident(cache) == full - given, "what is grown to takes pages when it is touched"
+    assert resident(cache) == full - given, "pages of a grown cache are taken when they are touched"
     for tensor in (*cache.keys, *cache.values):
         assert (tensor[:, 101:399] == 0.0).all()
         tensor[:, 399] = 5.0
@@ -315,7 +315,7 @@ def test_addresses_are_no_memory() -> None:
 
 
 def test_pages_that_were_given_back_are_not_taken_ahead_again() -> None:
-    """The thread that takes pages has not come far when the cache shrinks."""
+    """The thread that populates pages has not come far when the cache shrinks."""
     cache = large_cache(1000)
     cache.resize(2, [])
     assert cache._ahead is not None
@@ -325,7 +325,7 @@ def test_pages_that_were_given_back_are_not_taken_ahead_again() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_copies_of_a_step_take_no_memory(device: str) -> None:
-    """A device may have none left: nothing is gathered where no block is both source and target."""
+    """A device may have no memory left, so nothing is gathered if no block is both source and target."""
     cache = filled(device)
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     made: list[str] = []

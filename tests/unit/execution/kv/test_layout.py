@@ -1,4 +1,4 @@
-"""Layers of one rule share memory in groups of equally many, and little of it is left unused."""
+"""Layers of one rule share memory in groups of equally many, and little of it is unused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_a_sequence_takes() -> None:
 
 
 def mixed(layers: int, own: tuple[int, int], other: tuple[int, int], every: int) -> list[AttentionShape]:
-    """Gemma 4's: windows, and larger heads on each so many-th layer, which sees all."""
+    """Return Gemma 4's layers: windows, and every `every`-th layer with larger heads and full context."""
     window, full = AttentionShape(8, *own, 1.0, window=1024), AttentionShape(8, *other, 1.0)
     return [full if layer % every == every - 1 else window for layer in range(layers)]
 
@@ -86,7 +86,7 @@ def mixed(layers: int, own: tuple[int, int], other: tuple[int, int], every: int)
 def test_layers_whose_heads_differ(
     shapes: list[AttentionShape], together: tuple[int, int], groups: int, elements: int
 ) -> None:
-    """As many of each kind in a group as have the bytes of a block."""
+    """A group has as many layers of each kind as have the bytes of a block."""
     found = kv_layout(shapes, 32768, 16, 2)
     by_rule = {
         rule: max(len(g) for g, r in zip(found.groups, found.rules, strict=True) if r == rule) for rule in found.rules
@@ -115,7 +115,7 @@ def test_a_block_holds_what_each_group_has(windows: list[int | None], heads: lis
 
 
 def test_layers_that_cannot_share_memory_are_one_group() -> None:
-    """The rule is that of the layers that keep most."""
+    """The group has the rule of the layers that keep most."""
     two = [shape(16), shape(None, kv_heads=2)]
     assert kv_layout(two, 4096, 16, 2).groups == ((1,), (0,))
     uneven = kv_layout([shape(16), shape(16, kv_heads=2), shape(64)], 4096, 16, 2)

@@ -1,4 +1,4 @@
-"""States of sequences: whatever the schedule, each sequence goes on from its own, and from nothing when it begins."""
+"""Recurrent states: under any schedule, each sequence continues from its own states, or from zeros at its start."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def remembered(hashed: Tensor, token: Tensor) -> Tensor:
 
 
 def scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens + 1 [B, Q, 1], zero in padding; what is kept of each sequence depends on all of its tokens."""
+    """Scan tokens + 1 [B, Q, 1], zero in padding; a sequence's state depends on all of its tokens."""
     results, state = [], before
     for token in values[0].unbind(1):
         known = remembered(state, token - 1)
@@ -61,9 +61,10 @@ def scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Remembering:
-    """A decoder that says a hash of all tokens, and of the two before a row's own, which it keeps as convolutions do.
+    """A decoder that outputs a hash of all tokens, and of the two before a row's own, which it keeps like a
+    convolution.
 
-    A sequence with the token POISON knows nothing any more but NaN.
+    After the token POISON, a sequence's states are NaN.
     """
 
     outline: Any = SimpleNamespace(facts=FACTS)
@@ -88,7 +89,7 @@ class Remembering:
 
 
 def answer(prompt: Sequence[int], count: int) -> list[int] | None:
-    """What it says alone; None where it breaks."""
+    """Return the output of a prompt alone; None if it breaks."""
     if POISON in prompt:
         return None
     tokens = list(prompt)
@@ -214,7 +215,7 @@ def test_each_sequence_says_what_it_says_alone(
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_somebody_is_preempted(overlap: bool, graphs: bool) -> None:
-    """The schedules above hold what they are for: with few blocks sequences lose their rows, and begin anew."""
+    """With few blocks the schedules above do preempt sequences, which start again."""
     core = make_core(11, 24, overlap=overlap, graphs=graphs)
     for name in "abc":
         params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
@@ -251,7 +252,7 @@ def test_whoever_goes_on_from_a_snapshot_says_what_it_says_alone(
     snapshots: int,
     steps: int,
 ) -> None:
-    """Prompts that share a beginning, then each of them again, with few blocks and rows."""
+    """Prompts that share a prefix, then each of them again, with few blocks and rows."""
     core = make_core(90, tokens, overlap=overlap, graphs=graphs, snapshots=snapshots, groups=groups, longest=320)
     prompts = [[*SHARED[:length], *tail] for length, tail in asked] * 2
     heard: dict[str, list[int]] = {}
@@ -273,7 +274,7 @@ def test_whoever_goes_on_from_a_snapshot_says_what_it_says_alone(
 
 
 class FailsOnce(ReferenceBackend):
-    """Breaks off in the last layer, once."""
+    """Fails in the last layer, once."""
 
     name = "failing"
     failed = False
@@ -288,7 +289,7 @@ class FailsOnce(ReferenceBackend):
 
 
 class Attending(Remembering):
-    """The same, with attention behind its states, whose result is ignored."""
+    """Remembering with attention after its states, whose result is ignored."""
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States) -> Tensor:
         hidden = super().__call__(token_ids, positions, attention, states)

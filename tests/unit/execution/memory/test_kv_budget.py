@@ -1,4 +1,4 @@
-"""Memory is divided exactly, and what cannot fit is refused with the numbers."""
+"""Memory is divided exactly; a cache that does not fit is refused with the numbers."""
 
 from functools import partial
 from typing import Any
@@ -103,7 +103,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
 
 @pytest.mark.parametrize("asked", ["1MiB", "3000001", "7 MB"])
 def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str) -> None:
-    """The padding block included: what is handed out is one block less."""
+    """The padding block is included, so one block less is usable."""
     shapes = [AttentionShape(2, 2, 48, 1.0), AttentionShape(2, 1, 256, 1.0)]
     block_bytes = 16 * 2 * (2 * 48 + 256) * 2
     budget = plan(kv_memory=asked, layout=of_one_group(block_bytes), model_limit=64)
@@ -112,12 +112,12 @@ def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str) -> None:
 
 
 def an_eighth(num_blocks: int) -> int:
-    """What lies beside so many blocks of a MiB."""
+    """Return the staging bytes of blocks of a MiB."""
     return max(16, num_blocks // 8) * 2**20
 
 
 def test_what_lies_between_cache_and_disk_is_in_the_budget() -> None:
-    """A share holds both, an amount is the cache's alone."""
+    """A share includes the frames, an amount is the cache's alone."""
     whole = plan(kv_memory="100%", staging=an_eighth)
     assert whole.kv_bytes + an_eighth(whole.num_blocks) <= 4 * GIB
     assert (whole.num_blocks + 1) * 2**20 + an_eighth(whole.num_blocks + 1) > 4 * GIB

@@ -1,4 +1,4 @@
-"""A container's limit counts, in either version of cgroups, wherever above the process it is set."""
+"""A container's limit applies, in both versions of cgroups, at any level above the process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ UNLIMITED = 9223372036854771712
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """What /proc/self/cgroup says."""
+    """The contents of /proc/self/cgroup."""
     return tmp_path / "own"
 
 
@@ -54,7 +54,7 @@ def test_files_pages_that_nobody_has_mapped_are_left(
 def test_files_pages_that_are_mapped_are_left_to_who_counts_on_the_kernel(
     tmp_path: Path, own: Path, names: tuple[str, str, str], folder: str, stat: Mapping[str, int], left: int
 ) -> None:
-    """Shared memory is not: it is mapped, too, and no file."""
+    """Shared memory does not count: it is mapped, too, but not page cache."""
     fill(tmp_path / "sys" / folder, names, 1000, 700, **stat)
     assert cgroup_left(tmp_path / "sys", own, mapped=True) == left
 

@@ -1,4 +1,4 @@
-"""What the largest step takes is predicted as it is measured."""
+"""The predicted memory of the largest step equals the measured one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {"YoutuConfig": LATENT, "Gemma3nTextConfi
     ],
 )
 def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_path: Path) -> None:
-    """Activations and logits of one step, resident: 60 MB and more."""
+    """Resident activations and logits of one step: 60 MB and more."""
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("this processor has no kernels for float32, or they were not built")
     save_model(make_model(kind, {**SIZES, **OWN.get(kind, {})}), tmp_path)
@@ -106,7 +106,7 @@ def loaded(kind: str, options: Mapping[str, Any], folder: Path, *, fused: bool =
 
 @pytest.mark.parametrize("kind", ["LlamaConfig", "Mamba2Config"])
 def test_the_step_that_is_run_is_the_largest(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts are shorter than a step: a real one has several. A CPU stands for the GPU, and bytes are made up."""
+    """Prompts are shorter than a step, so a real step has several. A CPU with invented byte counts replaces the GPU."""
     decoder = loaded(kind, RECURRENT if kind == "Mamba2Config" else {}, tmp_path)
     seen: list[tuple[Sequence[int], list[int], list[int], int]] = []
     plain = ForwardPass.run

@@ -1,4 +1,4 @@
-"""Steps whose tokens stay on the device: the same answers, of which the host sees nothing before it is there."""
+"""Steps whose tokens stay on the device give the same outputs, and the host reads nothing before it is copied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copies_and_graphs(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """The same, with graphs where there may be some."""
+    """Late copies, with graphs for all steps that may have some."""
     made = Copies()
     made.install(monkeypatch, graphs=True)
     return made
@@ -33,7 +33,7 @@ def copies_and_graphs(monkeypatch: pytest.MonkeyPatch) -> Copies:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """Those of engines that are built from here on."""
+    """Late copies of engines that are built from here on."""
     made = Copies()
     made.install(monkeypatch)
     return made
@@ -68,9 +68,7 @@ PROMPTS = [[8 + (i + j) % 12 for j in range(30 - 2 * i)] for i in range(len(WISH
     "options", [{}, {"overlap": False}, {"max_batch_tokens": 16}, {"kv_memory": "64KiB", "block_size": 8}]
 )
 def test_the_same_answers(folder: Path, options: dict[str, Any], graphs: bool, request: pytest.FixtureRequest) -> None:
-    """Also in chunks, with steps that do not overlap, where sequences give way to others and come again, and where
-    graphs choose for those that ask for little.
-    """
+    """Also in chunks, without overlap, with preempted sequences, and with graphs that sample simple rows."""
     prompts, wishes = [*PROMPTS, [1, 7]], [*WISHES, params()]
     expected = [result.outputs[0] for result in load(folder, overlap=False).generate(prompts, wishes)]
     copies: Copies = request.getfixturevalue("copies_and_graphs" if graphs else "copies")
@@ -100,7 +98,7 @@ def test_a_pass_is_begun_before_what_was_chosen_is_waited_for(folder: Path, copi
 
 
 def test_a_step_is_two_graphs_and_a_copy(folder: Path, copies_and_graphs: Copies) -> None:
-    """Where rows ask for nothing but parameters: the host waits for tokens once it has launched the next choice."""
+    """For rows that only have parameters: the host waits for tokens after it has launched the next sampling."""
     llm, log = load(folder, overlap=True, attention_backend="torch"), copies_and_graphs.log
     log.clear()
     wishes = [params(max_tokens=5), params(max_tokens=5, temperature=1.0, seed=3, top_p=0.9)]
@@ -109,7 +107,7 @@ def test_a_step_is_two_graphs_and_a_copy(folder: Path, copies_and_graphs: Copies
 
 
 def test_what_is_told_of_a_prompt_is_waited_for_as_late(folder: Path, copies: Copies) -> None:
-    """In chunks, of which the first chooses nothing, and with another that decodes beside."""
+    """In chunks, of which the first samples nothing, and together with a decode."""
     prompts, wishes = [[1, 2, 3], PROMPTS[0]], [params(max_tokens=4), params(max_tokens=2, prompt_logprobs=1)]
     llm = load(folder, overlap=True, max_batch_tokens=20, max_sequences=2)
     copies.log.clear()

@@ -1,4 +1,4 @@
-"""What a step moves before it computes: in the plan's order, and on a device without waiting for it."""
+"""The block copies of a step before it computes: in the plan's order, and without waiting for the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 def numbered() -> KvCache:
-    """Each block holds its number."""
+    """Return a cache in which each block has its number as contents."""
     cache = KvCache([AttentionShape(1, 1, 2, 1.0)], 10, 1, torch.float32, torch.device("cpu"))
     cache.blocks(0, 10).copy_(torch.arange(10.0).unsqueeze(1).expand(10, 4))
     return cache
@@ -39,7 +39,7 @@ def test_blocks_are_spilled_before_the_cache_shrinks() -> None:
 
 
 def test_a_device_is_told_and_nobody_waits_for_it() -> None:
-    """A step without spills and restores only says where it begins."""
+    """A step without spills and restores only marks its start."""
     cache, streams = numbered(), LateStreams()
     host = HostBlocks(cache, 3, streams=streams)
     for plan in (StepPlan((), spills=[(5, 2)], restores=[(2, 6)]), StepPlan((), restores=[(2, 7)]), StepPlan(())):

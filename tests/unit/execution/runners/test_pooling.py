@@ -1,4 +1,4 @@
-"""Prompts that come in several steps give what they would give in one."""
+"""Prompts in several steps give the same vectors as in one."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def chunk(slot: int, start: int, count: int, *, last: bool) -> ScheduledSequence
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_chunks_are_pooled_as_wholes(kind: PoolingKind, data: st.DataObject) -> None:
-    """Two prompts in each slot, one after the other, so that what the first has left is seen if it is not cleared."""
+    """Two prompts in each slot, one after the other, so that state left by the first is detected."""
     pooler = Pooler(kind, HIDDEN, SLOTS, CPU)
     for turn in range(2):
         lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=SLOTS))

@@ -1,4 +1,4 @@
-"""A device that runs out of memory amid steps: the answers are those of one that has enough."""
+"""If a device runs out of memory during steps, outputs are the same as with enough memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from plimsoll_runtime.structured.matcher import Grammars
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation for Memory Management"
 REST = 12
-"""Three steps in which nothing fails: who fails a second time, alone, is given up."""
+"""Three steps without a failure: a sequence that fails a second time, alone, is given an error."""
 PROMPTS = [[8 + (i + j) % 12 for j in range(20 - 2 * i)] for i in range(4)]
 
 
@@ -48,7 +48,7 @@ WISHES = [
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of a decoder, and of one with recurrent layers."""
+    """Folders of a decoder, and of one with recurrent layers."""
     made = {}
     for name, kind in (("llama", "LlamaConfig"), ("mamba", "MambaConfig")):
         made[name] = tmp_path_factory.mktemp(name)
@@ -62,7 +62,7 @@ def load(folder: Path, **options: Any) -> LLM:
 
 
 class Scarcity:
-    """Memory that runs out now and then: before a pass or behind it, or when tokens are chosen; or always."""
+    """Memory that runs out sometimes: before or after a pass, or while sampling; or always."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.chance = 0.0
@@ -132,17 +132,16 @@ def test_without_any_memory_each_request_is_told_so_and_the_engine_lives(
 
 
 class Masks:
-    """Those of a step, which are being computed until somebody waits for them."""
+    """Masks of a step, which are computed until `result` is called."""
 
     waited = False
 
     def result(self) -> None:
-        """As of a future."""
         self.waited = True
 
 
 def test_masks_of_a_step_that_was_not_computed_are_nobodys() -> None:
-    """Who computes them is waited for: what guides the rows is freed next."""
+    """The step waits for the thread that computes them, because its guides are freed next."""
     rows, masks = ConstrainedRows(8, Grammars()), Masks()
     rows._under_way, rows._forced = masks, {0: [1, 2]}  # type: ignore[assignment]
     rows.break_off()
@@ -153,7 +152,7 @@ def test_masks_of_a_step_that_was_not_computed_are_nobodys() -> None:
 
 
 class Broken:
-    """Parts of a runner of which nothing matters but that memory runs out amid a pass, which holds a tensor then."""
+    """Parts of a runner that runs out of memory in a pass, while the pass holds a tensor."""
 
     def __init__(self, error: Callable[[], Exception]) -> None:
         self.error = error

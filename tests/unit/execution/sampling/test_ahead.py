@@ -1,4 +1,4 @@
-"""Tokens without an alternative."""
+"""Forced tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIXED = '"kind": true, "none": null'
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """One of bytes alone: a text is spelled in one way."""
+    """Return a tokenizer of bytes alone: a text has one tokenization."""
     return Tokenizer(byte_tokenizer(257), TokenizerSettings(tokens={"eos_token": "</s>"}))
 
 

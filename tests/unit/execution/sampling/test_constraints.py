@@ -1,4 +1,4 @@
-"""A guide's masks: a grammar's own, what ends a thought, and both where a grammar has thoughts in it."""
+"""A guide's masks: of a grammar, of the end of reasoning, and of grammars with reasoning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def grammars() -> Grammars:
 
 
 def tokens(text: str) -> list[int]:
-    """Markers as their own tokens, the rest as bytes."""
+    """Return markers as tokens of their own, and the rest as bytes."""
     found: list[int] = []
     while text:
         marker = next((marker for marker in SPECIAL if text.startswith(marker)), None)
@@ -45,7 +45,7 @@ def tokens(text: str) -> list[int]:
 
 
 def allowed(guide: Guide) -> list[int]:
-    """The tokens that may be next."""
+    """Return the tokens that may be next."""
     mask = np.zeros(words_of(len(PIECES)), dtype=np.int32)
     if not guide.limits:
         return list(range(len(PIECES)))
@@ -78,7 +78,7 @@ def harmony(**options: object) -> ReasoningMarkers:
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize("budget", [0, 5])
 def test_a_budget_within_a_grammar_of_calls(grammars: Grammars, required: bool, budget: int) -> None:
-    """The thought ends with its budget, and what follows is what the grammar has there."""
+    """The reasoning ends with its budget, and the grammar continues."""
     source = FORMATS["harmony"].grammar(TOOLS, IDS.get, required=required, parallel=False)
     for number in range(3):
         chance = random.Random(number)

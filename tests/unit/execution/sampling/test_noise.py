@@ -1,4 +1,4 @@
-"""Uniform numbers for (seed, index): uniform, and the same in any company."""
+"""Uniform numbers for (seed, index) are uniform, and the same in any batch."""
 
 import numpy as np
 

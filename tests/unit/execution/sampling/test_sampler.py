@@ -1,4 +1,6 @@
-"""One batch, many wishes: penalties, bias, min_tokens, seeds, log probabilities, rows that are not finite."""
+"""One batch with many kinds of parameters: penalties, bias, min_tokens, seeds, log probabilities, and rows that are not
+finite.
+"""
 
 from typing import Any
 
@@ -36,7 +38,7 @@ def run(sampler: Sampler, logits: torch.Tensor, slots: list[int]) -> list[int | 
 
 
 def test_a_nucleus_of_nothing_is_greedy() -> None:
-    """Among others that draw, and at the highest temperature."""
+    """Together with rows that draw, and at the highest temperature."""
     logits = logits_of(4)
     nothing = SamplingParams(top_p=0.0, temperature=100.0)
     for seed in range(20):
@@ -182,7 +184,7 @@ FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalt
 
 
 def params_or_field(field: str, value: Any) -> SamplingParams | str:
-    """The parameters, or the field that they are refused for."""
+    """Return the parameters, or the field for which they are refused."""
     try:
         return SamplingParams(**{field: value})
     except ParamsError as refused:

@@ -1,4 +1,4 @@
-"""Arrays by slot follow what was filled and freed, and histories what was generated."""
+"""Arrays by slot follow filled and freed slots, and histories the generated tokens."""
 
 from __future__ import annotations
 

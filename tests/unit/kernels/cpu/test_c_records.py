@@ -1,4 +1,4 @@
-"""Records are declared in Python alone: C++ gets them as a header, and its compiler checks where their fields are."""
+"""Records are declared in Python alone: C++ gets them as a header, and its compiler checks their offsets."""
 
 # Without future annotations: those of records are read as types.
 
@@ -59,7 +59,7 @@ class DrawingRecord(CRecord):
 
 
 def checked(text: str, folder: Path) -> str:
-    """What the compiler says about a header."""
+    """Return the compiler's output for a header."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")

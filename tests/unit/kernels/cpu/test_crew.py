@@ -1,4 +1,4 @@
-"""Helpers leave their cores to others when they are told to, and nothing that is computed changes."""
+"""Helpers leave their cores to others on request, and results do not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll_kernels.cpu.threads import share, take_over, thread_count
 TASKS = Path("/proc/self/task")
 ROWS, COLUMNS, INPUTS = 64, 2048, 512
 MORE_THAN_ANYBODY = 40
-"""Threads, so that some of them are new in this process."""
+"""The number of threads, so large that some of them are new in this process."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +44,12 @@ def product(build: Build) -> tuple[PackedLinear, torch.Tensor]:
 
 
 def turns(threads: Iterable[Path]) -> int:
-    """How often they were given a core."""
+    """Return how often they were scheduled on a core."""
     return sum(int((each / "schedstat").read_text().split()[2]) for each in threads)
 
 
 def settled(threads: Iterable[Path]) -> int:
-    """The same, once they are given none any more."""
+    """Return the same count after it has stopped growing."""
     for _ in range(500):
         before = turns(threads)
         time.sleep(0.02)
@@ -60,7 +60,7 @@ def settled(threads: Iterable[Path]) -> int:
 
 def test_helpers_sleep_while_cores_are_left_to_others_and_come_back(build: Build) -> None:
     share(MORE_THAN_ANYBODY)
-    take_over()  # torch has no helpers of its own then
+    take_over()  # torch then has no helpers of its own
     before = set(TASKS.iterdir())
     linear, rows = product(build)
     expected = linear(rows)

@@ -1,4 +1,4 @@
-"""Without kernels, for whatever reason, stock torch computes the same and one line of the log says why."""
+"""Without kernels, for any reason, stock torch computes the same and one line of the log says why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(library.__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What was found out about this machine is found out anew, before and after."""
+    """Clear the cached facts about this machine, before and after."""
     cached: list[Any] = [library._find, library._best, library.library, library._refusal, library.runnable]
     monkeypatch.delenv(library.VARIABLE, raising=False)
     monkeypatch.setattr(library._chosen, "name", None)
@@ -203,7 +203,7 @@ def test_a_damaged_library_is_made_anew(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_an_install_goes_on_without(machine: str, compiler: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook of a build, as hatchling calls it: a warning, and a wheel for any machine."""
+    """The build hook, as hatchling calls it: a warning, and a wheel for any machine."""
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     assert spec is not None
     assert spec.loader is not None
@@ -256,7 +256,7 @@ def test_a_choice_that_cannot_be_had_is_refused(built: Path, monkeypatch: pytest
 def test_a_choice_holds_where_the_variable_leads_to_the_same_kernels(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32 the richer sets have the kernels of AVX512."""
+    """In float32 the better instruction sets have the kernels of AVX512."""
     if "amx" not in runnable():
         pytest.skip("this processor has no AMX")
     monkeypatch.setenv(library.VARIABLE, "amx")

@@ -1,4 +1,4 @@
-"""Packed products equal float64 ones for ragged shapes, and do not depend on what is computed beside them."""
+"""Packed products equal float64 ones for ragged shapes, and do not depend on the other rows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_row_is_the_same_in_every_batch(build: Build, threads: int) -> None:
 
 
 def test_a_row_is_the_same_among_so_many_that_they_go_in_chunks(build: Build) -> None:
-    """And so wide that what several panels have of a slice is multiplied before the next slice is."""
+    """With rows so wide that a slice passes through several panels before the next slice."""
     x, weight = numbers(0, 700, 4096).to(build.dtype), numbers(1, 600, 4096).to(build.dtype)
     linear = PackedLinear(build.kernels(), weight)
     whole = linear(x)
@@ -83,7 +83,7 @@ def test_a_nan_stays_in_its_row(build: Build) -> None:
 
 
 def test_every_bfloat16_is_read_exactly() -> None:
-    """Each finite value as a weight, times one: tiny ones may become zero where a processor flushes them."""
+    """Each finite value as a weight, times one: tiny ones may become zero if a processor flushes them."""
     bits = torch.arange(-(2**15), 2**15).to(torch.int16)
     weight = bits.view(torch.bfloat16)
     weight = weight[weight.isfinite()]

@@ -1,4 +1,4 @@
-"""A trial's figure is what a product takes that nothing held up, also where most calls are."""
+"""A trial measures the time of an undisturbed product, even if most calls are disturbed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plimsoll_kernels.cpu.records import KernelsRecord
 
 
 class Machine:
-    """A clock, and kernels whose calls move it on by so many microseconds, one after the other."""
+    """A clock, and kernels whose calls advance it by given microseconds."""
 
     def __init__(self) -> None:
         self.microseconds = 0
 
     def kernels(self, *taken: int, then: int) -> KernelsRecord:
-        """Calls take as long as `taken` says, and those after them as long as `then`."""
+        """Return kernels whose calls take the times `taken`, and then `then` each."""
         calls = chain(taken, repeat(then))
 
         def linear(*_: Any) -> None:
@@ -41,7 +41,7 @@ def test_the_least_of_all_calls_counts(machine: Machine) -> None:
 
 
 def test_short_calls_are_tried_again_while_others_have_their_turns(machine: Machine) -> None:
-    """Of the fast ones' calls all but the fortieth are held up: it is found, and the slow ones do not seem faster."""
+    """All fast calls except the fortieth are disturbed: it is found, and the slow kernels do not seem faster."""
     fast = machine.kernels(*[150] * 39, 130, then=150)
     assert speed.product_seconds([fast, machine.kernels(then=1500)], 64) == pytest.approx([150e-6, 1500e-6])
     held_up = machine.kernels(4000, *[900] * 4, then=130)

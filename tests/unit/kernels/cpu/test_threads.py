@@ -1,4 +1,4 @@
-"""Whose threads compute: torch's, or the kernels'."""
+"""The numbers of threads of torch and of the kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_kernels_have_as_many_as_torch_until_somebody_says(monkeypatch: pyte
 
 
 def test_the_threads_of_an_engine_keep_their_helpers_when_another_is_loaded() -> None:
-    """Torch's count there is still the one that it had when they began."""
+    """Torch's number in another thread is the one that it started with."""
     share(3)
     take_over()
     with ThreadPoolExecutor(1) as steps:

@@ -1,4 +1,4 @@
-"""AMX: tiles are asked for once, refused without harm, chosen where they pay, and given up after a step."""
+"""AMX: tiles are requested once, refused without harm, selected if they are faster, and released after a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import ctypes, logging, os, torch
 class Stack(ctypes.Structure):
     _fields_ = (("pointer", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
-# A signal stack that could not hold a thread's tiles: while there is one, Linux grants none.
+# A signal stack that is too small for a thread's tiles: while it exists, Linux grants none.
 memory = ctypes.create_string_buffer(4096)
 assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, 4096)), None) == 0
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -99,7 +99,7 @@ def test_a_refusal_is_told_once_and_vectors_compute() -> None:
 
 
 def test_tiles_that_win_the_trial_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their speed is told of this process. Whether they do win is no test's: it depends on what else a machine does."""
+    """The reported speed is theirs. Whether they win depends on the machine's other load and is not tested."""
     monkeypatch.setattr(library, "product_seconds", lambda systems, rows: [one.name != b"amx" for one in systems])
     found = kernels(torch.bfloat16)
     assert found is not None
@@ -118,7 +118,9 @@ def test_float32_needs_no_tiles() -> None:
 
 
 def tiles_in_use(program: str) -> list[bool]:
-    """Of each thread of a process that has run the program and waits; helpers spin a little before they sleep."""
+    """Return for each thread of a process that has run the program and waits whether it has tiles; helpers spin a
+    little before they sleep.
+    """
     found: list[bool] = []
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -153,7 +155,7 @@ def test_between_two_products_of_ours_onednn_may_use_tiles_too() -> None:
 
 
 def test_a_row_is_the_same_among_any_number_of_rows() -> None:
-    """Tiles are as high as rows are many, and the last one begins in the one before it."""
+    """Tiles are as high as there are rows, and the last one may begin in the one before it."""
     numbers = torch.Generator().manual_seed(0)
     x = torch.randn(150, 200, generator=numbers).bfloat16()
     linear = PackedLinear(AMX.kernels(), torch.randn(100, 200, generator=numbers).bfloat16())

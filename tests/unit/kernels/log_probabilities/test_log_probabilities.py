@@ -1,4 +1,4 @@
-"""Log probabilities equal float64 ones, ranks and the most likely tokens are exact, whatever the logits."""
+"""Log probabilities equal float64 ones; ranks and the most likely tokens are exact for any logits."""
 
 from __future__ import annotations
 

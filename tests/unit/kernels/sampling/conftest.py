@@ -1,4 +1,4 @@
-"""Every implementation of the choice."""
+"""Every implementation of sampling."""
 
 from __future__ import annotations
 

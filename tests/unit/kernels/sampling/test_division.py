@@ -1,4 +1,4 @@
-"""Rows of logits are divided so that the device is full and every tile is taken once."""
+"""Rows of logits are divided so that the device is full and every tile is read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's kernels choose what the definition allows."""
+"""Triton's kernels sample tokens that the definition allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_kernels.sampling.op import sample
 from plimsoll_kernels.sampling.params import RowParams
 
 GARBAGE = 0x5A5A5A5A
-"""A number of tokens, a place and a logit that nobody wrote."""
+"""A token count, a place and a logit that no kernel has written."""
 WISHES = st.builds(
     Wish,
     temperature=st.sampled_from([0.0, 1e-5, 0.3, 1.0, 1.7, 100.0, 1e5]),
@@ -30,7 +30,7 @@ UNIFORMS = st.one_of(st.sampled_from([0.0, 1.0 - 2.0**-53]), st.floats(0.0, 1.0,
 
 @pytest.fixture(autouse=True)
 def _garbage_in_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole numbers that nobody wrote are wrong; floats are NaN already (conftest)."""
+    """Uninitialised integers are wrong; floats are NaN already (conftest)."""
     plain = torch.empty
 
     def poisoned(*args: object, **kwargs: object) -> torch.Tensor:
@@ -41,7 +41,7 @@ def _garbage_in_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spoil(logits: torch.Tensor, kind: str) -> torch.Tensor:
-    """Logits `[V]` as models and callers also have them."""
+    """Return logits `[V]` with special values that models and callers produce."""
     if kind == "coarse":
         return logits.bfloat16().float()
     if kind == "far from 0":

@@ -16,7 +16,7 @@ from triton.runtime.interpreter import interpreter_builder
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_kernels.sampling.scratch import TILE
 
-pytestmark = pytest.mark.skipif(not knobs.runtime.interpret, reason="only the interpreter tells what is loaded")
+pytestmark = pytest.mark.skipif(not knobs.runtime.interpret, reason="only the interpreter shows the loads")
 VOCAB = 50_257
 MARGIN = 2 * TILE / VOCAB
 """The tile of the largest logit, and that of the token."""
@@ -24,7 +24,7 @@ UNIFORM = 0.37
 
 
 def readings(logits: torch.Tensor, wish: Wish, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How often logits `[V]` are read, on average; the chosen token is checked on the way."""
+    """Return how often logits `[V]` are read, on average; also checks the sampled token."""
     first, loaded = logits.data_ptr(), []
     plain = interpreter_builder.create_masked_load
 
@@ -42,7 +42,7 @@ def readings(logits: torch.Tensor, wish: Wish, monkeypatch: pytest.MonkeyPatch) 
 
 
 def sure() -> torch.Tensor:
-    """A model that is sure of some 20 tokens."""
+    """Return logits of a model that is confident of some 20 tokens."""
     logits = shaped(1, VOCAB, "sorted")[torch.randperm(VOCAB, generator=torch.Generator().manual_seed(2))] * 0.5
     logits[::2500] += 14
     return logits

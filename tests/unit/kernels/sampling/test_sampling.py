@@ -1,4 +1,4 @@
-"""Chosen tokens are those of the definition, whatever the parameters, the vocabulary and the company."""
+"""Sampled tokens are those of the definition, for any parameters, vocabulary and batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WISHES = [
 
 
 def evenly(count: int) -> Tensor:
-    """Uniform numbers that leave no gap: draws follow a distribution to within one in `count`."""
+    """Return evenly spaced uniform numbers: draws follow a distribution to within one in `count`."""
     return (torch.arange(count, dtype=torch.float64) + 0.5) / count
 
 

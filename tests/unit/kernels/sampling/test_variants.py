@@ -1,4 +1,4 @@
-"""A batch of another size compiles nothing new."""
+"""Another batch size compiles nothing new."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 ROWS = 512
-"""The most rows of a long prompt that are computed at a time if a window limits what they attend to."""
+"""The most rows of a long prompt that are computed at a time if there is a window."""
 
 Bands = dict[tuple[int, int, int, int], Tensor]
 """A step's masks, by the arguments of `_band`."""

@@ -1,4 +1,4 @@
-"""Every backend but the CPU's own equals dense attention over several steps."""
+"""Every backend except the CPU kernels' equals dense attention over several steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = {
     "sinks": {"sinks": True},
     "sinks-window": {"sinks": True, "window": 17},
 }
-"""Of 4 heads."""
+"""Shapes with 4 heads."""
 LATENT = {"latent": True}
 COARSE = {"alibi": replace(SLOPES, coarse=True)}
 
@@ -80,7 +80,6 @@ LATENTS = [shape(4, 1, 32, **LATENT), shape(20, 1, 40, **LATENT), shape(4, 2, 16
 
 
 def test_latents_in_triton(simulation: Simulate, triton_device: str) -> None:
-    """Beside heads of another kind, in decodes and chunks."""
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     several_steps(simulation(TritonBackend, LATENTS, torch.float32, 16, 40, device=triton_device))

@@ -1,4 +1,4 @@
-"""Attention over whole prompts, against a plain sum over what each token sees."""
+"""Bidirectional attention equals a plain sum over the tokens that each token sees."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def batch_of(lengths: list[int], contexts: list[int] | None = None) -> Attention
 
 
 def expected(shape: AttentionShape, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Of one prompt, in float64."""
+    """Return the attention of one prompt, in float64."""
     repeats = shape.heads // shape.kv_heads
     q, k, v = (x.double().transpose(0, 1) for x in (query, key, value))
     scores = q @ k.repeat_interleave(repeats, 0).transpose(1, 2) * shape.scale
@@ -50,7 +50,7 @@ def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypat
     lengths = [1, 5, 1, 5, 11, 5, 2]
     generator = torch.Generator().manual_seed(0)
     heads = torch.randn(sum(lengths), HEADS + 2 * kv_heads, HEAD_DIM, generator=generator)
-    query, key, value = torch.split(heads, [HEADS, kv_heads, kv_heads], dim=1)  # views, as a product leaves them
+    query, key, value = torch.split(heads, [HEADS, kv_heads, kv_heads], dim=1)  # views, as in a product's output
     found = BidirectionalBackend(cache_of(shape)).begin(batch_of(lengths))(0, query, key, value)
     wanted = [
         expected(shape, *parts)
@@ -68,7 +68,7 @@ def test_our_kernels_do_so_too(build: Build) -> None:
         window = data.draw(st.none() | st.integers(1, 200))
         lengths = data.draw(st.lists(st.integers(1, 40) | st.integers(120, 280), min_size=1, max_size=6))
         shape = AttentionShape(group * kv_heads, kv_heads, 16 * dims, 0.3, window=window, whole=True)
-        # Layers lie in the same memory: the one before leaves its keys there.
+        # Layers share the memory, which has the keys of the layer before.
         other = replace(shape, kv_heads=kv_heads + 1, heads=kv_heads + 1, window=None)
         backend = CpuBidirectionalBackend(KvCache((), 2, 16, build.dtype, CPU, whole=(other, shape)))
         attention = backend.begin(batch_of(lengths))

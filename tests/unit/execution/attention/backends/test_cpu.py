@@ -1,4 +1,4 @@
-"""Our CPU kernels equal dense attention over several steps, in a cache whose unwritten cells are NaN."""
+"""The CPU kernels equal dense attention over several steps, in a cache whose unwritten cells are NaN."""
 
 from __future__ import annotations
 

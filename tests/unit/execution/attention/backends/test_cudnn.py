@@ -1,7 +1,7 @@
-"""cuDNN's attention in parts: a chunk's own tokens, and what is before them, joined as if they had been one.
+"""cuDNN's attention in parts: a chunk's own tokens and its prefix, joined as if they were one.
 
-torch's FlashAttention for CPUs stands in for cuDNN's op: it takes the same, and gives sums as well. That the call is
-one that torch has for a GPU shows on tensors without numbers.
+torch's FlashAttention for CPUs replaces cuDNN's op: it takes the same arguments and returns sums as well. Tensors
+without values show that torch accepts the call for a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shape(heads: int, kv_heads: int, head_dim: int) -> AttentionShape:
 
 
 def on_a_cpu(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Refuses what cuDNN would: masks of unequal lengths mean something else there."""
+    """Raise an error for calls that cuDNN would refuse: masks of unequal lengths have another meaning there."""
     assert not causal or query.shape[2] == key.shape[2]
     assert query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
     found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, scale=scale)
@@ -73,7 +73,6 @@ def test_any_chunks(
     block_size: int,
     pieces: int,
 ) -> None:
-    """In any order, each after a prefix of its own."""
     monkeypatch.setattr(module, "PREFIX_TOKENS", pieces)
     run = simulation_class(CudnnChunks, [shape(*heads, 16)], torch.float32, block_size, 600)
     for _ in range(5):
@@ -83,7 +82,9 @@ def test_any_chunks(
 
 
 def test_the_op_is_one_that_torch_has() -> None:
-    """Heads that share keys, rows that stand as a product leaves them, keys that are part of a gathered copy."""
+    """Calls the op with heads that share keys, rows as in a product's output, and keys that are part of a gathered
+    copy.
+    """
     with FakeTensorMode():
         query = torch.empty(70, 32, 128, device="cuda", dtype=torch.bfloat16).transpose(0, 1)[None]
         key = torch.empty(1, 8, 128, 128, device="cuda", dtype=torch.bfloat16)[:, :, 3:103]

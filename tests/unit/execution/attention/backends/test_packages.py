@@ -1,7 +1,7 @@
-"""Backends of other people's kernels, in packages or in torch itself: what we tell them means what we mean.
+"""Backends of third-party kernels, in packages or in torch itself, get the arguments that they expect.
 
-Where a package and a GPU are there, they run; everywhere else a stand-in does with plain torch what the package's
-documentation says of each argument, so that a table, a window or a page that is off by one shows.
+If a package and a GPU are available, they run. Otherwise a fake computes in plain torch what the package's
+documentation says of each argument, so that a wrong table, window or page is detected.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def with_kvcache(
     window_size: tuple[int, int],
     softcap: float,
 ) -> Tensor:
-    """flash_attn_interface.flash_attn_with_kvcache over pages, with rows of several sequences one behind the other."""
+    """flash_attn_interface.flash_attn_with_kvcache over pages, with contiguous rows of several sequences."""
     starts = torch.zeros(len(cache_seqlens) + 1, dtype=torch.int32)
     starts[1:] = cache_seqlens.cumsum(0)
     return varlen(
@@ -150,7 +150,7 @@ def varlen_attn(
 ) -> Tensor:
     """torch.nn.attention.varlen.varlen_attn, with the diagonal at the last row.
 
-    Over keys [K, kv_heads, D] one behind the other; or, for cuDNN, over pages and without windows.
+    Over contiguous keys [K, kv_heads, D]; or, for cuDNN, over pages and without windows.
     """
     assert type(window_size) is tuple, "torch 2.11 compares it with one"
     assert enable_gqa == (query.shape[1] != key.shape[-2])
@@ -199,7 +199,7 @@ def varlen_attn_of_2_11(
     scale: float,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """The same before it was told of heads that share keys."""
+    """varlen_attn without an argument for heads that share keys."""
     grouped = query.shape[1] != key.shape[1]
     return varlen_attn(
         query,
@@ -251,7 +251,7 @@ UNCAPPED = [SHAPES[0], replace(SHAPES[1], softcap=None), replace(SHAPES[0], kv_h
 def test_flash_attention_of_torch(
     simulation: Simulate, monkeypatch: pytest.MonkeyPatch, stand_in: Any, tokens: int, block_size: int
 ) -> None:
-    """Some sequences at a time, those that see a window of their tokens too."""
+    """Gathers some sequences at a time, also with a window."""
     monkeypatch.setattr(torch_varlen, "varlen_attn", stand_in)
     monkeypatch.setattr(torch_flash, "TOKENS", tokens)
     steps(simulation(TorchFlashBackend, UNCAPPED, torch.float32, block_size, 60))
@@ -266,7 +266,7 @@ def test_pages_of_cudnn(simulation: Simulate, monkeypatch: pytest.MonkeyPatch, b
 
 @pytest.mark.parametrize("backend", [CudnnPagedChunks, TorchFlashBackend])
 def test_torch_takes_what_it_is_given(backend: type[AttentionBackend], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own function, whose rules for cuDNN are asked as on a Hopper, on tensors without numbers."""
+    """Calls torch's own function on tensors without values, with its cuDNN rules for a Hopper."""
     monkeypatch.setattr(torch_varlen, "_cudnn_version_and_major_capability", lambda index: (92600, 9))
     monkeypatch.setattr(torch_varlen, "_should_use_cudnn", lambda index: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

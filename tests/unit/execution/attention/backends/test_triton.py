@@ -1,4 +1,4 @@
-"""A whole decoder over the Triton backend computes what it computes over the reference, on a GPU by kernels alone."""
+"""A whole decoder over the Triton backend equals one over the reference, with kernels only on a GPU."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def loaded(folder: Path, device: str) -> TorchDecoder:
 
 @torch.inference_mode()
 def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
-    """Of two sequences in a chunk and a decode step, whose blocks take turns."""
+    """Return logits of two sequences in a chunk and a decode step, whose blocks alternate."""
     cache = KvCache(decoder.outline.facts.attention, 9, BLOCK, torch.float32, torch.device(device))
     chosen: AttentionBackend = backend(cache)
     tables = [[5, 2], [1, 8]]
@@ -85,7 +85,9 @@ def test_equals_the_reference(folder: Path, triton_device: str) -> None:
 
 
 class Decodes:
-    """Graphs of a model's decodes by our kernels, and the same model with the reference on a CPU. Its cache is full."""
+    """Graphs of a model's decodes by the Triton kernels, and the same model with the reference on a CPU. Its cache is
+    full.
+    """
 
     def __init__(self, folder: Path, device_name: str, *, sequences: int, longest: int) -> None:
         from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
@@ -111,7 +113,7 @@ class Decodes:
         self._plain, self._reference = loaded(folder, "cpu"), ReferenceBackend(other)
 
     def compare(self, tables: list[list[int]], contexts: list[int]) -> None:
-        """A decode of each context, replayed, equals the reference's."""
+        """Replay a decode of each context and compare it with the reference."""
         positions = torch.tensor(contexts) - 1
         places = zip(positions.tolist(), tables, strict=True)
         cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
@@ -125,7 +127,7 @@ class Decodes:
 
 @torch.inference_mode()
 def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
-    """Replayed over other lengths and batches than those they were captured with, they equal the reference."""
+    """Replays other lengths and batches than the captured ones."""
     made = Decodes(folder, triton_device, sequences=4, longest=200)
     for contexts in ([30, 9, 150], [31, 10, 151], [1], [64, 64, 65, 17]):
         tables = [list(range(1 + 9 * i, 1 + 9 * i + 10)) for i in range(len(contexts))]
@@ -138,7 +140,7 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
 def test_decodes_that_share_a_prefix_as_graphs(
     folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two and two, then others, then nobody: what they share is sent when it changes."""
+    """Pairs share a prefix, then others, then none: the tables are sent when they change."""
     monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
     decodes = Decodes(folder, triton_device, sequences=5, longest=300)
     cache, graphs = decodes.cache, decodes.graphs
@@ -170,7 +172,7 @@ def counted(counts: dict[Any, int], key: Any, replay: Callable[[], None]) -> Non
 
 @torch.inference_mode()
 def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
-    """With decodes beside them and alone, padded to buckets, they equal the reference."""
+    """Replays them with and without decodes, padded to buckets."""
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
@@ -201,7 +203,7 @@ MIXTURES: Mapping[str, Mapping[str, Any]] = {
     "Qwen3MoeConfig": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
     "GptOssConfig": {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 16},
 }
-"""Without and with biases."""
+"""Mixtures of experts without and with biases."""
 
 
 @pytest.mark.parametrize("config", MIXTURES)
@@ -225,7 +227,7 @@ def test_mixtures_by_the_grouped_product(
 
 
 def test_its_steps_rotate(folder: Path) -> None:
-    """Otherwise the decoder would go on norming and rotating by itself, and nobody would notice."""
+    """Otherwise the decoder would norm and rotate by itself without an error."""
     pytest.importorskip("triton")
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
@@ -236,7 +238,6 @@ def test_its_steps_rotate(folder: Path) -> None:
 
 
 def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By its first layer's cache."""
     pytest.importorskip("triton")
     from plimsoll_runtime.execution.attention.backends import triton
 
@@ -259,7 +260,7 @@ def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was captured over short contexts would read long ones with too few programs."""
+    """A capture over short contexts has too few programs for long ones."""
     pytest.importorskip("triton")
     from plimsoll_runtime.execution.attention.backends import triton
 
@@ -268,7 +269,7 @@ def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.M
     cache = KvCache([replace(whole, window=600), whole], 2, BLOCK, torch.float32, torch.device("cpu"))
     backend = triton.TritonBackend(cache)
     key = backend.launch_key
-    # 2 x 64 programs for 2 heads a sequence, 128 tokens at least for each program, 600 of them in the window
+    # 2 x 64 programs for 2 heads a sequence, at least 128 tokens for each program, 600 of them in the window
     assert [key(1, longest) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
     assert [key(sequences, 4096) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
     assert backend.launch_lengths(1, 3000) == [255, 511, 1023, 2047, 3000]

@@ -1,4 +1,4 @@
-"""The groups of decodes that share blocks are those that save most, of all that there could be."""
+"""The groups of decodes that share blocks are those that save most, of all possible groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 LLAMA = AttentionShape(heads=32, kv_heads=8, head_dim=128, scale=0.1)
 BLOCK = 128
-"""Tokens, so that one block is enough to be shared."""
+"""Tokens of a block, so that one block is enough to share."""
 
 
 def found(tables: Sequence[Sequence[int]], worth: Worth, block_size: int = BLOCK) -> tuple[SharedPrefix, ...]:
@@ -32,7 +32,7 @@ def found(tables: Sequence[Sequence[int]], worth: Worth, block_size: int = BLOCK
 
 
 def partitions(numbers: Sequence[int]) -> Iterator[list[list[int]]]:
-    """All ways to divide numbers among groups."""
+    """Yield all partitions of numbers."""
     if not numbers:
         yield []
         return
@@ -47,7 +47,7 @@ def alike(tables: Sequence[Sequence[int]]) -> int:
 
 
 def most_saved(tables: Sequence[Sequence[int]], worth: Worth) -> float:
-    """By trying all groups and all lengths."""
+    """Return the most that any groups and lengths save."""
     return max(
         sum(
             max(
@@ -77,13 +77,13 @@ def test_nothing_saves_more(tables: list[list[int]], partial: int, members: int)
         assert len(group.members) > 1
         assert alike([tables[i] for i in group.members]) >= group.blocks
     listed = [member for group in groups for member in group.members]
-    assert len(listed) == len(set(listed)), "nobody is in two groups"
+    assert len(listed) == len(set(listed)), "no sequence is in two groups"
     best = most_saved(tables, worth)
     assert sum(saved(group, BLOCK, worth) for group in groups) == pytest.approx(best if best > LAUNCH_BYTES else 0.0)
 
 
 def test_tables_of_requests() -> None:
-    """Two system prompts, a conversation that two go on with, and somebody alone."""
+    """Two system prompts, a conversation that two requests continue, and an unrelated request."""
     worth = Worth.of([LLAMA], 2)
     assert worth is not None
     system, other, talk = list(range(1, 65)), list(range(100, 164)), list(range(200, 456))
@@ -95,7 +95,7 @@ def test_tables_of_requests() -> None:
 
 @pytest.mark.parametrize(("sequences", "tokens"), [(2, 5600), (3, 2560), (4, 1696), (16, 336), (64, 128)])
 def test_from_where_on_it_pays(sequences: int, tokens: int) -> None:
-    """Of a layer of Llama 3 8B: about 16 MiB of keys and values that are not read again."""
+    """For a layer of Llama 3 8B: about 16 MiB of keys and values that are not read again."""
     worth = Worth.of([LLAMA], 2)
     assert worth is not None
 
@@ -107,7 +107,6 @@ def test_from_where_on_it_pays(sequences: int, tokens: int) -> None:
 
 
 def test_as_many_groups_as_fit_a_launch() -> None:
-    """Those that save most."""
     worth = Worth(token=2.0**20, partial=0.0, members=64)
     tables = [[number] * (1 + number) for number in range(MOST_GROUPS + 3) for _ in range(2)]
     assert [group.blocks for group in found(tables, worth)] == list(range(4, MOST_GROUPS + 4))

@@ -1,4 +1,4 @@
-"""A plan is made anew only where something has changed, and never says that something is shared that is not."""
+"""A plan is computed again only after a change, and never contains blocks that are not shared."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WORTH = Worth(token=2.0**20, partial=2.0**10, members=16)
 
 @dataclass
 class Rows:
-    """Slots' tables in rows of one array, as they are kept; a block's number says what it and all before it hold."""
+    """Slots' tables in rows of one array; a block's number depends on its contents and all before it."""
 
     slots: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     blocks: np.ndarray[Any, np.dtype[np.int32]] = field(default_factory=lambda: np.zeros(WIDTH * 8, dtype=np.int32))
     fresh: Any = field(default_factory=lambda: count(1000))
 
     def put(self, slot: int, prefix: list[int], own: int) -> None:
-        """A sequence of some shared blocks and tokens of its own."""
+        """Add a sequence of some shared blocks and `own` tokens of its own."""
         table = [*prefix, *(next(self.fresh) for _ in range(-(-own // BLOCK)))]
         self.slots[slot] = (table, len(prefix) * BLOCK + own)
         self.blocks[slot * WIDTH :][: len(table)] = table
@@ -89,7 +89,7 @@ def test_chunks_share_nothing(three: Rows) -> None:
 
 
 def test_a_block_that_is_merged_makes_a_prefix_longer(three: Rows) -> None:
-    """Two that ran through a prompt at once have each its own last block of it until the step is over."""
+    """Two sequences that computed a prompt at the same time have separate last blocks until the step is over."""
     planner = PrefixPlanner(WORTH, BLOCK)
     three.slots.clear()
     for slot in range(2):
@@ -112,7 +112,7 @@ def test_what_is_out_of_a_window_is_not_shared(three: Rows) -> None:
 
 
 def test_fewer_numbers_than_before() -> None:
-    """Tables that are made anew for each step lie where others lay."""
+    """Tables that are rebuilt for each step take the memory of earlier ones."""
     planner, made = PrefixPlanner(WORTH, BLOCK), Rows()
     for slot in range(2):
         made.put(slot, SYSTEM, 5)
@@ -124,7 +124,7 @@ def test_fewer_numbers_than_before() -> None:
 
 @given(st.data())
 def test_what_is_said_is_so(data: st.DataObject) -> None:
-    """Over steps in which slots change hands, sequences grow and stand in any order."""
+    """Over steps in which slots are reused and sequences grow, in any order."""
     planner, made = PrefixPlanner(WORTH, BLOCK), Rows()
     prefixes = [[], SYSTEM, SYSTEM[:2], OTHER, [*SYSTEM, 21, 22], [*OTHER, 31]]
     for _ in range(data.draw(st.integers(1, 8))):

@@ -1,4 +1,4 @@
-"""Steps of the Triton backend whose decodes share blocks: found in the tables, told to the device once, and taken."""
+"""Steps of the Triton backend whose decodes share blocks: found in the tables, sent to the device once, and used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _anything_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many decodes each launch over shared prefixes was beside."""
+    """Collect the number of decodes of each launch over shared prefixes."""
     from plimsoll_kernels.paged_attention.prefix.kernel import launch_prefix
 
     seen = list[int]()
@@ -56,7 +56,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def batch_of(own: dict[int, int], rows: int = 1, rest: tuple[AttentionBatch, ...] = ()) -> AttentionBatch:
-    """Sequences with a block of their own, which holds so many tokens, behind what they share; a chunk of some rows."""
+    """Return sequences with a block of `own` tokens after the shared ones; a chunk of `rows` rows."""
     tables = [*([*SYSTEM, block] for block in own), [30, 31]]
     contexts = [*(len(SYSTEM) * BLOCK + tokens for tokens in own.values()), 20]
     counts = [1] * len(own) + [rows]
@@ -83,7 +83,6 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3])
 def test_equals_the_reference(triton_device: str, kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone and beside a chunk. Of the windows one has passed the first token."""
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     cache, plain = (cache_of([KINDS[kind]], device) for device in (triton_device, "cpu"))
@@ -100,7 +99,7 @@ def test_equals_the_reference(triton_device: str, kind: str, rows: int, monkeypa
 
 @torch.inference_mode()
 def test_a_graph_holds_it(triton_device: str) -> None:
-    """Replayed, it computes what the tensors say that it was captured over: another group, another length, nothing."""
+    """A replay follows the tensors' contents: another group, another length, nothing."""
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     cache, plain = (cache_of([SHAPE], device) for device in (triton_device, "cpu"))
@@ -144,7 +143,7 @@ def test_the_device_is_told_once() -> None:
 
 @pytest.mark.usefixtures("_anything_pays")
 def test_each_group_of_the_cache_has_its_own() -> None:
-    """Here the second is latent, which never shares, and the third has tables in which nothing is the same."""
+    """The second group is latent, which never shares, and the third has no equal blocks."""
     from plimsoll_runtime.execution.attention.shared_prefix.planner import StepPrefixes
 
     prefixes = StepPrefixes(cache_of([SHAPE, LATENT, SHAPE], "cpu", groups=[[0], [1], [2]]))
@@ -171,7 +170,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_texts_are_the_same(folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an engine with a prefix cache: three behind a system prompt that it has, one behind another, in one batch."""
+    """With a prefix cache, in one batch: three requests after a cached system prompt, one after another."""
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     if triton_device == "cpu":

@@ -1,4 +1,4 @@
-"""Blocks as files: what is read is what was written, or an error."""
+"""Blocks as files: a read returns the written block, or raises an error."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_deleted_stays_with_a_warning(
 def test_a_folder_that_is_deleted_while_it_is_claimed_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody who starts at the same moment has just taken it for left behind."""
+    """Another engine, started at the same time, has just deleted it as unused."""
     plain, left = os.open, [True]
 
     def deleted_first(path: Path, flags: int, mode: int = 0o777) -> int:
@@ -229,7 +229,7 @@ print("kept all")
 
 
 def test_engines_that_start_at_the_same_moment_take_nothing_from_each_other(tmp_path: Path) -> None:
-    """Each deletes what others have left, over and over; what one of them has open nobody deletes."""
+    """Each deletes unused folders repeatedly, but never one that an engine has open."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", STARTS, str(tmp_path), number],

@@ -1,4 +1,6 @@
-"""Steps, copies beside them and a disk, each at its own pace: nobody ever sees what is not there yet, or no more."""
+"""Steps, parallel copies and a disk, each at its own speed: nothing is read before it is written or after it is
+freed.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,10 @@ class Frames(MutableMapping[int, bytes]):
 
 
 class Device(RuleBasedStateMachine):
-    """Each step overwrites blocks whose contents it spills, brings others back, and reads some.
+    """Each step overwrites blocks whose contents it spills, restores others, and reads some.
 
-    `last_use` is the last step that reads or writes a block. Steps are launched far ahead of what the device has done,
-    committed in between, and what has been spilled is written to the disk and read back from it.
+    `last_use` is the last step that reads or writes a block. Steps are launched far ahead of the device and committed
+    in between; spilled blocks are written to the disk and read back from it.
     """
 
     @initialize(frames=st.integers(1, 6), places=st.sampled_from([0, 2, 20]), keeps=st.booleans())
@@ -116,7 +118,7 @@ class Device(RuleBasedStateMachine):
             self.under_way.append(([frame for _, frame in spills], [frame for frame, _ in restores]))
 
     def _there(self, block: int) -> int:
-        """A block that has contents, or 0."""
+        """Return a block that has contents, or 0."""
         return block if block in self.names else 0
 
     def _fresh_name(self) -> bytes:
@@ -125,7 +127,7 @@ class Device(RuleBasedStateMachine):
         return self.known[-1]
 
     def _compute_copy(self, source: int, target: int) -> None:
-        """Within the cache, after which nobody finds it."""
+        """Copy within the cache; the source is not used afterwards."""
         contents = contents_of(self.names[source])
         self.last_use[source] = self.last_use[target] = self.step
 
@@ -139,7 +141,7 @@ class Device(RuleBasedStateMachine):
         self.last_use[block] = self.step
 
         def read() -> None:
-            assert torch.equal(self.cache.blocks(block, 1)[0], contents_of(name)), "a step reads what is not there"
+            assert torch.equal(self.cache.blocks(block, 1)[0], contents_of(name)), "a step reads a block that is not copied yet"
 
         self.streams.launch(read)
 
@@ -203,10 +205,10 @@ class Device(RuleBasedStateMachine):
         self.index.check_integrity([*read, *(frame for each in self.prefetches for frame in each.frames)])
         self.copies.check_integrity()
         for name, contents in self.disk.files.items():
-            assert contents == contents_of(name).numpy().tobytes(), "the disk has what was not there yet"
+            assert contents == contents_of(name).numpy().tobytes(), "the disk has a frame that was not filled yet"
 
     def teardown(self) -> None:
-        """The device comes to the end of it, and nothing is held."""
+        """Let the device finish, and check that nothing is held."""
         if not hasattr(self, "index"):
             return
         while self.under_way:
@@ -225,7 +227,7 @@ class Device(RuleBasedStateMachine):
 
 
 def contents_of(name: bytes) -> Tensor:
-    """What a block of a name holds."""
+    """Return the contents of the block with a name."""
     return torch.arange(4, dtype=torch.float32) + 10 * int(name)
 
 
@@ -273,7 +275,7 @@ def test_marks_are_used_again_once_they_are_passed() -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_is_told_and_not_waited_for() -> None:
-    """It is held up before it has written what is to be spilled: the host has gone on when that is still to come."""
+    """The device stops before it writes the block to spill: the host continues without a wait."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     cache = KvCache([AttentionShape(8, 8, 128, 1.0)], 65, 16, torch.bfloat16, torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""The disk's threads: blocks there and back, and disks that fail."""
+"""The disk's threads: blocks written and read back, and disks that fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A, B = bytes([1]) * 32, bytes([2]) * 32
 
 
 class Folder(BlockFolder):
-    """Fails while it is told to."""
+    """A folder that fails on demand."""
 
     failure: Exception | None = None
 
@@ -167,7 +167,7 @@ def test_failures_in_a_row_switch_the_disk_off_with_one_warning(
 
 def test_who_was_told_of_nothing_is_told_so_once(folder: Folder, host: HostBlocks) -> None:
     store = DiskStore(folder, host)
-    # What came in between was taken before the word of it.
+    # A task was taken before its event was handled.
     store._worker.told.set()
     assert store.poll() == []
     assert not store._worker.told.is_set(), "waiting would return at once, again and again"
@@ -211,7 +211,7 @@ def test_the_threads_end_with_the_store(folder: Folder, host: HostBlocks) -> Non
 
 
 def given_up(folder: Folder, host: HostBlocks) -> DiskStore:
-    """A disk that was switched off after it had kept A and B."""
+    """Return a disk that was switched off after it had stored A and B."""
     store = DiskStore(folder, host)
     for frame, name in ((1, A), (2, B)):
         store.write(frame, name)

@@ -1,4 +1,4 @@
-"""Frames of host memory: as much as was asked for, and pinned while somebody has them."""
+"""Frames of host memory: of the requested size, and pinned as long as they are in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HUGE = 2 << 20
 
 
 class Registry:
-    """What a GPU's runtime has locked: size by address."""
+    """The memory that a GPU's runtime has locked: size by address."""
 
     def __init__(self) -> None:
         self.locked: dict[int, int] = {}
@@ -46,14 +46,14 @@ def streams_of(device: torch.device) -> LateStreams | None:
 
 
 def cache(device: str) -> KvCache:
-    """Blocks of 64 KiB, on the CPU whatever it says."""
+    """Return a cache with blocks of 64 KiB, on the CPU under any device name."""
     made = KvCache([AttentionShape(4, 4, 128, 1.0)], 2, 16, torch.float32, torch.device("cpu"))
     made.device = torch.device(device)
     return made
 
 
 def test_what_is_asked_for_is_what_is_pinned(registry: Registry) -> None:
-    """Not the next power of two."""
+    """It is not rounded up to a power of two."""
     block_bytes = cache("cuda").block_bytes
     frames = 5 * HUGE // block_bytes - 1
     host = HostBlocks(cache("cuda"), frames)
@@ -101,7 +101,7 @@ def test_on_a_cpu_nothing_is_pinned(registry: Registry) -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_takes_registered_memory_for_pinned() -> None:
-    """What goes there and comes back is tried in `test_kv_cache`."""
+    """Copies in both directions are tested in `test_kv_cache`."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     on_it = KvCache([AttentionShape(4, 4, 128, 1.0)], 4, 16, torch.float32, torch.device("cuda"))

@@ -1,4 +1,4 @@
-"""Whole engines on a device whose copies are over long after their steps: the same texts, and no frame too early."""
+"""Engines on a device whose copies complete long after their steps give the same texts and read no frame too early."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def tiers_are_for_any_device_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However fast such a small model computes: that is never learnt."""
+    """The speed of such a small model is not learnt."""
     monkeypatch.setattr(engine, "check_tier_options", lambda config, device: None)
     monkeypatch.setattr(Costs, "learn_computed", lambda costs, tokens, ns: None)
 

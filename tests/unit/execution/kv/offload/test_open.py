@@ -1,4 +1,4 @@
-"""Which tiers there are for which options, and whose blocks they take for their own."""
+"""The tiers of given options, and the blocks on disk that they accept."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_tilde_is_the_home_folder(files: ModelFiles, tmp_path: Path, monkeypat
 
 
 class Usage(NamedTuple):
-    """What `shutil.disk_usage` says."""
+    """The result of `shutil.disk_usage`."""
 
     total: int
     used: int

@@ -1,4 +1,4 @@
-"""Runs of blocks: the same copies, and as few as can be."""
+"""Runs of blocks: the same copies, in the fewest runs."""
 
 from __future__ import annotations
 

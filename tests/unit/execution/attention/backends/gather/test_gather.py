@@ -1,4 +1,4 @@
-"""The CPU backend equals dense attention, whatever the batch, the cache and the shape."""
+"""The CPU backend equals dense attention for any batch, cache and shape."""
 
 from __future__ import annotations
 
