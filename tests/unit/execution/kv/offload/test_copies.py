@@ -141,7 +141,7 @@ class Device(RuleBasedStateMachine):
         self.last_use[block] = self.step
 
         def read() -> None:
-            assert torch.equal(self.cache.blocks(block, 1)[0], contents_of(name)), "a step reads a block that is not copied yet"
+            assert torch.equal(self.cache.blocks(block, 1)[0], contents_of(name)), "a step reads a block too early"
 
         self.streams.launch(read)
 
