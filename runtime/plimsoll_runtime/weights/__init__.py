@@ -1,1 +1,1 @@
-"""Where a model's files come from and how their tensors are read."""
+"""Model files: sources (folders, hub, demo), formats (safetensors, GGUF), quantisation and weight images."""

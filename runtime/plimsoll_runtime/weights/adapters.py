@@ -1,4 +1,4 @@
-"""Adapters (LoRA and others) in a model's folder: no adapter is applied, so each is refused by name."""
+"""Rejects adapters (LoRA and others) in a model's folder: Plimsoll does not apply adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_runtime.weights.files import check_size
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors", "adapter_model.bin", "adapters.safetensors")
-"""The names that peft gives an adapter's files, and that of MLX's."""
+"""File names of adapters as peft and MLX write them."""
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _MERGE = (
     "merge it with peft (PeftModel.from_pretrained(BASE, ADAPTER).merge_and_unload().save_pretrained(FOLDER)) "
@@ -21,9 +21,9 @@ _MERGE = (
 
 
 def refuse_adapter(root: Path, name: str, *, listing: bool = True) -> None:
-    """Raises ModelError for a folder that holds an adapter, alone or next to a model.
+    """Raise ModelError if a folder has an adapter, with or without the model that it changes.
 
-    `name`: of the model, a folder's or a hub's. `listing`: whether `root` has the weights, or config files only.
+    `name` is the model's folder or hub name, for messages. `listing` is False if `root` has only config files.
     """
     found = [each for each in ADAPTER_FILES if (root / each).is_file()]
     if not found:
@@ -33,27 +33,27 @@ def refuse_adapter(root: Path, name: str, *, listing: bool = True) -> None:
     if not (root / "config.json").is_file() or not has_weights:
         base = _base(root / ADAPTER_CONFIG)
         raise ModelError(
-            f"{name} is an adapter ({files}) without the model that it changes"
-            f"{f', which is {base}' if base else ''}; {_MERGE}, or serve the base model, which answers without it"
+            f"{name} is an adapter ({files}) without its base model"
+            f"{f', which is {base}' if base else ''}; {_MERGE}, or serve the base model alone"
         )
     raise ModelError(
-        f"{name} has an adapter next to the model ({files}), and adapters are not applied: the model would answer "
-        f"without it; {_MERGE}, or, if the adapter is not wanted, serve a copy of the folder without these files "
-        "(of a hub: hf download NAME --exclude 'adapter*' --local-dir FOLDER)"
+        f"{name} has an adapter next to the model ({files}), and Plimsoll does not apply adapters: the model would run "
+        f"without it; {_MERGE}, or, to serve the model without it, serve a copy of the folder without these files "
+        "(from the hub: hf download NAME --exclude 'adapter*' --local-dir FOLDER)"
     )
 
 
 def refuse_gguf_adapter(path: Path, metadata: Mapping[str, Any]) -> None:
-    """Raises ModelError for a GGUF file that holds an adapter."""
+    """Raise ModelError if a GGUF file is an adapter."""
     if metadata.get("general.type") == "adapter":
         raise ModelError(
-            f"{path.name} is an adapter without the model that it changes; merge both with llama.cpp's "
-            "llama-export-lora and serve the result, or serve the base model, which answers without it"
+            f"{path.name} is an adapter without its base model; merge both with llama.cpp's "
+            "llama-export-lora and serve the result, or serve the base model alone"
         )
 
 
 def _base(config: Path) -> str | None:
-    """The base model that an adapter's config names; None if it cannot be read: the adapter is refused anyway."""
+    """Return the base model that an adapter's config names, or None if the config is missing or unreadable."""
     if not config.is_file():
         return None
     check_size(config)

@@ -1,4 +1,4 @@
-"""Where models lie on disk: a cache of ours that is written to, and read-only ones that are searched first."""
+"""Folders for models on disk: one writable cache and read-only folders, which are searched first."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from plimsoll_runtime.errors import SourceError
 
 
 def cache_root() -> Path:
-    """The folder that is written to: PLIMSOLL_CACHE, else ~/.cache/plimsoll."""
+    """Return the writable cache folder: PLIMSOLL_CACHE, or ~/.cache/plimsoll."""
     return Path(os.environ.get("PLIMSOLL_CACHE") or "~/.cache/plimsoll").expanduser()
 
 
 def read_only_roots() -> list[Path]:
-    """Folders of PLIMSOLL_MODEL_PATH, filled beforehand (in an image, say)."""
+    """Return the read-only folders of PLIMSOLL_MODEL_PATH (for example, filled when a container image is built)."""
     return [Path(p) for p in os.environ.get("PLIMSOLL_MODEL_PATH", "").split(os.pathsep) if p]
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, a file beside `path`, whose folder is made. Raises SourceError when it cannot."""
+    """Hold an exclusive lock on the file `.NAME.lock` in the folder of `path`, creating the folder.
+
+    Raises SourceError if the folder is not writable.
+    """
     with contextlib.ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((path.parent / f".{path.name}.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
-            raise SourceError(f"the cache {path.parent} cannot be written to ({error}); set PLIMSOLL_CACHE") from error
+            raise SourceError(
+                f"the cache folder {path.parent} is not writable ({error}); set PLIMSOLL_CACHE to a writable folder"
+            ) from error
         yield

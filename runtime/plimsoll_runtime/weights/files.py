@@ -1,4 +1,4 @@
-"""The files of a model, and the choice among several GGUF files."""
+"""The files of a model, and the choice of one GGUF file among several."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from typing import Any, BinaryIO, Literal
 from plimsoll_runtime.errors import ModelError, SourceError
 
 LARGEST_JSON = 2**26
-"""Bytes of config.json and its like: an index of a thousand shards has a few million."""
+"""Largest accepted size of config.json and similar files, in bytes. An index of a thousand shards takes a few million.
+"""
 LARGEST_TOKENIZER = 2**29
-"""Bytes of tokenizer.json: that of 262,144 pieces has 33 million."""
+"""Largest accepted size of tokenizer.json, in bytes. The file of a vocabulary of 262,144 tokens takes 33 million."""
 
 
 INDEX = "model.safetensors.index.json"
-"""Which file has which tensor, where a model has several."""
+"""Name of the file that maps each tensor to its shard."""
 CONVERTED = "converted_by"
-"""In a config: who changed how some tensors lie. Without it they lie as Transformers saves them."""
+"""Config key: the converter that reordered some tensors. Without it, tensors are laid out as Transformers saves them.
+"""
 LLAMA_CPP = "llama.cpp"
 YES_OR_NO = "classifier_from_token"
-"""In a config, as vLLM has it: the tokens whose logits are a reranker's score, the one that says no first."""
+"""Config key, as in vLLM: the two tokens whose logits give a reranker's score, "no" first."""
 PARTS = "sentence_transformers_files"
-"""In a config: what sentence-transformers keeps beside the model (see `weights.sources.hub.described_modules`)."""
+"""Config key: the settings and modules of sentence-transformers (see `weights.sources.hub.described_modules`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on local disk, whatever its source was.
+    """The files and config of a model on local disk, independent of its source.
 
-    `config` is what config.json says (translated from the metadata for GGUF: same keys, same meaning), so that
-    model families read one vocabulary. `weights` are the tensor files in order. `chat_template` and `chat_stop`
-    are set where the files carry no template that works (a base model of ours): a Jinja template and the strings
-    that end a chat answer. `about`: what a person should know of the model before talking to it. `trusted`: whether
-    code that lies beside the weights may run. `modules`: files of modules that follow the model, by the folders that
-    these lie in.
+    - `config` is config.json. For GGUF it is translated from the metadata to the same keys.
+    - `weights` are the tensor files in order.
+    - `chat_template` and `chat_stop` are a Jinja template and the strings that end a chat output. They are set only if
+      the files have no usable template (our demo base model).
+    - `about` is a note that a user should read before chatting with the model.
+    - `trusted`: whether code next to the weights may run (--trust-remote-code).
+    - `modules` are the weight files of sentence-transformers modules, by folder name.
     """
 
     name: str
@@ -53,33 +56,36 @@ class ModelFiles:
 
     @property
     def stated_ends(self) -> Mapping[str, tuple[int, ...]]:
-        """Ids that end a generation, by the file that says so; none of a file that says nothing.
+        """EOS token ids by the file that lists them, without files that list none.
 
-        What the tokenizer adds to them: text.special_tokens. Raises ModelError when they are no ids.
+        `text.special_tokens` adds the ids of the tokenizer. Raises ModelError if a value is not a token id or a list of
+        them.
         """
         found = {}
         for file, config in (("generation_config.json", self.generation_config), ("config.json", self.config)):
             value = config.get("eos_token_id")
             ids = value if isinstance(value, list | tuple) else () if value is None else (value,)
             if not all(type(i) is int and i >= 0 for i in ids):
-                raise ModelError(f"{self.name}: eos_token_id is {value!r}, and not a token id or a list of them")
+                raise ModelError(
+                    f"{self.name}: eos_token_id is {value!r}; it must be a token id or a list of token ids"
+                )
             if ids:
                 found[file] = tuple(ids)
         return found
 
 
 def check_size(path: Path, most: int = LARGEST_JSON) -> None:
-    """Raises ModelError for a file that is larger than any honest one; SourceError when it cannot be looked at."""
+    """Raise ModelError if a file is larger than `most` bytes, SourceError if it cannot be read."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
     if size > most:
-        raise ModelError(f"{path} has {size:,} bytes, and at most {most:,} are read of such a file; fetch it again")
+        raise ModelError(f"{path} has {size:,} bytes, more than the limit of {most:,} for this file; download it again")
 
 
 def opened(path: Path) -> BinaryIO:
-    """A model's file, open for reading. Raises SourceError when it cannot be opened."""
+    """Open a model's file for reading. Raises SourceError if that fails."""
     try:
         return path.open("rb")
     except OSError as error:
@@ -87,17 +93,17 @@ def opened(path: Path) -> BinaryIO:
 
 
 PREFERRED = ("Q4_K_M", "Q4_0", "Q8_0", "BF16", "F16")
-"""Kinds that are taken where nobody says which, the first that there is."""
+"""GGUF types to choose if the user names none, in order of preference."""
 SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf\Z")
-"""How the name of a file ends that is one of several."""
+"""Matches the end of a shard's file name."""
 _NAMED = 12
-"""How many files an error lists."""
+"""Number of files that an error message lists."""
 
 
 def choose_gguf(source: str, files: Sequence[str], wanted: str | None) -> tuple[str, ...]:
-    """The file, or all shards of it in order, by its name or by its kind (`Q4_K_M`), in any case.
+    """Return the GGUF file of a name or type (`Q4_K_M`, in any case), or all its shards in order.
 
-    Raises SourceError where there is none, or more than one.
+    Raises SourceError if no file or more than one file matches.
     """
     models = models_of(files)
     if wanted is None:
@@ -108,13 +114,13 @@ def choose_gguf(source: str, files: Sequence[str], wanted: str | None) -> tuple[
         found = _of_kind(models, wanted)
     if len(found) != 1:
         told = ", ".join(list(models)[:_NAMED]) + (" ..." if len(models) > _NAMED else "")
-        what = "has no GGUF file of that name or kind" if not found else "has several GGUF files that may be meant"
-        raise SourceError(f"{source} {what}: write hf://ORG/NAME:FILE with one of {told or 'none'}")
+        what = "has no GGUF file of that name or type" if not found else "has several matching GGUF files"
+        raise SourceError(f"{source} {what}; use hf://ORG/NAME:FILE with one of {told or 'none'}")
     return models[found[0]]
 
 
 def shards_of(name: str) -> tuple[str, ...]:
-    """All files of a model by the name of one of them, in order; that name where it is no shard."""
+    """Return the names of all shards of a model by the name of one, in order; `(name,)` if it is not a shard."""
     if (found := SHARD.search(name)) is None:
         return (name,)
     stem, count = name[: found.start()], int(found[2])
@@ -122,12 +128,12 @@ def shards_of(name: str) -> tuple[str, ...]:
 
 
 def models_of(files: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Each model's files by the name of its first."""
+    """Return the files of each model by the name of its first file, without projectors (mmproj)."""
     firsts = [name for name in files if (found := SHARD.search(name)) is None or int(found[1]) == 1]
     return {name: shards_of(name) for name in firsts if not name.rsplit("/", 1)[-1].startswith("mmproj")}
 
 
 def _of_kind(models: dict[str, tuple[str, ...]], kind: str) -> list[str]:
-    """Those whose name has it as a word of its own."""
+    """Return the names that contain the type as a separate word."""
     word = re.compile(rf"(?:^|[-._/]){re.escape(kind)}(?:[-./]|$)", re.IGNORECASE)
     return [name for name in models if word.search(name)]

@@ -1,4 +1,4 @@
-"""The image of a model's weights: a memfd that outlives the process that filled it, and its header."""
+"""The weight image: a memfd with a model's weights and a header, which outlives the process that filled it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARK = b"plimsoll image\0\0"
 
 
 class FileStamp(msgspec.Struct, frozen=True, array_like=True):
-    """A file as it was when it was read."""
+    """Path, size and modification time of a file when it was read."""
 
     path: str
     size: int
@@ -26,7 +26,7 @@ class FileStamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PlacedTensor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a tensor lies in the image, in bytes; its dtype by torch's name for it ("float32")."""
+    """Position of a tensor in the image: byte offset, shape, and dtype by torch's name ("float32")."""
 
     offset: int
     shape: tuple[int, ...]
@@ -34,11 +34,13 @@ class PlacedTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the weights are, and what reads them as they lie.
+    """Describes the weights of an image and the code and kernels that can read them.
 
-    `config` is the model's config.json, of which its program is made, `config_digest` its SHA-256. `instructions` and
-    `library` are those of the CPU kernels that the weights are packed for, None where they lie as plain tensors.
-    `backends` are attention's, the one to use first. `code` is the version of plimsoll that made it.
+    - `config` is the model's config.json, from which its program is made; `config_digest` is its SHA-256.
+    - `instructions` and `library` identify the CPU kernels that the weights are packed for. Both are None for plain
+      tensors.
+    - `backends` are the attention backends in order of preference.
+    - `code` is the version of plimsoll that made the image.
     """
 
     model: str
@@ -56,11 +58,12 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """`nbytes` is the whole image's size; `places` are in the order in which a decoder asks for them.
+    """Header of an image. `nbytes` is the size of the whole image; `places` are in the order in which a decoder takes
+    them.
 
-    An image begins with a root of 64 bytes: a mark, the place of the header, its length and its digest. The root is
-    written last, once all weights are in their places: an image without one was never filled completely. The header
-    (msgpack) follows the weights.
+    An image begins with a root of 64 bytes: a magic string, and the offset, length and digest of the header. The root
+    is written last, when all weights are in place, so an image without a root is incomplete. The header (msgpack)
+    follows the weights.
     """
 
     version: int
@@ -70,29 +73,35 @@ class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(header: ImageHeader, offset: int) -> tuple[bytes, bytes]:
-    """The root, and the header that it points to."""
+    """Return the root and the encoded header, which will be stored at `offset`."""
     body = msgspec.msgpack.encode(header)
     return _ROOT.pack(_MARK, offset, len(body), hashlib.sha256(body).digest()), body
 
 
 def locate(root: bytes) -> tuple[int, int, bytes] | None:
-    """Where the header lies, its length and digest; None for an image that was not filled. Raises ModelError."""
+    """Return the header's offset, length and digest from a root; None if the image is incomplete.
+
+    Raises ModelError if the bytes are not the root of an image.
+    """
     if not any(root):
         return None
     mark, offset, length, digest = _ROOT.unpack(root) if len(root) == ROOT_BYTES else (b"", 0, 0, b"")
     if mark != _MARK:
-        raise ModelError("this memory is no image of a model's weights")
+        raise ModelError("this memory is not a weight image")
     return offset, length, digest
 
 
 def decode(body: bytes, digest: bytes) -> ImageHeader:
-    """Raises ModelError for a header that is damaged or of another version."""
+    """Decode a header. Raises ModelError if it is damaged or of another version."""
     if hashlib.sha256(body).digest() != digest:
         raise ModelError("the image's header is damaged; load the model again")
     try:
         version = msgspec.msgpack.decode(body, type=_Version).version
         if version != VERSION:
-            raise ModelError(f"the image is of version {version}, and this is version {VERSION}; load the model again")
+            raise ModelError(
+                f"the image has format version {version}, and this plimsoll reads version {VERSION}; load the model "
+                "again"
+            )
         return msgspec.msgpack.decode(body, type=ImageHeader)
     except msgspec.DecodeError as error:
         raise ModelError(f"the image's header cannot be read ({error}); load the model again") from error
@@ -103,50 +112,50 @@ class _Version(msgspec.Struct):
 
 
 F_SEAL_FUTURE_WRITE = 0x10
-"""No new mapping may be written to (Linux 5.1)."""
+"""Seal that forbids new writable mappings (Linux 5.1)."""
 LONGEST_NAME = 200
 SECTOR = 512
 
 
 class Image:
-    """A model's weights as its decoder reads them. Processes that fill it or wake from it come and go."""
+    """Owner of a memfd with the weights of a model, in the layout that its decoder reads."""
 
     def __init__(self, descriptor: int) -> None:
-        """Own a descriptor, of `create` or from another process."""
+        """Take ownership of a descriptor from `create` or from another process."""
         self._descriptor = descriptor
         self._complete = False
 
     @classmethod
     def create(cls, size: int, name: str) -> Image:
-        """An empty one of at most `size` bytes, whose pages are taken as they are filled; `name` is for people.
+        """Create an empty image of at most `size` bytes. The kernel allocates its pages when they are first written.
 
-        Raises MemoryLimitError where the system gives none.
+        `name` is the label in /proc. Raises MemoryLimitError if the system refuses the memory.
         """
         short = name.encode(errors="replace")[:LONGEST_NAME].replace(b"\0", b"?")
         try:
             image = cls(os.memfd_create(f"plimsoll:{short.decode(errors='replace')}", _FLAGS))
         except OSError as error:
-            raise MemoryLimitError(f"no memory for the weights of {name} can be had: {error}") from error
+            raise MemoryLimitError(f"cannot allocate memory for the weights of {name}: {error}") from error
         try:
             os.ftruncate(image.descriptor, size)
         except OSError as error:
             image.close()
-            raise MemoryLimitError(f"{size} bytes for the weights of {name} cannot be had: {error}") from error
+            raise MemoryLimitError(f"cannot allocate {size} bytes for the weights of {name}: {error}") from error
         return image
 
     @property
     def descriptor(self) -> int:
-        """The memfd."""
+        """The file descriptor of the memfd."""
         return self._descriptor
 
     @property
     def size(self) -> int:
-        """Bytes from its first to its last, taken or not."""
+        """Length in bytes, including pages that are not allocated yet."""
         return os.fstat(self._descriptor).st_size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes now."""
+        """Bytes of allocated memory."""
         return os.fstat(self._descriptor).st_blocks * SECTOR
 
     @property
@@ -156,7 +165,7 @@ class Image:
         return self._complete
 
     def header(self) -> ImageHeader | None:
-        """What it holds; None for one that nobody has filled to its end. Raises ModelError for one that is damaged."""
+        """Return the header, or None if the image is incomplete. Raises ModelError if the header is damaged."""
         found = locate(os.pread(self._descriptor, ROOT_BYTES, 0))
         if found is None:
             return None
@@ -164,13 +173,13 @@ class Image:
         return decode(os.pread(self._descriptor, length, offset), digest)
 
     def seal(self, size: int, *, read_only: bool) -> None:
-        """Cut what is behind `size`, and let nobody change its size again; with `read_only` nor what is in it."""
+        """Truncate the image to `size` and forbid resizing; with `read_only` also forbid new writable mappings."""
         os.ftruncate(self._descriptor, size)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | (F_SEAL_FUTURE_WRITE if read_only else 0)
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
 
     def close(self) -> None:
-        """Give the descriptor back: the memory is free once nobody else has it or maps it. May be called again."""
+        """Close the descriptor; the kernel frees the memory when no other process has it open or mapped. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Places of weights in an image: an empty one that a load fills, a filled one to wake from, and one to compute the
+"""Allocators that place weights in an image: `FillingArena` loads, `FilledArena` wakes, `CountingArena` computes the
 size.
 """
 
@@ -36,15 +36,15 @@ for _name in ("munmap", "mprotect", "madvise"):
 
 
 class MappedImage:
-    """`size` bytes of a descriptor from its first on, at `address`, until this object is gone.
+    """A mapping of the first `size` bytes of a descriptor at `address`, unmapped when this object is collected.
 
-    Shared memory has no huge pages unless it is mounted so. What is at a multiple of 2 MiB can be put together
-    afterwards (MADV_COLLAPSE, Linux 6.1); mapped at such an address, it is read as fast as private memory.
+    Shared memory has huge pages only with a special mount option. Pages at an address that is a multiple of 2 MiB can
+    be collapsed into huge pages afterwards (MADV_COLLAPSE, Linux 6.1), and are then as fast to read as private memory.
     """
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
-        """Raises OSError where the kernel maps nothing."""
-        # A reservation large enough to hold an aligned address; what is around the pages stays reserved with them.
+        """Map the descriptor. Raises OSError if the kernel refuses."""
+        # Reserve HUGE_PAGE more bytes, so that the range contains an aligned address; the rest of it stays reserved.
         reserved = size + HUGE_PAGE
         start = _map(None, reserved, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         weakref.finalize(self, _libc.munmap, start, reserved).atexit = False
@@ -54,35 +54,35 @@ class MappedImage:
         _map(self.address, size, rights, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
 
     def buffer(self) -> ctypes.Array[ctypes.c_char]:
-        """Its bytes; whoever holds them holds the mapping."""
+        """Return the bytes as a ctypes array, which keeps the mapping alive."""
         found = (ctypes.c_char * self.size).from_address(self.address)
         weakref.finalize(found, _let_go, self).atexit = False
         return found
 
     def collapse(self, size: int) -> bool:
-        """Put the first `size` bytes, as far as they are whole huge pages, on huge pages; whether that could be."""
+        """Collapse the complete huge pages among the first `size` bytes. Return whether that succeeded."""
         whole = size // HUGE_PAGE * HUGE_PAGE
         if whole and _libc.madvise(self.address, whole, MADV_COLLAPSE):
             reason = os.strerror(ctypes.get_errno())
-            logger.debug("%d bytes of weights lie on pages of 4 KiB, not of 2 MiB: %s", whole, reason)
+            logger.debug("%d bytes of weights stay on 4 KiB pages instead of 2 MiB pages: %s", whole, reason)
             return False
         return True
 
     def protect(self) -> None:
-        """Let nothing be written from now on. Raises OSError."""
+        """Make the mapping read-only. Raises OSError."""
         if _libc.mprotect(self.address, self.size, mmap.PROT_READ):
-            raise _error("the weights cannot be made read-only")
+            raise _error("cannot make the weights read-only")
 
 
 def _map(address: int | None, size: int, rights: int, flags: int, descriptor: int) -> int:
     found = _libc.mmap(address, size, rights, flags, descriptor, 0)
     if found == _FAILED or found is None:
-        raise _error(f"{size} bytes cannot be mapped")
+        raise _error(f"cannot map {size} bytes")
     return int(found)
 
 
 def _let_go(mapping: MappedImage) -> None:
-    """Nothing is to be done: that the finalizer held the mapping until now was its purpose."""
+    """Do nothing. The finalizer exists to keep a reference to `mapping`."""
 
 
 def _error(what: str) -> OSError:
@@ -92,44 +92,42 @@ def _error(what: str) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class Hollow:
-    """The scheme of a tensor without numbers (see weights.stored_tensor)."""
+    """Scheme of a tensor that has a shape but no numbers (see `weights.stored_tensor`)."""
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See `hollow`."""
+        """Return a tensor of this shape made by `hollow`."""
         return hollow(shape, dtype)
 
     def rows(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme."""
         return parts
 
     def columns(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme."""
         return parts
 
 
 class ShapesOnly:
-    """See TensorSource: hollow tensors, of which a decoder whose places are filled looks at shapes only."""
+    """A TensorSource of hollow tensors, for a decoder that wakes from a filled image and needs only shapes."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = shapes
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         return StoredTensor(Hollow(), self.shapes[name], {})
 
 
 def hollow(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor of this shape in the memory of one element.
+    """Return a tensor of this shape that occupies the memory of one element.
 
-    (Torch's "meta" tensors would be the thing, but to compute with the first of them it imports for two seconds.)
+    (Torch's "meta" tensors would fit, but the first computation with one imports modules for two seconds.)
     """
     return torch.zeros((), dtype=dtype).expand(tuple(shape))
 
 
 class FillingArena:
-    """An empty image's places, which a load fills: see kernels' Places.
+    """Weight allocator (see kernels' Places) for an empty image that a load fills.
 
-    Loading and waking make the same decoder, so they take the same places; that is checked for each of them.
+    Loading and waking build the same decoder, so both take the same tensors in the same order. `FilledArena` checks
+    that.
     """
 
     copies = True
@@ -142,7 +140,7 @@ class FillingArena:
         self._placed: list[PlacedTensor] = []
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
-        """See Places. Raises MemoryLimitError where the image is too small."""
+        """Allocate the next tensor and fill it. Raises MemoryLimitError if the image is too small."""
         found = PlacedTensor(self._end, tuple(shape), dtype_name(dtype))
         end = found.offset + prod(shape) * dtype.itemsize
         self._check_room(end)
@@ -153,11 +151,10 @@ class FillingArena:
         return placed
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """See Places."""
         return self.place(tensor.shape, tensor.dtype, lambda to: to.copy_(tensor))
 
     def finish(self, facts: ImageFacts) -> ImageHeader:
-        """Say what the image holds, and let nobody change it. With plain tensors a GPU may still pin its pages."""
+        """Write the header and seal the image. For a GPU, pages stay writable, because pinning them needs that."""
         self.mapping.collapse(self._end)
         header, root, body = self._described(facts)
         self._check_room(header.nbytes)
@@ -169,7 +166,9 @@ class FillingArena:
         return header
 
     def _described(self, facts: ImageFacts) -> tuple[ImageHeader, bytes, bytes]:
-        """A header says how long the image is with the header: the length of that number is not known before."""
+        """Return the header, the root and the encoded header, repeating until `nbytes` includes the header's own
+        length.
+        """
         nbytes = self._end
         while True:
             header = ImageHeader(version=VERSION, facts=facts, nbytes=nbytes, places=self._placed)
@@ -180,18 +179,20 @@ class FillingArena:
 
     def _check_room(self, end: int) -> None:
         if end > self._image.size:
-            raise MemoryLimitError(f"the weights need {end} bytes, and their image has {self._image.size}")
+            raise MemoryLimitError(f"the weights need {end} bytes, but their image has only {self._image.size}")
 
 
 class FilledArena:
-    """The places of an image from which a model wakes: nothing is written. See kernels' Places."""
+    """Weight allocator (see kernels' Places) for a filled image that a model wakes from. It writes nothing."""
 
     copies = True
 
     def __init__(self, image: Image, header: ImageHeader) -> None:
-        """Raises ModelError for an image that is not as long as it says."""
+        """Map the image. Raises ModelError if its size differs from the header."""
         if header.nbytes != image.size:
-            raise ModelError(f"the image should have {header.nbytes} bytes and has {image.size}; load the model again")
+            raise ModelError(
+                f"the image has {image.size} bytes, but its header says {header.nbytes}; load the model again"
+            )
         writable = header.facts.device != "cpu"
         self.mapping = MappedImage(image.descriptor, image.size, writable=writable)
         self.memory = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
@@ -199,33 +200,32 @@ class FilledArena:
         self._taken = 0
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
-        """See Places. Raises ModelError where the image has something else in its next place."""
+        """Return the next tensor of the image. Raises ModelError if its shape or dtype differ from the request."""
         places = self._header.places
         if self._taken == len(places):
-            raise ModelError(f"the image has {len(places)} tensors, and the decoder wants more; load the model again")
+            raise ModelError(f"the image has {len(places)} tensors, but the decoder needs more; load the model again")
         found = places[self._taken]
         wanted = (tuple(shape), dtype_name(dtype))
         if (found.shape, found.dtype) != wanted:
             raise ModelError(
-                f"tensor {self._taken} of the image is {found.dtype} {list(found.shape)}, and the decoder wants "
+                f"tensor {self._taken} of the image is {found.dtype} {list(found.shape)}, but the decoder needs "
                 f"{wanted[1]} {list(shape)}; load the model again"
             )
         self._taken += 1
         return view(self.memory, found, dtype)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """See Places."""
         return self.place(tensor.shape, tensor.dtype, _nothing)
 
     def finish(self) -> None:
-        """Raises ModelError where the decoder has left places untaken."""
+        """Raise ModelError if the decoder has not taken all tensors of the image."""
         left = len(self._header.places) - self._taken
         if left:
-            raise ModelError(f"the image has {left} tensors that the decoder does not want; load the model again")
+            raise ModelError(f"the image has {left} tensors that the decoder does not need; load the model again")
 
 
 class CountingArena:
-    """Places of an image that is only imagined, to know its size: hollow tensors."""
+    """Weight allocator (see kernels' Places) that computes the size of an image and returns hollow tensors."""
 
     copies = True
 
@@ -234,26 +234,24 @@ class CountingArena:
         self.count = 0
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
-        """See Places; nothing is filled."""
+        """Count the tensor and return a hollow one; `fill` is not called."""
         self.end = aligned(self.end + prod(shape) * dtype.itemsize)
         self.count += 1
         return hollow(shape, dtype)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """See Places."""
         return self.place(tensor.shape, tensor.dtype, _nothing)
 
 
 def view(memory: Tensor, place: PlacedTensor, dtype: torch.dtype) -> Tensor:
-    """The tensor at a place of an image's bytes."""
+    """Return the tensor at a position of an image's bytes."""
     size = prod(place.shape) * dtype.itemsize
     return memory[place.offset : place.offset + size].view(dtype).view(place.shape)
 
 
 def aligned(offset: int) -> int:
-    """Where the next place may begin."""
+    """Round an offset up to the alignment of tensors."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def _nothing(to: Tensor) -> None:
-    """It is filled already."""
+def _nothing(to: Tensor) -> None: ...

@@ -1,4 +1,4 @@
-"""The quantisation that a config describes, and which kinds cannot be read, with the reason."""
+"""Reads the quantisation from a config, and rejects unsupported methods with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MXFP4 = "mxfp4"
 FP8_BLOCK = (128, 128)
 MXFP8_BLOCK = (1, 32)
 MOST = 2**20
-"""Rows or columns of a block."""
+"""Most rows or columns of a quantisation block."""
 REASONS: Mapping[str, str] = {
     "awq": "four bits with a zero point for each group, in columns whose order is AWQ's own",
     "gptq": "integers of two to eight bits with zero points, in columns whose order each file has by itself",
@@ -25,30 +25,31 @@ REASONS: Mapping[str, str] = {
     "bitnet": "weights of three values, four in a byte, whose products round activations too",
     "torchao": "tensors that Python's pickle has to make",
 }
-"""Methods whose files are not read, and what these store instead of what is."""
+"""Unsupported methods, with a description of what they store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """`method` is what the config calls it. `block`: rows and columns that share a scale, where it says so."""
+    """`method` is the config's name. `block`: rows and columns that share a scale, if the config gives them."""
 
     method: str
     block: tuple[int, int] | None = None
 
 
 def quantisation_of(config: Mapping[str, Any]) -> Quantisation | None:
-    """Of a config.json, or of its text part; None for weights that are not quantised. Raises ModelError naming a method
-    that is not read, and why.
+    """Return the quantisation of a config.json or of its text_config; None if the weights are not quantised.
+
+    Raises ModelError naming an unsupported method and the reason.
     """
     text = config.get("text_config")
     said = _said(config) or (_said(text) if isinstance(text, Mapping) else None)
     if not said:
         return None
     if not isinstance(said, Mapping):
-        raise ModelError(f"config.json: quantization_config is {str(said)[:40]!r}, and no object")
+        raise ModelError(f"config.json: quantization_config is {str(said)[:40]!r}; it must be an object")
     method = str(said.get("quant_method", "unknown"))
     if method not in _READERS:
-        raise _refused(method, REASONS.get(method, "a form that nothing here reads"))
+        raise _refused(method, REASONS.get(method, "an unknown format"))
     return _READERS[method](method, said)
 
 
@@ -58,7 +59,7 @@ def _said(config: Mapping[str, Any]) -> Any:
 
 def _refused(method: str, reason: str) -> ModelError:
     return ModelError(
-        f"config.json: quantization_config: {method[:80]} is not supported: it stores {reason}. Take the model "
+        f"config.json: quantization_config: {method[:80]} is not supported: it stores {reason}. Use the model "
         "unquantised, in FP8 or MXFP4, or as a GGUF file"
     )
 
@@ -68,9 +69,9 @@ def _plain(method: str, said: Mapping[str, Any]) -> Quantisation:
 
 
 def _fp8(method: str, said: Mapping[str, Any]) -> Quantisation:
-    """DeepSeek's: blocks where weight_block_size says so, else a scale for each matrix."""
+    """Read DeepSeek's FP8: blocks of weight_block_size, or one scale for each matrix."""
     if (kind := said.get("fmt") or "e4m3") not in ("e4m3", "float8_e4m3fn"):
-        raise _refused(method, f"numbers of the format {str(kind)[:20]}, and only e4m3 is read")
+        raise _refused(method, f"numbers in the format {str(kind)[:20]} (only e4m3 is supported)")
     return Quantisation(method, _block(said.get("weight_block_size"), "weight_block_size"))
 
 
@@ -79,12 +80,12 @@ def _mxfp8(method: str, said: Mapping[str, Any]) -> Quantisation:
 
 
 def _compressed(method: str, said: Mapping[str, Any]) -> Quantisation:
-    """compressed-tensors: eight bits a weight without zero points, whatever shares a scale."""
+    """Read compressed-tensors: eight bits a weight without zero points, with any grouping of scales."""
     groups = said.get("config_groups")
     if not isinstance(groups, Mapping) or not all(isinstance(group, Mapping) for group in groups.values()):
         raise ModelError("config.json: quantization_config has no config_groups")
     if (sparse := _form_of(said.get("sparsity_config"))) not in ("None", "dense"):
-        raise _refused(method, f"matrices without their zeros ({sparse})")
+        raise _refused(method, f"sparse matrices ({sparse})")
     found = None
     for group in groups.values():
         weights = group.get("weights")
@@ -94,7 +95,7 @@ def _compressed(method: str, said: Mapping[str, Any]) -> Quantisation:
         bits, symmetric = weights.get("num_bits"), weights.get("symmetric", True)
         if bits != 8 or not symmetric or form.startswith("pack"):
             kind = f"{form}, {bits} bits{'' if symmetric else ' with zero points'}"
-            raise _refused(method, f"weights as {kind}; only eight bits without zero points are read")
+            raise _refused(method, f"weights as {kind} (only eight bits without zero points are supported)")
         found = _block(weights.get("block_structure"), "block_structure") or found
         if (size := weights.get("group_size")) is not None and weights.get("strategy") == "group":
             found = _block([1, size], "group_size")
@@ -106,10 +107,10 @@ def _form_of(said: Any) -> str:
 
 
 def _modelopt(method: str, said: Mapping[str, Any]) -> Quantisation:
-    """NVIDIA's ModelOpt: FP8 with a scale for each matrix, each row or each block."""
-    algorithm = str(said.get("quant_algo") or "FP8")  # none where caches alone are quantised
+    """Read NVIDIA's ModelOpt: FP8 with a scale for each matrix, row or block."""
+    algorithm = str(said.get("quant_algo") or "FP8")  # none if only caches are quantised
     if algorithm.upper() not in ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO"):
-        raise _refused(method, f"weights as {algorithm[:40]}, and only FP8 is read")
+        raise _refused(method, f"weights as {algorithm[:40]} (only FP8 is supported)")
     return Quantisation(method, FP8_BLOCK)
 
 
@@ -121,7 +122,7 @@ def _block(value: Any, field: str) -> tuple[int, int] | None:
             return None
         case [int(rows), int(columns)] if 0 < rows <= MOST and 0 < columns <= MOST:
             return rows, columns
-    raise ModelError(f"config.json: quantization_config: {field} is {str(value)[:40]}, and no rows and columns")
+    raise ModelError(f"config.json: quantization_config: {field} is {str(value)[:40]}; it must give rows and columns")
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Quantisation]] = {

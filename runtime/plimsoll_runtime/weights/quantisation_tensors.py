@@ -1,6 +1,4 @@
-"""Tensors of quantised safetensors: MXFP4, and values of eight bits with scales. A matrix and its scales are one
-tensor.
-"""
+"""Quantised tensors of safetensors files: MXFP4, and eight-bit values with scales. Joins a matrix and its scales."""
 
 from __future__ import annotations
 
@@ -19,28 +17,27 @@ BLOCK, BYTES = 32, 16
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _NUMBERS = torch.tensor([*_MAGNITUDES, *(-magnitude for magnitude in _MAGNITUDES)])
 _PAIRS = torch.stack([_NUMBERS.repeat(16), _NUMBERS.repeat_interleave(16)], dim=1)
-"""Both numbers of each byte, that of its lower bits first: [256, 2]."""
+"""The two numbers of each byte, that of the lower bits first: [256, 2]."""
 _SCALES = torch.tensor([*(2.0 ** (exponent - 127) for exponent in range(255)), torch.nan])
 
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
-    """Parts "blocks" uint8 [..., rows, blocks, 16] and "exponents" uint8 [..., rows, blocks].
+    """Scheme with the components "blocks" uint8 [..., rows, blocks, 16] and "exponents" uint8 [..., rows, blocks].
 
-    MXFP4 (OCP Microscaling Formats, 2023) has numbers of four bits, of which 32 share an exponent of eight.
+    MXFP4 (OCP Microscaling Formats, 2023) has four-bit numbers; 32 of them share an eight-bit exponent.
     """
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See Scheme: piece by piece. The numbers are exact in bfloat16 and in float32."""
+        """Decode in pieces. The numbers are exact in bfloat16 and in float32."""
         blocks, exponents = parts["blocks"].flatten(0, -3), parts["exponents"].flatten(0, -2)
         return in_pieces(shape, dtype, lambda first, last: _numbers(blocks[first:last], exponents[first:last]))
 
     def rows(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme."""
         return {name: part[first:last] for name, part in parts.items()}
 
     def columns(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme: blocks are not cut."""
+        """Return the components of some columns. Raises ValueError if a block would be cut."""
         if first % BLOCK or last % BLOCK:
             raise ValueError(f"columns {first} to {last}: MXFP4 has blocks of {BLOCK} columns")
         first, last = first // BLOCK, last // BLOCK
@@ -48,36 +45,38 @@ class Mxfp4:
 
 
 def exponential(exponents: Tensor) -> Tensor:
-    """Scales in float32, of exponents as the format stores them (E8M0)."""
+    """Return the float32 scales of stored exponents (E8M0)."""
     return _SCALES[exponents.int()]
 
 
 def _numbers(blocks: Tensor, exponents: Tensor) -> Tensor:
-    """[rows, columns] in float32."""
+    """Return the numbers in float32 [rows, columns]."""
     found = _PAIRS[blocks.int()].flatten(-2)
     return found.mul_(exponential(exponents)[..., None]).flatten(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Parts "values" [..., rows, columns] and "scales" float32 [..., rows, runs]: one for `run` columns each."""
+    """Scheme with the components "values" [..., rows, columns] and "scales" float32 [..., rows, groups].
+
+    Each scale applies to `run` columns.
+    """
 
     run: int
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See Scheme: multiplied in float32, piece by piece."""
+        """Multiply values and scales in float32, in pieces."""
         values, scales = parts["values"].flatten(0, -2), parts["scales"].flatten(0, -2)
         return in_pieces(shape, dtype, lambda first, last: self._multiplied(values[first:last], scales[first:last]))
 
     def rows(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme."""
         return {name: part[first:last] for name, part in parts.items()}
 
     def columns(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme: runs are not cut, but for the last one."""
+        """Return the components of some columns. Raises ValueError if a group other than the last would be cut."""
         end = parts["values"].shape[-1]
         if first % self.run or (last % self.run and last != end):
-            raise ValueError(f"columns {first} to {last}: there is a scale for {self.run} columns")
+            raise ValueError(f"columns {first} to {last}: a scale applies to {self.run} columns, which cannot be cut")
         return {
             "values": parts["values"][..., first:last],
             "scales": parts["scales"][..., first // self.run : -(-last // self.run)],
@@ -95,16 +94,16 @@ class Scaled:
 
 SCALES = ("_scale_inv", "_scale")
 NARROW = (torch.float8_e4m3fn, torch.int8)
-"""What scaled matrices are stored as."""
+"""Types of scaled matrices."""
 BESIDE = ("input_scale", "input_scale_ub", "activation_scale", "output_scale", "q_scale", "k_scale", "v_scale")
-"""How the names of scales end that are of no weight."""
+"""Name suffixes of scales that belong to activations or caches."""
 
 
 class QuantisedTensors:
-    """See TensorSource. Raises ModelError, by name, for a matrix that does not fit its scales, or has none.
+    """A TensorSource of quantised files. Raises ModelError naming a matrix whose scales are missing or do not fit.
 
-    `NAME_blocks` and `NAME_scales` are NAME in MXFP4, and `NAME` with `NAME_scale` or `NAME_scale_inv` is scaled; both
-    names hold factors. Scales of activations and of caches say nothing about weights and are left out.
+    `NAME_blocks` and `NAME_scales` are the MXFP4 components of NAME. `NAME_scale` or `NAME_scale_inv` has the factors
+    of a scaled matrix NAME. Scales of activations and caches are left out: they do not affect weights.
     """
 
     def __init__(self, files: SafetensorsFiles, quantisation: Quantisation) -> None:
@@ -122,13 +121,12 @@ class QuantisedTensors:
         }
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         if name in self._packed:
             blocks, exponents = (self._values(f"{name}{end}") for end in ("_blocks", "_scales"))
             return StoredTensor(Mxfp4(), self._packed[name], {"blocks": blocks, "exponents": exponents})
         if name not in self._scales:
             if (kind := self._files.dtypes[name]) not in FLOATS.values():
-                raise ModelError(f"{name} is stored as {dtype_name(kind)}, and no {' or '.join(SCALES)} of it is there")
+                raise ModelError(f"{name} is stored as {dtype_name(kind)}, but has no {' or '.join(SCALES)} tensor")
             return self._files.stored(name)
         runs = self._runs(name, self._scales[name])
         shape = self._files.shapes[name]
@@ -139,7 +137,7 @@ class QuantisedTensors:
         return self._files.stored(name).parts["values"]
 
     def _runs(self, name: str, scale: str) -> tuple[int, ...]:
-        """How many of each dimension of a matrix share a scale."""
+        """Return, for each dimension of a matrix, how many entries share a scale."""
         shape = self._files.shapes[name]
         there = _as_many(self._files.shapes[scale], shape)
         blocks = (1,) * (len(shape) - 2) + (self._block or (1, 1))
@@ -151,13 +149,13 @@ class QuantisedTensors:
             blocks_of = f" in blocks of {list(self._block)}" if self._block else ""
             raise ModelError(
                 f"{name} has the shape {list(shape)}{blocks_of}, and its scales {scale} have"
-                f" {list(self._files.shapes[scale])}: they do not belong together"
+                f" {list(self._files.shapes[scale])}, which does not fit"
             )
         return tuple(runs)
 
 
 def _packed(files: SafetensorsFiles, quantisation: Quantisation) -> dict[str, tuple[int, ...]]:
-    """Shapes of what is in MXFP4."""
+    """Return the shapes of tensors in MXFP4. Raises ModelError if blocks and scales do not fit."""
     found = {}
     for name, shape in files.shapes.items():
         own = name.removesuffix("_blocks")
@@ -167,15 +165,16 @@ def _packed(files: SafetensorsFiles, quantisation: Quantisation) -> dict[str, tu
         kinds = [files.dtypes.get(each) for each in (name, f"{own}_scales")]
         if len(shape) < 3 or shape[-1] != BYTES or scales != shape[:-1] or kinds != [torch.uint8] * 2:
             raise ModelError(
-                f"{name} has the shape {list(shape)}, and {own}_scales {None if scales is None else list(scales)}: in"
-                f" MXFP4 they are bytes, {BYTES} of them for each of the scales"
+                f"{name} has the shape {list(shape)}, and {own}_scales has "
+                f"{None if scales is None else list(scales)}: in"
+                f" MXFP4 both are uint8, with {BYTES} bytes of blocks for each scale"
             )
         found[own] = (*shape[:-2], shape[-2] * BLOCK)
     return found
 
 
 def _scales_of(files: SafetensorsFiles) -> dict[str, str]:
-    """The scales of each matrix that has some, by its name."""
+    """Map each scaled matrix to the name of its scales."""
     return {
         name.removesuffix(end): name
         for name in files.shapes
@@ -185,14 +184,16 @@ def _scales_of(files: SafetensorsFiles) -> dict[str, str]:
 
 
 def _as_many(scales: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of scales with as many dimensions as their matrix: one for all, or one for each row, has fewer."""
+    """Return the shape of scales with the dimensions of their matrix. One scale for all, or one for each row, has
+    fewer.
+    """
     if scales in ((), (1,)):
         return (1,) * len(shape)
     return (*scales, 1) if len(scales) == len(shape) - 1 else scales
 
 
 def _widened(scales: Tensor, rows: Sequence[int], runs: Sequence[int]) -> Tensor:
-    """In float32, one for each row."""
+    """Return the scales in float32 with one for each row."""
     found = exponential(scales) if scales.dtype is torch.uint8 else scales.float()
     found = found.view(_as_many(tuple(found.shape), (*rows, 1)))
     for dimension, (size, run) in enumerate(zip(rows, runs, strict=True)):

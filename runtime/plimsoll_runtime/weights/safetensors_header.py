@@ -1,4 +1,4 @@
-"""The header of a safetensors file, read without torch.
+"""Reads the header of a safetensors file without torch.
 
 Format: an unsigned 64-bit length, that many bytes of JSON (name to dtype, shape, data_offsets), then the data.
 """
@@ -18,30 +18,30 @@ MAX_HEADER = 100 * 2**20
 
 
 def read_header(path: Path) -> tuple[Mapping[str, Any], int]:
-    """A file's header, and where its data begins. Raises SourceError, ModelError naming the file."""
+    """Return a file's header and the offset of its data. Raises SourceError or ModelError naming the file."""
     with opened(path) as file:
         start = file.read(8)
         (length,) = struct.unpack("<Q", start) if len(start) == 8 else (0,)
         if not 0 < length <= min(MAX_HEADER, path.stat().st_size - 8):
-            raise ModelError(f"{path.name} is not a safetensors file, or is cut short; fetch it again")
+            raise ModelError(f"{path.name} is not a safetensors file, or is truncated; download it again")
         try:
             header = json.loads(file.read(length), object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise ModelError(f"{path.name}: its header is not JSON: {error}") from error
+            raise ModelError(f"{path.name}: the header is not valid JSON: {error}") from error
     if not isinstance(header, dict):
-        raise ModelError(f"{path.name}: its header is not a JSON object")
+        raise ModelError(f"{path.name}: the header is not a JSON object")
     return header, 8 + length
 
 
 def stated_size(path: Path) -> int:
-    """How many bytes a file has by its header. Raises as `read_header` does."""
+    """Return the size that a file should have by its header, in bytes. Raises as `read_header` does."""
     header, start = read_header(path)
     entries = (entry_of(path, name, entry) for name, entry in header.items() if name != "__metadata__")
     return start + max((end for *_, end in entries), default=0)
 
 
 def entry_of(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Type, shape, first byte and end of a tensor, each of its kind."""
+    """Return dtype, shape, start and end of a header entry. Raises ModelError if the entry is malformed."""
     match entry:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, end]} if all(
             type(n) is int and n >= 0 for n in (*shape, start, end)
@@ -51,8 +51,8 @@ def entry_of(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], i
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are all different: of two tensors with one name, only one would be seen."""
+    """Build a JSON object and reject duplicate names, of which only the last would be kept."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is in it twice")
+        raise ValueError("a name occurs twice")
     return found

@@ -1,4 +1,4 @@
-"""Where a model's tensors come from, whatever the format: names, shapes, and one tensor at a time."""
+"""The tensors of a model in any format: names, shapes, and one tensor at a time."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from plimsoll_runtime.weights.stored_tensor import StoredTensor
 
 
 class TensorSource(Protocol):
-    """Tensors by the names that Transformers gives them."""
+    """Tensors by their names in Transformers."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Every tensor in the files, with its shape."""
+        """The shape of each tensor in the files, by name."""
 
     def stored(self, name: str) -> StoredTensor:
-        """One of them, as its file has it. Raises ModelError where it cannot be read."""
+        """Return a tensor in its file's encoding. Raises ModelError if it cannot be read."""
 
 
 def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> TensorSource:
-    """The tensors of a model's files; `wanted` are those that somebody asks for, with the names and shapes that they
-    have in Transformers.
+    """Open the tensors of a model's files. `wanted` has Transformers' names and shapes of the tensors to load.
 
-    Raises ModelError when a file is cut short or not what it says.
+    Raises ModelError if a file is truncated or malformed.
     """
     if files.format == "gguf":
         from plimsoll_runtime.weights.gguf.tensors import GgufTensors
@@ -45,7 +44,9 @@ def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> Te
 
 
 class JoinedTensors:
-    """A model's tensors, and those of modules that follow it, whose names begin with their folders'."""
+    """The tensors of a model and of the modules that follow it. Names of module tensors start with the module's
+    folder.
+    """
 
     def __init__(self, model: TensorSource, modules: Mapping[str, TensorSource]) -> None:
         self._model = model
@@ -55,7 +56,6 @@ class JoinedTensors:
         self.shapes = {**model.shapes, **{new: source.shapes[old] for new, (source, old) in self._places.items()}}
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         if name not in self._places:
             return self._model.stored(name)
         source, own = self._places[name]

@@ -1,1 +1,1 @@
-"""GGUF files: metadata, tensors, and both translated to the vocabulary of config.json and safetensors."""
+"""GGUF files: metadata and tensors, translated to the vocabulary of config.json and safetensors."""

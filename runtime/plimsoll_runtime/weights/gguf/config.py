@@ -1,4 +1,4 @@
-"""GGUF metadata as config.json would say it: the same keys, the same meaning."""
+"""Translates GGUF metadata to a config.json with the same keys and meanings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p":
 def translate(
     metadata: Mapping[str, Any], tensor_names: frozenset[str], rope_factors: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """The config of a file. Raises ModelError naming what is unknown, missing or not of its type.
+    """Return the config of a file. Raises ModelError naming a key that is unknown, missing or of the wrong type.
 
-    `rope_factors` are the values of the tensor rope_freqs.weight. Whether embeddings are tied and which layers have
-    biases is not in the metadata: the tensors' names say it.
+    `rope_factors` are the values of the tensor rope_freqs.weight. The metadata do not say whether embeddings are tied
+    or which layers have biases; the names of the tensors do.
     """
     family, pairs = family_of(metadata), Pairs(metadata, str(metadata["general.architecture"]))
     said = {field: pairs.get(key.name, key.kind, key.default) for field, key in family.keys.items()}
@@ -44,9 +44,9 @@ def translate(
 
 
 def sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file recommends for sampling, as generation_config.json would say it.
+    """Return the sampling defaults of a file with the keys of generation_config.json.
 
-    Not its repetition penalty: llama.cpp's counts the last tokens only.
+    The repetition penalty is left out: llama.cpp applies it to the last tokens only.
     """
     named = {key: metadata.get(f"general.sampling.{theirs}") for key, theirs in _SAMPLING.items()}
     return {key: value for key, value in named.items() if value is not None}
@@ -54,14 +54,16 @@ def sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_gating(pairs: Pairs, wanted: int) -> None:
     if (found := pairs.get("expert_gating_func", int, wanted)) not in (0, wanted):
-        raise ModelError(f"GGUF: expert_gating_func is {found}, and only {wanted} is supported for this architecture")
+        raise ModelError(f"GGUF: expert_gating_func is {found}; this architecture supports only {wanted}")
 
 
 def _guessing(config: Mapping[str, Any]) -> int:
-    """Layers that guess further tokens: the file counts them with the others, behind which they lie."""
+    """Return the number of layers for multi-token prediction. The file counts them in block_count, after the others."""
     count: int = config.get("num_nextn_predict_layers", 0)
     if not 0 <= count < config["num_hidden_layers"]:
-        raise ModelError(f"GGUF: nextn_predict_layers is {count} of {config['num_hidden_layers']} layers")
+        raise ModelError(
+            f"GGUF: nextn_predict_layers is {count}, but the model has {config['num_hidden_layers']} layers"
+        )
     return count
 
 
@@ -69,7 +71,7 @@ def _decoder(pairs: Pairs, family: GgufFamily, names: frozenset[str]) -> dict[st
     hidden, layers = pairs.get("embedding_length", int), pairs.get("block_count", int)
     if not 0 < layers <= len(names):
         raise ModelError(f"GGUF: block_count is {layers}, but the file has {len(names)} tensors")
-    wide = "feed_forward_length"  # which mixtures without another MLP need not say
+    wide = "feed_forward_length"  # mixtures without a dense MLP need not have this key
     inner = pairs.each(wide, layers) if family.by_layer else [pairs.get(wide, int, 0 if family.gating else None)]
     return {
         "hidden_size": hidden,
@@ -91,16 +93,16 @@ def _decoder(pairs: Pairs, family: GgufFamily, names: frozenset[str]) -> dict[st
 def _heads(pairs: Pairs, family: GgufFamily, hidden: int, layers: int) -> dict[str, Any]:
     heads = pairs.get("attention.head_count", int)
     if heads < 1:
-        raise ModelError(f"GGUF: attention.head_count is {heads}")
+        raise ModelError(f"GGUF: attention.head_count is {heads}; it must be at least 1")
     if (head_dim := pairs.get("attention.key_length", int, hidden // heads)) < 1:
-        raise ModelError(f"GGUF: a head has {head_dim} dimensions")
+        raise ModelError(f"GGUF: attention heads have {head_dim} dimensions; they need at least 1")
     turned = pairs.get(_TURNED, int, head_dim)
     for key, value in (
         ("attention.value_length", pairs.get("attention.value_length", int, head_dim)),
         (_TURNED, turned),
     ):
         if value != head_dim and not (key == _TURNED and family.partial and 0 < value < head_dim):
-            raise ModelError(f"GGUF: {key} is {value}, but a head has {head_dim} dimensions: not supported")
+            raise ModelError(f"GGUF: {key} is {value}, which is not supported for heads of {head_dim} dimensions")
     shared = "attention.head_count_kv"
     return {
         "num_attention_heads": heads,
@@ -117,11 +119,13 @@ def _ends(metadata: Mapping[str, Any]) -> list[int] | None:
 
 
 def _rope_scaling(pairs: Pairs, factors: Sequence[float] | None) -> dict[str, Any] | None:
-    """llama.cpp bakes llama3's scaling into a tensor of factors; linear and yarn scaling have keys."""
+    """Return the rope scaling. llama3 scaling is a tensor of factors (`factors`); linear and yarn scaling have keys."""
     kind = pairs.get("rope.scaling.type", str, "none")
     if factors is not None:
         if kind != "none":
-            raise ModelError(f"the GGUF file scales its rope twice: by rope_freqs.weight and as {kind!r}")
+            raise ModelError(
+                f"the GGUF file has two rope scalings: the tensor rope_freqs.weight and {kind!r}; only one is supported"
+            )
         return {"rope_type": "frequency_factors", "frequency_factors": list(factors)}
     if kind == "none":
         return None

@@ -1,6 +1,6 @@
-"""The architectures of GGUF files: which of Transformers' classes each is, and what its metadata say.
+"""GGUF architectures: the Transformers class of each, and the metadata keys that give its config.
 
-Keys and conversions are those of llama.cpp's convert_hf_to_gguf.py and of its graphs.
+Keys and conversions follow llama.cpp's convert_hf_to_gguf.py and its graphs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from plimsoll_runtime.weights.gguf.family_fields import (
 from plimsoll_runtime.weights.gguf.fields import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, Pairs
 
 More = Callable[[Pairs, frozenset[str], Mapping[str, Any]], dict[str, Any]]
-"""Gives fields of a config by the metadata, the names of the tensors, and the fields that are known by then."""
+"""Computes config fields from the metadata, the tensor names, and the fields known so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A pair of the metadata, `name` without its architecture. Without a `default` it has to be there."""
+    """A metadata key without its architecture prefix. It is required if `default` is None."""
 
     name: str
     kind: type
@@ -40,18 +40,18 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class GgufFamily:
-    """`architecture` is Transformers' class.
+    """How to translate an architecture's metadata to the config of a Transformers class (`architecture`).
 
-    - `keys`: what of a config the metadata say, beside what all say (`config.py`); `fixed`: what they need not say.
-    - `epsilon`: what the config calls that of the norms, and whether those are layer norms.
-    - `paired`: rows of queries and keys were reordered, so that neighbours turn together.
-    - `shifted_norms`: the 1 that is added to the norms' weights is in the file.
-    - `partial`: only `rope.dimension_count` dimensions of a head turn.
-    - `gating`: how a mixture's experts are scored (see `fields.SOFTMAX`); 0: there are none, or `more` looks at it.
-    - `by_layer`: the number of key heads and the width of MLPs may be lists, with one number for each layer.
-    - `plain_heads`: all layers' heads have one size, of keys as of values; if not, `more` says what heads there are.
-    - `more`: gives further fields of a config, and takes precedence over all of this: it may also replace
-      `architecture` by one of `others`.
+    - `keys`: config fields and their metadata keys, in addition to those of all architectures (`config.py`).
+    - `fixed`: config fields with the same value in all files.
+    - `epsilon`: the config's name for the epsilon of norms. `layer_norms`: norms are layer norms, not RMS norms.
+    - `paired`: rows of queries and keys were reordered, so that RoPE rotates neighbouring dimensions.
+    - `shifted_norms`: norm weights in the file include an added 1.
+    - `partial`: only `rope.dimension_count` dimensions of a head are rotated.
+    - `gating`: how a router scores experts (see `fields.SOFTMAX`); 0 if there are none or `more` checks it.
+    - `by_layer`: the number of key heads and the MLP width may be lists with one number for each layer.
+    - `plain_heads`: all heads of all layers have one size, for keys and values. If False, `more` gives the sizes.
+    - `more`: computes further config fields, which take precedence. It may replace `architecture` by one of `others`.
     """
 
     architecture: str
@@ -77,7 +77,9 @@ CAPS = {
 
 
 def _experts(count: str, chosen: str, inner: str | None = None, **others: Key) -> dict[str, Key]:
-    """By what the config calls the number of experts, how many compute a token, and how wide is what they open."""
+    """Return the keys of experts; the arguments are the config's names for the count, the experts per token and the
+    width.
+    """
     found = {count: Key("expert_count", int), chosen: Key("expert_used_count", int), **others}
     return found if inner is None else {**found, inner: Key("expert_feed_forward_length", int)}
 
@@ -355,12 +357,12 @@ MIXTURES: Mapping[str, GgufFamily] = {
         gating=SOFTMAX,
     ),
 }
-"""What an architecture of FAMILIES is where its metadata count experts."""
+"""Used instead of FAMILIES if a file's metadata count experts."""
 
 
 def family_of(metadata: Mapping[str, Any]) -> GgufFamily:
-    """Of a file, by its metadata. Raises ModelError for an architecture that is not known."""
+    """Return the family of a file's metadata. Raises ModelError if the architecture is unknown."""
     arch = metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in FAMILIES:
-        raise ModelError(f"GGUF architecture {arch!r} is not supported; known are {', '.join(FAMILIES)}")
+        raise ModelError(f"GGUF architecture {arch!r} is not supported; supported are {', '.join(FAMILIES)}")
     return MIXTURES[arch] if arch in MIXTURES and metadata.get(f"{arch}.expert_count") else FAMILIES[arch]

@@ -1,4 +1,4 @@
-"""Metadata that only some families have: Gemma, latent attention (DeepSeek), and a few others."""
+"""Config fields from metadata of single families: Gemma, latent attention (DeepSeek), and a few others."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from plimsoll_runtime.weights.gguf.fields import SIGMOID, SOFTMAX, Pairs, shown,
 
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 LAUREL_RANK = 64
-"""Of all files: no key says it, and llama.cpp knows no other."""
+"""Rank of LAuReL in all Gemma 3n files: no key gives it, and llama.cpp has it as a constant."""
 STILL = 2.0**62
-"""A pair of dimensions whose frequency is divided by as much does not turn: files have 1e30 there."""
+"""Frequencies with a divisor this large count as not rotated. Files have 1e30 for such pairs of dimensions."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def gemma2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """By what queries are scaled."""
+    """Return the scale of queries."""
     return {"query_pre_attn_scalar": _query_scalar(config, GEMMA2_27B_LAYERS)}
 
 
 def gemma3(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """By what queries are scaled, and which layers slide, with a rope of their own."""
+    """Return the scale of queries, the sliding layers, and the rope base of those."""
     softcap = pairs.get("final_logit_softcapping", float, 0.0)
     return {
         "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
@@ -35,11 +35,13 @@ def gemma3(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
 
 
 def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Gates cut at so many deviations above the mean, which a config says as a share of what is below."""
+    """Return Gemma 3n's fields. Files have gate thresholds in deviations above the mean; the config has them as
+    quantiles.
+    """
     layers = config["num_hidden_layers"]
     deviations = pairs.raw("activation_sparsity_scale") or []
     if not isinstance(deviations, list) or not all(isinstance(each, float) for each in deviations):
-        raise ModelError(f"GGUF: activation_sparsity_scale is {shown(deviations)}, which is no list of numbers")
+        raise ModelError(f"GGUF: activation_sparsity_scale is {shown(deviations)}; it must be a list of floats")
     return {
         **_windows(pairs, layers),
         **_inputs(pairs, config),
@@ -54,7 +56,9 @@ def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> d
 
 
 def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes of heads by their kind; where layers that see all have no values, those are the keys."""
+    """Return Gemma 4's fields. Head sizes depend on the layer's type; full-attention layers without values reuse the
+    keys.
+    """
     layers = config["num_hidden_layers"]
     found = {**_windows(pairs, layers), **_inputs(pairs, config)}
     shared = found["num_kv_shared_layers"]
@@ -67,7 +71,9 @@ def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
     without = {n for n in range(layers - shared) if f"blk.{n}.attn_v.weight" not in names}
     full = {n for n in range(layers - shared) if found["layer_types"][n] == FULL}
     if without and without != full:
-        raise ModelError(f"GGUF: layers {sorted(without)} have no values, and not all that see the whole context")
+        raise ModelError(
+            f"GGUF: layers {sorted(without)} have no value weights; all full-attention layers or none must lack them"
+        )
     inner = pairs.each("feed_forward_length", layers)
     rope = dict(config["rope_scaling"] or {"rope_type": "default"})
     if "frequency_factors" in rope:
@@ -92,21 +98,23 @@ def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
 
 
 def _query_scalar(config: Mapping[str, Any], layers_of_27b: int) -> int:
-    """The 27B models alone scale queries by their hidden size over their heads; no key says so."""
+    """Return the scale of queries. Only the 27B models, which no key marks, use hidden size / heads."""
     if config["num_hidden_layers"] == layers_of_27b:
         return int(config["hidden_size"]) // int(config["num_attention_heads"])
     return int(config["head_dim"])
 
 
 def _local_base(pairs: Pairs) -> float:
-    """Of the rope of layers that slide."""
+    """Return the rope base of sliding layers."""
     return pairs.get("rope.freq_base_swa", float, 10_000.0)
 
 
 def _windows(pairs: Pairs, layers: int) -> dict[str, Any]:
     pattern = pairs.raw("attention.sliding_window_pattern")
     if not isinstance(pattern, list) or len(pattern) != layers or not all(isinstance(each, bool) for each in pattern):
-        raise ModelError(f"GGUF: attention.sliding_window_pattern is {shown(pattern)}, which says not for each layer")
+        raise ModelError(
+            f"GGUF: attention.sliding_window_pattern is {shown(pattern)}; it must have a boolean for each layer"
+        )
     return {
         "sliding_window": pairs.get("attention.sliding_window", int),
         "layer_types": [SLIDING if slides else FULL for slides in pattern],
@@ -114,10 +122,16 @@ def _windows(pairs: Pairs, layers: int) -> dict[str, Any]:
 
 
 def _inputs(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The converter fills the table of tokens' inputs up with zeros; some files have counts as fractions."""
+    """Return the fields of per-layer inputs and shared keys.
+
+    The converter pads the table of per-layer inputs with zeros to the vocabulary. Some files store counts as floats.
+    """
     shared = pairs.get("attention.shared_kv_layers", float, 0.0)
     if not shared.is_integer() or not 0 <= shared <= config["num_hidden_layers"]:
-        raise ModelError(f"GGUF: attention.shared_kv_layers is {shared} of {config['num_hidden_layers']} layers")
+        raise ModelError(
+            f"GGUF: attention.shared_kv_layers is {shared}, but must be a whole number up to "
+            f"{config['num_hidden_layers']}"
+        )
     return {
         "num_kv_shared_layers": int(shared),
         "hidden_size_per_layer_input": pairs.get("embedding_length_per_layer_input", int, 0),
@@ -126,11 +140,13 @@ def _inputs(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _head_size(pairs: Pairs, kind: str) -> int:
-    """Of keys, which is that of values and of what turns: partial rotation is in the factors."""
+    """Return the size of keys. Values and rotated dimensions must have the same (partial rotation is in the
+    factors).
+    """
     keys = pairs.get(f"attention.key_length{kind}", int)
     for key in (f"attention.value_length{kind}", f"rope.dimension_count{kind}"):
         if (size := pairs.get(key, int, keys)) != keys:
-            raise ModelError(f"GGUF: {key} is {size}, but a head has {keys} dimensions: not supported")
+            raise ModelError(f"GGUF: {key} is {size}, which is not supported for heads of {keys} dimensions")
     return keys
 
 
@@ -146,16 +162,18 @@ def _experts(pairs: Pairs) -> dict[str, Any]:
 
 
 def _is_wider(inner: Sequence[int], shared: int) -> bool:
-    """Whether layers that share keys have MLPs of twice the width. Raises ModelError for any other widths."""
+    """Return whether layers with shared keys have MLPs of twice the width. Raises ModelError for any other widths."""
     own = len(inner) - shared
     wide = shared > 0 and inner[-1] == 2 * inner[0]
     if list(inner) != [inner[0]] * own + [inner[0] * (2 if wide else 1)] * shared:
-        raise ModelError(f"GGUF: feed_forward_length is {shown(list(inner))}: not supported")
+        raise ModelError(f"GGUF: feed_forward_length is {shown(list(inner))}, which is not supported")
     return wide
 
 
 def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Newer files have attention as over one vector (lengths end in _mla then), older ones have its keys and values."""
+    """Return DeepSeek's fields. Newer files store latent attention (lengths end in _mla), older ones its keys and
+    values.
+    """
     turned, heads = pairs.get("rope.dimension_count", int), pairs.get("attention.head_count", int)
     pairs.get("attention.head_count_kv", int, heads)
     lengths = {name: pairs.get(f"attention.{name}_length", int) for name in ("key", "value")}
@@ -163,7 +181,7 @@ def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> 
         lengths = {name: pairs.get(f"attention.{name}_length_mla", int) for name in lengths}
     gating = pairs.get("expert_gating_func", int, SOFTMAX) or SOFTMAX
     if gating not in (SOFTMAX, SIGMOID):
-        raise ModelError(f"GGUF: expert_gating_func is {gating}, and only {SOFTMAX} and {SIGMOID} are supported here")
+        raise ModelError(f"GGUF: expert_gating_func is {gating}; supported are {SOFTMAX} and {SIGMOID}")
     groups = pairs.get("expert_group_count", int, 1) or 1
     grouped = {"topk_method": "greedy" if groups == 1 else "group_limited_greedy"}
     third = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "num_nextn_predict_layers": 0}
@@ -193,13 +211,13 @@ def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> 
 
 
 def _stretched(pairs: Pairs, rope: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The file has a tenth of what both of the config's factors of scores are."""
+    """Add the config's two score factors to a rope scaling. The file stores a tenth of their value."""
     tenth = pairs.get("rope.scaling.yarn_log_multiplier", float, 0.0)
     return rope if rope is None or not tenth else {**rope, "mscale": 10 * tenth, "mscale_all_dim": 10 * tenth}
 
 
 def windowed(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Which layers slide, where some do."""
+    """Return the window and the layer types, if the file has a window."""
     window = pairs.get("attention.sliding_window", int, 0) or None
     pattern = pairs.raw("attention.sliding_window_pattern")
     types = {} if window is None else {"layer_types": sliding_layers(pattern or 4, config["num_hidden_layers"])}
@@ -207,13 +225,13 @@ def windowed(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> 
 
 
 def olmo2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """With windows it is an OLMo 3."""
+    """Return the fields of OLMo 3 if the file has a window, else none (OLMo 2)."""
     found = windowed(pairs, names, config)
     return {} if found["sliding_window"] is None else {**found, "architectures": ["Olmo3ForCausalLM"]}
 
 
 def falcon(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The large ones have groups of heads, and a norm of its own before attention."""
+    """Return Falcon's fields. The large models have several key heads and a second norm before attention."""
     kv_heads, own_norm = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in names
     grouped = own_norm or kv_heads > 1
     return {
@@ -225,7 +243,7 @@ def falcon(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
 
 
 def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Slopes, and to what queries, keys and values are cut."""
+    """Return the ALiBi settings, and the clip of queries, keys and values."""
     bias = pairs.get("attention.max_alibi_bias", float, 8.0)
     attention: dict[str, Any] = {"alibi": bias != 0.0, "alibi_bias_max": int(bias) if bias.is_integer() else bias}
     if clip := pairs.get("attention.clamp_kqv", float, 0.0):
@@ -234,6 +252,6 @@ def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[
 
 
 def gpt_oss(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Its ropes are stretched between borders that are not rounded, which no key says."""
+    """Disable rounding of yarn's correction range, which no key mentions."""
     rope = config["rope_scaling"]
     return {"rope_scaling": {"rope_type": "default"} if rope is None else {**rope, "truncate": False}}

@@ -1,4 +1,4 @@
-"""What the metadata of recurrent models and hybrids say: which layers are of which kind, and how large."""
+"""Config fields of recurrent and hybrid models from GGUF metadata: the type of each layer and its sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTENTION, LINEAR = "full_attention", "linear_attention"
 
 
 def mamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Falcon's norms time steps and what is written and read by, which has no weights there."""
+    """Return Mamba's fields. Falcon Mamba also normalises time steps, B and C, with norms that have no weights."""
     pairs.get("attention.head_count", int, 0)
     normed = pairs.get("ssm.dt_b_c_rms", bool, False)
     return {
@@ -27,7 +27,6 @@ def mamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def mamba2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Heads of Mamba 2 alone."""
     pairs.get("attention.head_count", int, 0)
     heads, head_dim, groups, state = _dual(pairs)
     return {
@@ -40,14 +39,14 @@ def mamba2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def jamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Layers that attend, and those that have experts, come again after so many."""
+    """Return Jamba's fields. Attention layers and expert layers each occur with a fixed period."""
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     every, first = _evenly(_attending(pairs, layers), layers, "attend")
     sparse = [i for i in range(layers) if f"blk.{i}.ffn_gate_exps.weight" in names]
     period, offset = _evenly(sparse, layers, "have experts")
     inner = pairs.get("ssm.inner_size", int)
     if not hidden or inner % hidden:
-        raise ModelError(f"GGUF: ssm.inner_size is {inner}, and embedding_length {hidden}: not so many times as wide")
+        raise ModelError(f"GGUF: ssm.inner_size is {inner}; it must be a multiple of embedding_length {hidden}")
     experts, chosen = pairs.get("expert_count", int, 0), pairs.get("expert_used_count", int, 0)
     return {
         "attn_layer_period": every,
@@ -64,7 +63,7 @@ def jamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def falcon_h1(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Numbers by which the config multiplies are in the weights, and gates come before norms."""
+    """Return Falcon-H1's fields. The config's multipliers are folded into the weights, and gates come before norms."""
     heads, head_dim, groups, state = _dual(pairs)
     return {
         "mamba_d_ssm": heads * head_dim,
@@ -80,7 +79,7 @@ def falcon_h1(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def lfm2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Layers without heads of keys are convolutions. The width of MLPs is what it says."""
+    """Return LFM2's fields. Layers without key heads are convolutions. The MLP width is used as it is."""
     layers = config["num_hidden_layers"]
     attends = set(_attending(pairs, layers))
     return {
@@ -92,16 +91,20 @@ def lfm2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def granite_hybrid(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Raises ModelError for a Bamba, which llama.cpp's converter writes as one and turns by other pairs of numbers."""
+    """Return the fields of Granite hybrids.
+
+    Raises ModelError for Bamba, which llama.cpp's converter writes as granitehybrid with a wrong order of rotated
+    dimensions.
+    """
     if pairs.get("rope.scaling.finetuned", bool, False):
         raise ModelError(
-            "GGUF: granitehybrid.rope.scaling.finetuned = True is not supported: a Bamba turns half of each head, and "
-            "the file has its queries in an order for heads that turn whole; take its safetensors"
+            "GGUF: granitehybrid.rope.scaling.finetuned = True is not supported: Bamba rotates half of each head, but "
+            "the file orders queries for fully rotated heads; use the safetensors files"
         )
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     heads, head_dim, groups, state = _dual(pairs)
     if not hidden or heads * head_dim % hidden:
-        raise ModelError(f"GGUF: ssm.inner_size is {heads * head_dim}, and not so many times as wide as {hidden}")
+        raise ModelError(f"GGUF: ssm.inner_size is {heads * head_dim}; it must be a multiple of {hidden}")
     attends = set(_attending(pairs, layers))
     return {
         "layer_types": [ATTENTION if i in attends else LINEAR for i in range(layers)],
@@ -119,7 +122,10 @@ def granite_hybrid(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]
 
 
 def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """A layer with heads of keys attends, one with a width is an MLP or has experts, and one with neither scans."""
+    """Return Nemotron-H's fields.
+
+    A layer with key heads is attention, one with an MLP width is an MLP or has experts, and the others are Mamba 2.
+    """
     pairs.get("attention.layer_norm_rms_epsilon", float, 0.0)
     layers = config["num_hidden_layers"]
     attends, inner = set(_attending(pairs, layers)), pairs.each("feed_forward_length", layers)
@@ -138,13 +144,15 @@ def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Layers with a decay are linear. Of text all sections of a rope turn by the same positions."""
+    """Return Qwen3-Next's fields. Layers with a decay are linear. For text, all sections of the rope use the same
+    positions.
+    """
     pairs.raw("rope.dimension_sections")
     layers, values = config["num_hidden_layers"], pairs.get("ssm.time_step_rank", int)
     pairs.get("full_attention_interval", int, 4)
     inner = pairs.get("ssm.inner_size", int)
     if not values or inner % values:
-        raise ModelError(f"GGUF: {values} heads (ssm.time_step_rank) cannot share ssm.inner_size {inner}")
+        raise ModelError(f"GGUF: ssm.inner_size {inner} is not a multiple of the {values} heads (ssm.time_step_rank)")
     return {
         "layer_types": [LINEAR if f"blk.{i}.ssm_a" in names else ATTENTION for i in range(layers)],
         "linear_num_value_heads": values,
@@ -157,15 +165,15 @@ def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def _dual(pairs: Pairs) -> tuple[int, int, int, int]:
-    """Heads of Mamba 2, their size, groups and states."""
+    """Return the number of Mamba 2 heads, and their size, groups and state size."""
     heads, inner = pairs.get("ssm.time_step_rank", int), pairs.get("ssm.inner_size", int)
     if not heads or inner % heads:
-        raise ModelError(f"GGUF: {heads} heads (ssm.time_step_rank) cannot share ssm.inner_size {inner}")
+        raise ModelError(f"GGUF: ssm.inner_size {inner} is not a multiple of the {heads} heads (ssm.time_step_rank)")
     return heads, inner // heads, pairs.get("ssm.group_count", int), pairs.get("ssm.state_size", int)
 
 
 def _mamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
-    """Of convolutions and biases, as configs of Mamba and Nemotron-H call it."""
+    """Return the convolution and bias fields by their names in configs of Mamba and Nemotron-H."""
     return {
         "conv_kernel": pairs.get("ssm.conv_kernel", int),
         "use_bias": _some(names, "ssm_in.bias"),
@@ -174,7 +182,7 @@ def _mamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
 
 
 def _bamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
-    """The same, as configs of hybrids call it."""
+    """Return the convolution and bias fields by their names in configs of hybrids."""
     return {
         "mamba_d_conv": pairs.get("ssm.conv_kernel", int),
         "mamba_proj_bias": _some(names, "ssm_in.bias"),
@@ -183,20 +191,20 @@ def _bamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
 
 
 def _attending(pairs: Pairs, layers: int) -> list[int]:
-    """Layers that have heads of keys."""
+    """Return the numbers of the layers that have key heads."""
     return [i for i, count in enumerate(pairs.each("attention.head_count_kv", layers)) if count]
 
 
 def _evenly(chosen: Sequence[int], layers: int, what: str) -> tuple[int, int]:
-    """Period and offset of some layers' numbers. Raises ModelError where they have none."""
+    """Return period and offset of layer numbers. Raises ModelError if they are not evenly spaced."""
     if not chosen:
         return layers + 1, layers
     period = chosen[1] - chosen[0] if len(chosen) > 1 else layers
     if [i for i in range(layers) if i % period == chosen[0]] != list(chosen):
-        raise ModelError(f"GGUF: the layers that {what} ({', '.join(map(str, chosen))}) do not come evenly")
+        raise ModelError(f"GGUF: the layers that {what} ({', '.join(map(str, chosen))}) are not evenly spaced")
     return period, chosen[0]
 
 
 def _some(names: Names, part: str) -> bool:
-    """Whether any layer has a tensor of this name."""
+    """Return whether any layer has a tensor with this name."""
     return any(name.endswith(f".{part}") for name in names)

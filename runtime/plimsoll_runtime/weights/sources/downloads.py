@@ -1,4 +1,4 @@
-"""Models on disk: what earlier starts fetched from a hub or joined, how large it is, and how it is removed."""
+"""Lists and removes the models on this disk: downloads from a hub and joined demo models."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 REPOSITORY = "models--"
-"""What the hub library's folder of a model begins with; `--` stands for the slash of its id."""
+"""Prefix of the hub library's folder of a model; `--` stands for the slash of its id."""
 UNFINISHED, READ_ONLY = "unfinished", "read-only"
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One revision of a hub's model, or a demo's file. `source`: as `plimsoll up` takes it. `names`: as `exact_source`
-    writes it. `folder`: where it is. `commit`: of a revision that is whole. `note`: UNFINISHED, READ_ONLY or nothing.
+    """A revision of a hub model, or a demo model's file.
+
+    `source` is what `plimsoll up` takes; `names` are its forms by `exact_source`. `commit` is set only for a complete
+    revision. `note` is UNFINISHED, READ_ONLY or empty.
     """
 
     source: str
@@ -40,9 +42,9 @@ class Download:
     note: str = ""
 
     def remove(self) -> int:
-        """Remove it whole; returns how many bytes are free for it. Raises SourceError, UsageError."""
+        """Remove the download. Return the number of freed bytes. Raises SourceError or UsageError."""
         if self.note == READ_ONLY:
-            raise UsageError(f"{self.source} is in {self.folder}, of PLIMSOLL_MODEL_PATH, which is only read")
+            raise UsageError(f"{self.source} is in {self.folder}, a read-only folder of PLIMSOLL_MODEL_PATH")
         try:
             if self.source.startswith("demo://"):
                 return _remove_file(self)
@@ -52,17 +54,17 @@ class Download:
 
 
 def downloads() -> list[Download]:
-    """All that are on this disk, those used last first. Raises SourceError where the hub's cache cannot be read."""
+    """List all downloads, most recently used first. Raises SourceError if the hub's cache cannot be read."""
     return sorted((*_of_demos(), *_of_hub()), key=lambda each: (-each.last_used, each.source))
 
 
 def exact_source(source: str, revision: str | None = None) -> str:
-    """A source without its file and always with its revision. Raises UsageError for what is no download."""
+    """Return a source without its file and always with its revision. Raises UsageError if it is not a download."""
     scheme, _, rest = source.rpartition("://")
     if scheme == "demo":
         return source
     if scheme not in ("", "hf") or source.startswith((".", "~", "/")) or (not scheme and Path(source).exists()):
-        raise UsageError(f"{source} is a folder or file of your own: only what was downloaded is listed and removed")
+        raise UsageError(f"{source} is your own folder or file; only downloads can be listed and removed")
     model_id, revision, _ = parse_hub_id(rest, revision)
     return hub_name(model_id, revision or MAIN, None)
 
@@ -103,7 +105,7 @@ def _of_hub() -> Iterator[Download]:
 
 
 def _revision(repository: CachedRepoInfo, revision: CachedRevisionInfo) -> Download:
-    """Named by its branch or tag, if it has one."""
+    """Describe a complete revision, named by its branch or tag if it has one."""
     model_id, refs = repository.repo_id, sorted(revision.refs)
     short = None if MAIN in refs else refs[0] if refs else revision.commit_hash
     names = [str(each.file_path.relative_to(revision.snapshot_path)) for each in revision.files]
@@ -121,7 +123,7 @@ def _revision(repository: CachedRepoInfo, revision: CachedRevisionInfo) -> Downl
 
 
 def _unfinished(folder: Path) -> Download:
-    """A repository of which no file is whole, or which the library cannot read."""
+    """Describe a repository without any complete file, or one that the library cannot read."""
     model_id = folder.name.removeprefix(REPOSITORY).replace("--", "/")
     refs = {str(path.relative_to(folder / "refs")) for path in (folder / "refs").rglob("*") if path.is_file()}
     names = frozenset(hub_name(model_id, name, None) for name in (MAIN, *refs))
@@ -141,7 +143,9 @@ def _remove_file(download: Download) -> int:
 
 
 def _remove_revision(download: Download, commit: str) -> int:
-    """The library removes its names first and its bytes last; bytes that other revisions have too stay."""
+    """Remove a revision by the library, which deletes names first, then bytes; bytes shared with other revisions
+    stay.
+    """
     info = _scanned()
     strategy = None if info is None else info.delete_revisions(commit)
     if strategy is None or not (strategy.repos or strategy.snapshots):
@@ -149,7 +153,7 @@ def _remove_revision(download: Download, commit: str) -> int:
     freed = strategy.expected_freed_size
     strategy.execute()
     _check_gone((*strategy.repos, *strategy.snapshots))
-    (download.folder / "trees" / f"{commit}.json").unlink(missing_ok=True)  # what the hub once listed of it
+    (download.folder / "trees" / f"{commit}.json").unlink(missing_ok=True)  # the library's list of the files on the hub
     if strategy.repos:
         shutil.rmtree(download.folder.parent / ".locks" / download.folder.name, ignore_errors=True)
     return int(freed)
@@ -162,6 +166,6 @@ def _remove_repository(download: Download) -> int:
 
 
 def _check_gone(paths: Iterable[Path]) -> None:
-    """The library only logs what it cannot remove."""
+    """Raise SourceError if a path still exists: the library only logs what it cannot remove."""
     if left := [path for path in paths if path.exists()]:
-        raise SourceError(f"{left[0]} cannot be removed: look at who owns it")
+        raise SourceError(f"{left[0]} cannot be removed; check its owner and permissions")

@@ -1,6 +1,6 @@
-"""A hub's model without its numbers: of each file of weights only the header is fetched.
+"""Fetches a hub model without its weights: of each weight file only the header is downloaded.
 
-Behind it the file is a hole, as long as on the hub: whoever reads headers finds what the whole files would say.
+The rest of the file is a hole of the right size, so code that reads headers works as with the complete files.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 FIRST = 2**17
-"""Bytes that are fetched of a file at first: 97 % of safetensors' headers on the hub are in 100,000."""
+"""Bytes to fetch of a file first: 97 % of safetensors headers on the hub are shorter than 100,000 bytes."""
 MOST = 2 * MAX_BYTES
-"""Bytes of a header that are fetched at most."""
+"""Most bytes of a header to fetch."""
 DESCRIBED = (*SAID, "generation_config.json", INDEX)
-"""Files that say what a model is, which are fetched whole."""
+"""Files that describe a model, which are fetched completely."""
 
 
 def fetch_headers(
     model_id: str, revision: str | None, access: Access | None, file: str | None, *, folder: Path
 ) -> Path:
-    """Like `fetch_snapshot`, into a folder; of weights their headers alone. Raises SourceError, ModelError."""
+    """Fetch a model into `folder` like `fetch_snapshot`, but only the headers of weights. Raises SourceError or
+    ModelError.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -42,7 +44,7 @@ def fetch_headers(
         try:
             listed = api.list_repo_files(model_id, revision=revision)
         except (OSError, OfflineModeIsEnabled):
-            return fetch_snapshot(model_id, revision, access, file)  # of the cache, or it says what is wrong
+            return fetch_snapshot(model_id, revision, access, file)  # from the cache, or with its error
         if file is None and any("/" not in each and each.endswith(".safetensors") for each in listed):
             described = fetch_snapshot(model_id, revision, access, patterns=DESCRIBED)
             return _of_folder(api, model_id, revision, listed, described, folder)
@@ -55,11 +57,11 @@ def fetch_headers(
 def _of_folder(
     api: HfApi, model_id: str, revision: str | None, listed: Sequence[str], described: Path, folder: Path
 ) -> Path:
-    """`described`: the snapshot that has the files which are fetched whole."""
+    """Fill `folder` from the snapshot `described`, which has the complete small files, and from headers of weights."""
     for each in DESCRIBED:
         if (described / each).is_file():
             shutil.copyfile(described / each, folder / each)
-    for each in listed:  # so that those that an index names are found
+    for each in listed:  # so that files named by an index exist
         if "/" not in each and each.endswith(".safetensors"):
             (folder / each).touch()
     for module in modules_in(folder):
@@ -84,7 +86,7 @@ def _safetensors_header(api: HfApi, model_id: str, revision: str | None, name: s
 
 
 def _gguf_header(api: HfApi, model_id: str, revision: str | None, name: str, folder: Path) -> None:
-    """Its metadata say nowhere how long they are: as much again is fetched until they are whole."""
+    """Fetch a GGUF header. Its length is not stored, so fetch twice as much until the metadata can be parsed."""
     path, count = folder / name, 8 * FIRST
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -102,7 +104,7 @@ def _gguf_header(api: HfApi, model_id: str, revision: str | None, name: str, fol
 
 
 def _beginning(api: HfApi, model_id: str, revision: str | None, name: str, count: int) -> tuple[bytes, int]:
-    """At most so many bytes of a file, and how many it has."""
+    """Return at most `count` bytes from the start of a file, and the size of the whole file."""
     from huggingface_hub import get_session, get_token, hf_hub_url, hf_raise_for_status
 
     url = hf_hub_url(model_id, name, revision=revision, endpoint=api.endpoint)
@@ -120,5 +122,5 @@ def _beginning(api: HfApi, model_id: str, revision: str | None, name: str, count
                 break
         whole = answer.headers.get("Content-Range", "").rpartition("/")[2] or answer.headers.get("Content-Length", "")
     if not whole.isdecimal() or len(found) < min(count, int(whole)):
-        raise FetchError(f"hf://{model_id}: the hub sent {len(found)} bytes of {name}, of {whole or 'unknown'}")
+        raise FetchError(f"hf://{model_id}: the hub sent {len(found)} bytes of {name} (size: {whole or 'unknown'})")
     return bytes(found[:count]), int(whole)

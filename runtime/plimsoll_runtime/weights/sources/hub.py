@@ -1,5 +1,5 @@
-"""Models of the Hugging Face hub or a mirror (HF_ENDPOINT), in the hub library's own cache, and the files that
-sentence-transformers keeps.
+"""Models of the Hugging Face hub or a mirror (HF_ENDPOINT), in the hub library's cache, and sentence-transformers
+files.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ DENSE_WEIGHTS = "model.safetensors"
 MOST_MODULES = 32
 SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
 _TAKEN = ("prompts", "default_prompt_name", "activation_fn", "max_seq_length", "do_lower_case")
-"""What of these files matters here."""
+"""Keys of these files that Plimsoll uses."""
 
 ReadJson = Callable[[Path], Any]
-"""What a file says; an empty object where it is not there."""
+"""Reads a JSON file; returns an empty object if the file does not exist."""
 
 
 def described_modules(root: Path, read: ReadJson) -> dict[str, Any] | None:
-    """The modules of a folder, each with its kind, path and config, and what is said beside them; None without any.
+    """Return the sentence-transformers modules of a folder, with kind, path and config, and their settings; None if
+    none.
 
-    Raises ModelError where they are not as sentence-transformers writes them.
+    Raises ModelError if the files do not have the format of sentence-transformers.
 
     https://sbert.net/docs/package_reference/base/modules.html describes the files.
     """
@@ -52,13 +53,13 @@ def described_modules(root: Path, read: ReadJson) -> dict[str, Any] | None:
     if not listed and not settings:
         return None
     if not isinstance(listed, list | dict) or len(listed) > MOST_MODULES:
-        raise ModelError(f"{root / MODULES} holds no list of modules")
+        raise ModelError(f"{root / MODULES} is not a list of at most {MOST_MODULES} modules")
     modules = [_module(root, entry, read) for entry in listed]
     return {**settings, "modules": modules}
 
 
 def module_paths(listed: Any) -> list[str]:
-    """The folders that a modules.json names; those that are none are left out."""
+    """Return the valid folder names of a modules.json."""
     entries = listed if isinstance(listed, list) else []
     found = (entry.get("path") for entry in entries if isinstance(entry, Mapping))
     return [path for path in found if isinstance(path, str) and _is_folder(path)]
@@ -69,50 +70,51 @@ def _module(root: Path, entry: Any, read: ReadJson) -> dict[str, Any]:
         raise ModelError(f"{root / MODULES} has an entry without a type")
     path = entry.get("path") or ""
     if not isinstance(path, str) or (path and not _is_folder(path)):
-        raise ModelError(f"{root / MODULES} names {path!r}, which is no folder beside it")
+        raise ModelError(f"{root / MODULES} names {path!r}, which is not a folder below it")
     config = read(root / path / "config.json") if path else {}
     return {"kind": kind.rpartition(".")[2], "path": path, "config": config}
 
 
 def _is_folder(path: str) -> bool:
-    """Whether it names a folder below."""
+    """Return whether a path is relative and stays below its folder."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not path.startswith("/") and ".." not in parts
 
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
 CODE = "*.py"
-"""What else is wanted where the model's own code may run."""
+"""Pattern of code files, wanted in addition if the model's own code may run."""
 IGNORED = ["*/*", "consolidated*.safetensors"]
-"""Folders (other formats of the same weights), and the copy of the weights that Mistral's models carry."""
+"""Files to skip: folders (other formats of the same weights), and the second copy of the weights in Mistral's
+models."""
 
 OF_MODULES = ("config.json", DENSE_WEIGHTS)
-"""What is wanted of the folders that sentence-transformers' modules have for themselves."""
+"""Wanted files in the folders of sentence-transformers modules."""
 
 TRANSIENT = (408, 429)
-"""The hub's refusals that end by themselves: a timeout, and too many requests."""
+"""HTTP status codes of temporary refusals: a timeout, and too many requests."""
 UNSENDABLE = ("LocalProtocolError", "UnsupportedProtocol", "InvalidURL")
-"""What httpx, or httpx2 in newer versions of the library, raises for a token or an HF_ENDPOINT that it cannot send."""
+"""Errors of httpx (or httpx2 in newer versions of the library) for a token or an HF_ENDPOINT that cannot be sent."""
 NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One namespace's: its token, "" for none at all, and a cache of its own.
+    """Hub access of one namespace: its token ("" for none) and its own cache.
 
-    The library gives what is in its cache to who has no right to it on the hub, so whoever shares a process must not
-    share that.
+    The hub library returns cached files without checking access rights, so namespaces in one process must not share a
+    cache.
     """
 
     namespace: str
     token: str = field(repr=False)
 
     def cache(self, shared: str) -> Path:
-        """Where its snapshots are; `shared` is the folder of those that belong to nobody."""
+        """Return the namespace's cache folder. `shared` is the folder of snapshots without a namespace."""
         return Path(shared).parent / "private" / self.namespace
 
     def hide(self, text: str) -> str:
-        """The text without the token, nor a part of one that is no token: messages quote such with escapes."""
+        """Return the text with each word of the token replaced: messages may quote an invalid token in parts."""
         for word in self.token.split():
             text = text.replace(word, "***")
         return text
@@ -126,11 +128,11 @@ def fetch_snapshot(
     patterns: Sequence[str] = PATTERNS,
     on_transfer: OnTransfer | None = None,
 ) -> Path:
-    """The folder of a snapshot, downloaded if need be; without `access` with the environment's token.
+    """Download a snapshot if needed and return its folder. Without `access`, the environment's token is used.
 
-    Where a repository has GGUF files alone, or `file` names one (or its kind, such as Q4_K_M), it is that file's path.
-    `patterns`: the files of a folder that are wanted. `on_transfer` is called while bytes come.
-    Raises SourceError saying what to do. It never has the token.
+    Return the path of a GGUF file instead if the repository has only GGUF files, or if `file` names one (or its type,
+    such as Q4_K_M). `patterns` are the wanted files of a folder. `on_transfer` is called during downloads. Raises
+    SourceError with advice. Messages never contain the token.
     """
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -162,27 +164,27 @@ def fetch_snapshot(
 
 
 def _counted(ask: Callable[..., Any], on_transfer: OnTransfer, **wanted: Any) -> object:
-    """Download what is wanted, and report the bytes. Raises as the library does."""
+    """Download and report the transferred bytes. Raises the library's errors."""
     began = time.time()
 
     def missing() -> int:
-        """Bytes of the files that were not there when the download began; 0 if the hub does not say."""
+        """Return the size of the files that were missing when the download began; 0 if the hub does not answer."""
         try:
             files = ask(**wanted, dry_run=True)
         except OSError:
-            return 0  # if something is wrong, the download itself fails, too
+            return 0  # the download itself will report the error
         return sum(file.file_size or 0 for file in files if not _was_there(file, began))
 
     return ask(**wanted, tqdm_class=Tally(on_transfer, missing).bars())
 
 
 def _was_there(file: DryRunFileInfo, began: float) -> bool:
-    """Whether a file of a cache was whole before that time."""
+    """Return whether a file was complete in the cache before `began`."""
     return file.is_cached and Path(file.local_path).stat().st_mtime < began
 
 
 def cached_file(model_id: str, revision: str | None, file: str) -> Path | None:
-    """A file of a revision, or of what its branch was when it was last asked for, where the cache has it."""
+    """Return a cached file of a revision, or of the last known commit of its branch; None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
 
     with errors_of(hub_name(model_id, revision, None), model_id, revision, None):
@@ -191,12 +193,12 @@ def cached_file(model_id: str, revision: str | None, file: str) -> Path | None:
 
 
 def hub_name(model_id: str, revision: str | None, file: str | None) -> str:
-    """As `resolve` takes it."""
+    """Return the hf:// form of a model, as `resolve` takes it."""
     return f"hf://{model_id}" + (f"@{revision}" if revision else "") + (f":{file}" if file else "")
 
 
 def modules_in(snapshot: Path) -> list[str]:
-    """The folders that its modules.json names; none where there is no such file, or none that is JSON."""
+    """Return the folders that the snapshot's modules.json names; empty if it is missing or unreadable."""
     path = snapshot / MODULES
     if not path.is_file():
         return []
@@ -204,22 +206,22 @@ def modules_in(snapshot: Path) -> list[str]:
     try:
         return module_paths(json.loads(path.read_text()))
     except (OSError, ValueError, RecursionError):
-        return []  # whoever reads the folder says what is wrong with it
+        return []  # the code that reads the folder reports the error
 
 
 def _of_modules(snapshot: Path, patterns: Sequence[str]) -> list[str]:
-    """Patterns of files in its modules' folders: their weights only if those of the model are wanted."""
+    """Return patterns of files in module folders, with weights only if the model's weights are wanted."""
     wanted = OF_MODULES if "*.safetensors" in patterns else OF_MODULES[:1]
     return [f"{folder}/{name}" for folder in modules_in(snapshot) for name in wanted]
 
 
 def _late(snapshot: Path, listed: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Files that are wanted, and that a list of files which the library keeps did not have."""
+    """Return wanted files that the hub lists and the snapshot lacks."""
     return matching((each for each in listed if not (snapshot / each).is_file()), patterns, IGNORED)
 
 
 def _files(model_id: str, revision: str | None, token: str | bool | None, download: Callable[..., Path]) -> list[str]:
-    """The names of a repository's files as the hub lists them now, or of those in the cache if it does not answer."""
+    """Return the repository's file names from the hub, or from the cache if the hub does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -233,7 +235,7 @@ def _files(model_id: str, revision: str | None, token: str | bool | None, downlo
 
 @contextmanager
 def errors_of(name: str, model_id: str, revision: str | None, access: Access | None) -> Iterator[None]:
-    """Turns what the library raises into SourceErrors; into FetchErrors if a later try may succeed."""
+    """Turn the library's errors into SourceError, or FetchError if a later attempt may succeed."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -245,30 +247,30 @@ def errors_of(name: str, model_id: str, revision: str | None, access: Access | N
     try:
         yield
     except HFValidationError as error:
-        raise SourceError(f"{model_id!r} is no folder, no .gguf file and no Hugging Face id: {error}") from error
+        raise SourceError(f"{model_id!r} is not a folder, a .gguf file or a Hugging Face id: {error}") from error
     except GatedRepoError as error:
         raise SourceError(f"{name} is gated: accept its terms on the hub and {_with_token(access)}") from error
     except RepositoryNotFoundError as error:
         raise SourceError(f"{name} does not exist (or is private: {_with_token(access)})") from error
     except RevisionNotFoundError as error:
-        raise SourceError(f"{name}: the hub has no revision {revision!r} of it") from error
+        raise SourceError(f"{name}: the hub has no revision {revision!r} of this model") from error
     except LocalEntryNotFoundError as error:
         raise _kind(error.__cause__)(
             f"{name} is not in the cache and the hub cannot be reached ({_first_line(error)}): "
-            "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
+            "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it does not exist"
         ) from error
     except PlimsollError:
         raise
     except Exception as error:
-        # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.
+        # The library passes on errors of its HTTP client and of unexpected answers of mirrors.
         words = f"{name} cannot be fetched: {type(error).__name__}: {_first_line(error)}"
         if access is None:
             raise _kind(error)(words) from error
-        raise _kind(error)(access.hide(words)) from None  # what it comes from may have the token
+        raise _kind(error)(access.hide(words)) from None  # the cause may contain the token
 
 
 def _kind(error: BaseException | None) -> type[SourceError]:
-    """SourceError if the hub refuses, may not be asked, or this machine cannot keep the files; else FetchError."""
+    """Return SourceError if the hub refuses, is disabled, or the disk rejects the files; otherwise FetchError."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if isinstance(error, HfHubHTTPError):
@@ -283,7 +285,7 @@ def _kind(error: BaseException | None) -> type[SourceError]:
 def _with_token(access: Access | None) -> str:
     if access is None:
         return "set HF_TOKEN"
-    return "look at the token of spec.model.tokenSecret" if access.token else "name one in spec.model.tokenSecret"
+    return "check the token of spec.model.tokenSecret" if access.token else "set spec.model.tokenSecret"
 
 
 def _first_line(error: Exception) -> str:
@@ -291,13 +293,14 @@ def _first_line(error: Exception) -> str:
 
 
 EVERY_SECONDS = 0.2
-"""Between two reports."""
+"""Seconds between two progress reports."""
 
 
 class Tally:
-    """`on_transfer` is called in threads of the library. `total` is asked for once bytes come, and may take a while.
+    """Counts downloaded bytes and reports them.
 
-    The library's own total grows with each file that it begins.
+    `on_transfer` is called in the library's threads. `total` is called when the first bytes arrive, and may be slow.
+    (The library's own total grows with each file that it starts.)
     """
 
     def __init__(self, on_transfer: OnTransfer, total: Callable[[], int]) -> None:
@@ -309,9 +312,9 @@ class Tally:
         self._lock = threading.Lock()
 
     def bars(self) -> type[Any]:
-        """The library's `tqdm_class`. Its bars show nothing.
+        """Return a `tqdm_class` for the library, whose bars display nothing.
 
-        There is one for bytes of the network and one for bytes of files; older versions have one for both, or none.
+        The library has one bar for network bytes and one for file bytes; older versions have one for both, or none.
         """
         tally = self
 
@@ -330,7 +333,7 @@ class Tally:
         return Bar
 
     def _count(self, done: int) -> None:
-        """One of the bars has come so far. The lock is held."""
+        """Record a bar's progress and report it. The caller must hold the lock."""
         self._done = max(self._done, done)
         if self._total is None:
             self._total = self._ask_total()

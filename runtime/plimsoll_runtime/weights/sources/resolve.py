@@ -1,4 +1,4 @@
-"""From what a person writes as MODEL to files on disk. No tensor is read here: the server does this too."""
+"""Resolves a MODEL argument to files on disk. It reads no tensors, so the server process can call it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from plimsoll_runtime.weights.sources.hub import (
 )
 
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
-"""Like `fetch_snapshot`."""
+"""Signature of `fetch_snapshot`."""
 MODELOPT = "hf_quant_config.json"
 CONFIG = "config.json"
 SAID = (CONFIG, ADAPTER_CONFIG, MODELOPT, MODULES, *SETTINGS)
-"""Files that say what a model is, and nothing of where its weights are."""
+"""Files that describe a model, without the index of its weights."""
 
 
 def resolve(
@@ -46,12 +46,15 @@ def resolve(
     trust_remote_code: bool = False,
     on_transfer: OnTransfer | None = None,
 ) -> ModelFiles:
-    """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, or hf://ID[@REVISION][:FILE] (or without hf://).
+    """Find a model and download it if needed: a folder, a .gguf file, demo://NAME, or hf://ID[@REVISION][:FILE] (or
+    without hf://).
 
-    `access` is for the hub's private models; None is the environment's token, and the files that belong to nobody.
-    `fetch` is for what a hub has, in place of `fetch_snapshot`. `trust_remote_code`: the model's own code may run.
-    `on_transfer` is called while that downloads; without it, `progress` is.
-    Raises SourceError when it is not there, ModelError when what is there is no model.
+    - `access` is for private models of the hub; None uses the environment's token and the shared cache.
+    - `fetch` replaces `fetch_snapshot` for hub models.
+    - `trust_remote_code`: the model's own code may run.
+    - `on_transfer` is called during downloads; without it, `progress` is.
+
+    Raises SourceError if the model does not exist, ModelError if the files are not a model.
     """
     if fetch is None:
         fetch = fetch_snapshot
@@ -71,9 +74,9 @@ def _found(
 ) -> ModelFiles:
     scheme, _, rest = model.rpartition("://")
     if scheme not in ("", "demo", "hf", "file"):
-        raise SourceError(f"{model!r}: unknown kind of source; use a folder, a .gguf file, demo://, hf:// or file://")
+        raise SourceError(f"{model!r} has an unknown scheme; use a folder, a .gguf file, demo://, hf:// or file://")
     if revision is not None and (scheme in ("demo", "file") or (not scheme and Path(model).exists())):
-        raise SourceError(f"--revision {revision} goes with a Hugging Face id, not with {model}")
+        raise SourceError(f"--revision {revision} needs a Hugging Face id, but the model is {model}")
     if scheme == "demo":
         demo = find_demo(rest)
         files = open_gguf(fetch_demo(demo, progress or silent))
@@ -93,7 +96,7 @@ def _found(
     if path.is_file():
         return open_gguf(path)
     if scheme == "file" or path.is_absolute() or model.startswith((".", "~")) or _is_file_name(model):
-        raise SourceError(f"{rest} does not exist: check the path (in a pod, the volume that should be mounted there)")
+        raise SourceError(f"{rest} does not exist: check the path (in a pod, check that its volume is mounted)")
     return _of_hub(model, revision, access, fetch)
 
 
@@ -108,24 +111,24 @@ def _of_hub(name: str, revision: str | None, access: Access | None, fetch: Fetch
 
 
 def parse_hub_id(name: str, revision: str | None = None) -> tuple[str, str | None, str | None]:
-    """ORG/NAME[@REVISION][:FILE] -> id, revision, file. Raises SourceError where the revision is said twice."""
+    """Split ORG/NAME[@REVISION][:FILE] into id, revision and file. Raises SourceError if the revision is given
+    twice.
+    """
     rest, _, file = name.partition(":")
     model_id, _, at = rest.partition("@")
     if at and revision is not None:
-        raise SourceError(
-            f"hf://{name} names the revision {at}, and --revision says {revision}: leave one of them away"
-        )
+        raise SourceError(f"hf://{name} names the revision {at}, but --revision is {revision}; remove one of them")
     return model_id, revision or at or None, file or None
 
 
 def resolve_config(model: str, revision: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
-    """The config of what `resolve` finds; of a hub's model nothing else is fetched. Raises as `resolve` does."""
+    """Return the config of a model. Downloads only config files of hub models. Raises as `resolve` does."""
     found = fetched_config(model, revision)
     return dict(resolve(model, revision, progress).config) if found is None else found
 
 
 def fetched_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
-    """The config of a hub's model, of which nothing else is fetched; None for GGUF files and for all other sources.
+    """Return the config of a hub model, downloading nothing else; None for GGUF files and all other sources.
 
     Raises as `resolve` does.
     """
@@ -138,9 +141,9 @@ def fetched_config(model: str, revision: str | None = None) -> dict[str, Any] | 
 
 
 def cached_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
-    """Like `fetched_config` without asking the hub, where its branch may have moved since; None for what is not there.
+    """Return the config of a cached hub model, whose branch may have moved since; None if it is not cached.
 
-    Raises ModelError for what is no config.
+    Raises ModelError if the config is invalid.
     """
     repository = _repository(model, revision)
     path = None if repository is None else cached_file(*repository, CONFIG)
@@ -148,7 +151,7 @@ def cached_config(model: str, revision: str | None = None) -> dict[str, Any] | N
 
 
 def _repository(model: str, revision: str | None) -> tuple[str, str | None] | None:
-    """The id and revision of a hub's model in a folder's form; None for GGUF files and for all other sources."""
+    """Return id and revision of a hub model in the folder format; None for GGUF files and all other sources."""
     scheme, _, rest = model.rpartition("://")
     if scheme != "hf" and (scheme or Path(model).exists() or model.startswith((".", "~", "/")) or _is_file_name(model)):
         return None
@@ -157,9 +160,9 @@ def _repository(model: str, revision: str | None) -> tuple[str, str | None] | No
 
 
 def described(root: Path) -> dict[str, Any]:
-    """What the files of a folder say of its model: config.json, and in it what other files say of modules and numbers.
+    """Return a folder's config.json, extended with sentence-transformers modules and quantisation from other files.
 
-    Raises ModelError where there is no config.json.
+    Raises ModelError if there is no config.json.
     """
     config = read_json(root / CONFIG, needed=True)
     modules = described_modules(root, _read_any)
@@ -167,16 +170,16 @@ def described(root: Path) -> dict[str, Any]:
 
 
 def open_folder(root: Path, name: str) -> ModelFiles:
-    """A folder as Transformers saves it: config.json beside safetensors, single or with an index.
+    """Open a folder in Transformers' format: config.json next to safetensors, single or with an index.
 
-    Raises ModelError for a folder that is no model, or that holds an adapter.
+    Raises ModelError if the folder is not a model or contains an adapter.
     """
     refuse_adapter(root, name)
     config = described(root)
     index = root / INDEX
     weights = _shards(index) if index.is_file() else (root / "model.safetensors",)
     if missing := [w.name for w in weights if not w.is_file()]:
-        raise ModelError(f"{root} has no {missing[0]}; only safetensors and GGUF weights are read")
+        raise ModelError(f"{root} has no {missing[0]}; only safetensors and GGUF weights are supported")
     return ModelFiles(
         name=name,
         root=root,
@@ -189,14 +192,14 @@ def open_folder(root: Path, name: str) -> ModelFiles:
 
 
 def _module_weights(root: Path, modules: Mapping[str, Any]) -> dict[str, Path]:
-    """The files of modules that have some of their own, by the folders that these lie in."""
+    """Return the weight files of modules by folder."""
     paths = [str(module["path"]) for module in modules.get("modules", ()) if module["path"]]
     files = {path: root / path / DENSE_WEIGHTS for path in paths}
     return {path: file for path, file in files.items() if file.is_file()}
 
 
 def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The config; what ModelOpt says of the weights it may say in a file of its own."""
+    """Return the config with ModelOpt's quantisation, which may be in a separate file."""
     said = {} if "quantization_config" in config else read_json(root / MODELOPT).get("quantization")
     return (
         {**config, "quantization_config": {"quant_method": "modelopt", **said}}
@@ -206,21 +209,21 @@ def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shards(index: Path) -> tuple[Path, ...]:
-    """The files that an index names; all lie beside it."""
+    """Return the files that an index names. Raises ModelError if one is in another folder."""
     weight_map = read_json(index, needed=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} has no weight_map")
     for shard in weight_map.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise ModelError(f"{index} names {shard!r}, which is no file beside it")
+            raise ModelError(f"{index} names {shard!r}, which is not a file next to it")
     return tuple(index.parent / shard for shard in sorted(set(weight_map.values())))
 
 
 def open_gguf(path: Path) -> ModelFiles:
-    """A GGUF file, or all of them by the first; their metadata are translated to the vocabulary of config.json."""
+    """Open a GGUF file (or all its shards) and translate its metadata to a config."""
     paths = [path.with_name(name) for name in shards_of(path.name)]
     if missing := [each.name for each in paths if not each.is_file()]:
-        raise ModelError(f"{path.parent} has no {missing[0]}, which is a part of the model")
+        raise ModelError(f"{path.parent} has no {missing[0]}, which is a shard of the model")
     metadata = [read_metadata(each) for each in paths]
     refuse_gguf_adapter(path, metadata[0].values)
     places = {name: (each, t) for each, m in zip(paths, metadata, strict=True) for name, t in m.tensors.items()}
@@ -237,17 +240,17 @@ def open_gguf(path: Path) -> ModelFiles:
 
 
 def read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
-    """The object in a file, an empty one if the file is missing and not `needed`. Raises ModelError, SourceError."""
+    """Return the JSON object of a file; empty if it is missing and not `needed`. Raises ModelError or SourceError."""
     if needed and not path.is_file():
-        raise ModelError(f"{path.parent} has no {path.name}, so it is no model folder")
+        raise ModelError(f"{path.parent} has no {path.name}, so it is not a model folder")
     values = _read_any(path)
     if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no JSON object")
+        raise ModelError(f"{path} is not a JSON object")
     return values
 
 
 def _read_any(path: Path) -> Any:
-    """What a file says; an empty object where it is not there."""
+    """Return a file's JSON; an empty object if the file does not exist."""
     if not path.is_file():
         return {}
     check_size(path)

@@ -1,4 +1,4 @@
-"""Fetches a complete snapshot of a hub: broken files, new or left by an earlier start, are fetched again."""
+"""Downloads complete hub snapshots: broken files, new ones or from an earlier start, are downloaded again."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from plimsoll_runtime.weights.files import INDEX
 from plimsoll_runtime.weights.safetensors_header import stated_size
 
 PARSED = 2**22
-"""Bytes up to which JSON is parsed; of a larger file, such as a tokenizer's, the first and last character are looked
-at."""
+"""Largest JSON file that is parsed, in bytes. Of larger ones (tokenizers) only the first and last character are
+checked."""
 EDGE = 256
 PAIRS = {b"{": b"}", b"[": b"]"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file of a snapshot by its name there, and what is wrong with it. `listed`: it is as long as the hub says.
+    """A broken file of a snapshot, and the reason. `listed`: its size equals the hub's list of files.
 
-    One that is as long may well be what the hub has.
+    Such a file is probably broken on the hub, too.
     """
 
     name: str
@@ -37,11 +37,10 @@ class Fault:
 
 
 def faults(snapshot: Path, names: Sequence[str]) -> list[Fault]:
-    """Those of some files that are not as long as the hub's list of files says, or not what their names say.
+    """Return the files whose size differs from the hub's list of files, or whose content does not fit their name.
 
-    The library never looks at a file again once it has it. A network that wants a login, or a mirror, may answer any
-    request with 200 and something else, and what the library then keeps under a file's name would break every later
-    start.
+    The hub library never checks a file that it has. A captive portal or a mirror may answer a request with status 200
+    and other content; the library would keep that under the file's name, and each later start would fail.
     """
     sizes = _listed_sizes(snapshot)
     found = []
@@ -56,7 +55,7 @@ def faults(snapshot: Path, names: Sequence[str]) -> list[Fault]:
 
 
 def remove_faults(snapshot: Path, found: list[Fault]) -> None:
-    """Remove them from the cache, bytes and names, so that the next download fetches them again."""
+    """Remove files from the cache, with the blobs that they link to, so that the next download fetches them again."""
     for fault in found:
         name = snapshot / fault.name
         stored = name.parent / name.readlink() if name.is_symlink() else name
@@ -70,10 +69,10 @@ def forget_list(snapshot: Path) -> None:
 
 
 def _why(path: Path, *, listed: bool) -> str | None:
-    """What is wrong with a file, or None.
+    """Return the reason why a file is broken, or None.
 
-    Weights that are as long as listed are only checked for being blank, as a crash may leave them. Any other fault of
-    theirs is on the hub, too, so that fetching them again would change nothing.
+    Weights of the listed size are only checked for zeros, which a crash may leave. Any other fault is on the hub, too,
+    so a new download would not help.
     """
     size = path.stat().st_size
     if path.suffix == ".json":
@@ -81,7 +80,7 @@ def _why(path: Path, *, listed: bool) -> str | None:
     with path.open("rb") as file:
         begin = file.read(EDGE)
     if listed:
-        return "it is blank" if begin and not any(begin) else None
+        return "it contains only zeros" if begin and not any(begin) else None
     if path.suffix == ".safetensors":
         return _why_not_safetensors(path, size)
     if path.suffix == ".gguf":
@@ -100,7 +99,7 @@ def _why_not_json(path: Path, size: int) -> str | None:
         first = file.read(EDGE).lstrip()[:1]
         file.seek(size - EDGE)
         last = file.read().rstrip()[-1:]
-    return None if PAIRS.get(first) == last else "it is not JSON, or not all of it"
+    return None if PAIRS.get(first) == last else "it is not JSON, or is truncated"
 
 
 def _why_not_safetensors(path: Path, size: int) -> str | None:
@@ -116,7 +115,7 @@ def _list_file(snapshot: Path) -> Path:
 
 
 def _listed_sizes(snapshot: Path) -> dict[str, int]:
-    """The sizes of files by the hub's list, as the library keeps it; none where it keeps none, or in another form."""
+    """Return file sizes from the library's copy of the hub's list; empty if there is none or its format is unknown."""
     try:
         listed = json.loads(_list_file(snapshot).read_text())
     except (OSError, ValueError, RecursionError):
@@ -133,19 +132,19 @@ def _sizes(files: Mapping[str, object]) -> Iterator[tuple[str, int]]:
 
 
 NAMED = 3
-"""How many files a message names."""
+"""Number of files that a message names."""
 
 logger = logging.getLogger(__name__)
 
 Ask = Callable[..., object]
-"""`huggingface_hub.snapshot_download` with a repository and a revision."""
+"""Type of `huggingface_hub.snapshot_download` with a repository and a revision."""
 
 
 def fetch_whole(name: str, ask: Ask, **wanted: Any) -> Path:
-    """The folder of a snapshot, in which each file is what its name says.
+    """Download a snapshot whose files are all valid. Return its folder.
 
-    `name`: as `hub_name` has it. `wanted`: which files, as the library takes it. Raises FetchError where the hub sends
-    it broken again, SourceError where it cannot be asked; and what the library raises.
+    `name` is from `hub_name`. `wanted` are the library's arguments that select files. Raises FetchError if the hub
+    sends broken files again, SourceError if it cannot be asked, and the library's errors.
     """
     from huggingface_hub import is_offline_mode
 
@@ -154,10 +153,10 @@ def fetch_whole(name: str, ask: Ask, **wanted: Any) -> Path:
         return snapshot
     if is_offline_mode() or wanted.get("local_files_only"):
         raise SourceError(
-            f"{name}: files in the cache are broken: {_text(broken)}; remove it with `plimsoll models rm {name}` and "
-            "fetch it again with a network"
+            f"{name}: files in the cache are broken: {_text(broken)}; run `plimsoll models rm {name}` and "
+            "download the model again while online"
         )
-    logger.warning("%s: broken files are removed from the cache and fetched again: %s", name, _text(broken))
+    logger.warning("%s: removing broken files from the cache and downloading them again: %s", name, _text(broken))
     remove_faults(snapshot, broken)
     snapshot = Path(str(ask(**wanted)))
     _check_sent(name, snapshot, _broken(snapshot, wanted))
@@ -165,7 +164,7 @@ def fetch_whole(name: str, ask: Ask, **wanted: Any) -> Path:
 
 
 def matching(names: Iterable[str], allowed: Sequence[str], ignored: Sequence[str]) -> list[str]:
-    """The names that the library would download with such patterns."""
+    """Return the names that the library would download with these patterns."""
 
     def fits(name: str, patterns: Sequence[str]) -> bool:
         return any(fnmatch(name, pattern) for pattern in patterns)
@@ -174,7 +173,7 @@ def matching(names: Iterable[str], allowed: Sequence[str], ignored: Sequence[str
 
 
 def lacks_files(snapshot: Path) -> bool:
-    """Whether it is not the whole folder of a model, by what lies in it."""
+    """Return whether a snapshot lacks the config or weights of a complete model folder."""
     if not (snapshot / "config.json").is_file():
         return True
     if not (index := snapshot / INDEX).is_file():
@@ -183,13 +182,15 @@ def lacks_files(snapshot: Path) -> bool:
         named = json.loads(index.read_bytes())["weight_map"].values()
         return not all((snapshot / str(shard)).is_file() for shard in named)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return False  # who reads it says what is wrong with it
+        return False  # the code that reads the index reports the error
 
 
 def fetch_unlisted(name: str, snapshot: Path, names: Sequence[str], fetch: Callable[[str], object]) -> None:
-    """Fetch files that the hub lists now, and did not when the list was made that the library keeps."""
+    """Fetch files that the hub lists, but which the library's cached list lacks. Removes that list."""
     logger.warning(
-        "%s: the list of its files in the cache lacks %s: removed, and fetched", name, ", ".join(names[:NAMED])
+        "%s: the cached list of files lacks %s: removing the list, downloading the files",
+        name,
+        ", ".join(names[:NAMED]),
     )
     forget_list(snapshot)
     for each in names:
@@ -198,21 +199,21 @@ def fetch_unlisted(name: str, snapshot: Path, names: Sequence[str], fetch: Calla
 
 
 def _broken(snapshot: Path, wanted: Mapping[str, Any]) -> list[Fault]:
-    """Of the files that are wanted: what else lies there is another program's."""
+    """Return the broken files among the wanted ones; other files in the folder belong to other programs."""
     names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
     return faults(snapshot, matching(names, wanted.get("allow_patterns", ["*"]), wanted.get("ignore_patterns", [])))
 
 
 def _check_sent(name: str, snapshot: Path, broken: list[Fault]) -> None:
-    """Raises FetchError for files that are broken though they have just come, and keeps none of them.
+    """Remove files that are broken after a download, and raise FetchError.
 
-    Those that are as long as listed are the hub's own: who reads them says what is wrong.
+    Files of the listed size are kept: the code that reads them reports the error.
     """
     if broken := [each for each in broken if not each.listed]:
         remove_faults(snapshot, broken)
         raise FetchError(
-            f"{name}: the hub sends broken files: {_text(broken)}; look whether this network asks for a login, and at "
-            "HF_ENDPOINT if it names a mirror. None of them is kept"
+            f"{name}: the hub sent broken files: {_text(broken)}; check whether this network requires a login, and "
+            "HF_ENDPOINT if it names a mirror. The files were removed"
         )
 
 
