@@ -1,1 +1,1 @@
-"""Models as data: one decoder, described by a spec."""
+"""Models as data: config families, decoder specs, programs of ops, and the executors that run them."""

@@ -1,4 +1,4 @@
-"""The decoder: token ids to hidden states to logits, by its program; here with torch, on any device."""
+"""The decoder contract, and the torch executor: runs a program op by op on any device."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from plimsoll_runtime.models.weight_reader import WeightReader
 
 
 class Decoder(Protocol):
-    """A loaded model. It keeps nothing between calls: caches are the attention's, recurrent states are `states`."""
+    """A loaded model. It is stateless: caches belong to the attention, and recurrent states are passed in."""
 
     dtype: torch.dtype
     weight_bytes: int
 
     @property
     def outline(self) -> Outline:
-        """What was known of it before it had weights."""
+        """Facts and weight shapes, known before the weights are loaded."""
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
-        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed.
+        """Compute final hidden states [T, hidden], normalised, from token_ids and positions, both int64 [T].
 
-        `states`: where the outline's facts list some.
+        `states` are required if the outline's facts list some.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab], valid until the next call."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden], valid until the next call."""
 
 
 @dataclass(slots=True)
 class Stage:
-    """A part of a program, ready to run: where its values lie, and which of them nobody reads any more after it.
+    """A compiled op group: indices of the values that it reads and writes, and of those that are not used afterwards.
 
     `attends`: it calls the step's attention.
     """
@@ -60,7 +60,7 @@ class Stage:
 
 
 def walk(stages: Sequence[Stage], step: Step, values: list[Tensor | None]) -> None:
-    """Run stages in order over values, by their places: each is there while it is read later on."""
+    """Run stages in order. `values` are by index; each is released after its last use."""
     for stage in stages:
         result = stage.run(step, *[values[i] for i in stage.reads])
         if isinstance(result, tuple):
@@ -73,11 +73,11 @@ def walk(stages: Sequence[Stage], step: Step, values: list[Tensor | None]) -> No
 
 
 ATTENDS = (Attend, AttendShared, AttendLatent, TurnedAttention)
-"""The parts that call a step's attention."""
+"""Op groups that call the step's attention."""
 
 
 class TorchDecoder:
-    """A decoder of torch's ops, one after the other, over `count` values, the last of which is the result."""
+    """A decoder that runs torch ops in order over `count` values, of which the last is the result."""
 
     def __init__(self, program: Program, reader: WeightReader) -> None:
         self.program = program
@@ -90,13 +90,11 @@ class TorchDecoder:
 
     @property
     def outline(self) -> Program:
-        """See Decoder."""
         return self.program
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
-        """See Decoder."""
         values: list[Tensor | None] = [None] * self.count
         walk(self.stages, Step(token_ids, positions, self.turns(positions), attention, states), values)
         hidden = values[-1]
@@ -104,16 +102,16 @@ class TorchDecoder:
         return hidden
 
     def turns(self, positions: Tensor) -> dict[RopeSpec, tuple[Tensor, Tensor]]:
-        """positions int64 [T] -> cosines and sines by rope [T, D / 2]."""
+        """Return cosines and sines [T, D / 2] by rope for positions int64 [T]."""
         return {rope: table(positions, self.dtype) for rope, table in self._ropes.items()}
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab]."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden]."""
         return self._logits(hidden)
 
 
 def _staged(parts: Sequence[OpGroup], result: str, reader: WeightReader) -> tuple[int, list[Stage]]:
-    """How many values there are, the result last; and the stages, whose weights are read here, in order."""
+    """Return the number of values (the result is the last) and the stages. Reads the weights in order."""
     names = dict.fromkeys(name for part in parts for name in (*part.reads, *part.writes) if name != result)
     places = {name: i for i, name in enumerate([*names, result])}
     stages = []
@@ -125,7 +123,7 @@ def _staged(parts: Sequence[OpGroup], result: str, reader: WeightReader) -> tupl
 
 
 def _done_after(parts: Sequence[OpGroup], result: str) -> list[list[str]]:
-    """For each part the values that it reads, or writes, and none after it does before they are written anew."""
+    """Return, for each op group, the values that are not read after it before they are overwritten."""
     wanted = {result}
     done: list[list[str]] = []
     for part in reversed(parts):

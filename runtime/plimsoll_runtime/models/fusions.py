@@ -1,4 +1,4 @@
-"""Rows of ops that torch, or a kernel of ours on a GPU, computes in one go."""
+"""Groups of consecutive ops that torch, or one of our GPU kernels, computes in one call."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from plimsoll_runtime.models.ops.weight import Weights
 from plimsoll_runtime.models.spec.attention import RopeSpec
 
 Turn = NormHeads | Rotate | ScaleQueries
-"""What is done to heads of queries and keys before attention."""
+"""Ops on heads of queries and keys before attention."""
 
 
 class OpGroup(Protocol):
-    """What an executor runs: an op, or several in one."""
+    """Unit that an executor runs: one op or several."""
 
     @property
     def kind(self) -> OpKind:
-        """What it is timed as."""
+        """The kind that its time is recorded under."""
 
     @property
     def reads(self) -> Values:
-        """The values that it reads."""
+        """Names of the values that it reads."""
 
     @property
     def writes(self) -> Values:
-        """The values that it writes."""
+        """Names of the values that it writes."""
 
     def compiled(self, weights: Weights) -> Run:
-        """What computes it."""
+        """Read the weights and return the function that computes the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormedSum:
-    """A sum and the norm after it: one pass over memory on a GPU."""
+    """A sum and the norm after it, in one pass over memory on a GPU."""
 
     add: Add
     norm: Normalise
@@ -52,16 +52,13 @@ class NormedSum:
 
     @property
     def reads(self) -> Values:
-        """See OpGroup."""
         return self.add.reads
 
     @property
     def writes(self) -> Values:
-        """See OpGroup."""
         return (*self.norm.writes, *self.add.writes)
 
     def compiled(self, weights: Weights) -> Run:
-        """See OpGroup."""
         normaliser = self.norm.loaded(weights)
 
         def run(step: Step, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +69,9 @@ class NormedSum:
 
 @dataclass(frozen=True, slots=True)
 class TurnedAttention:
-    """Norms over heads and their rotation, then attention: values are not copied, and a backend may do all in one."""
+    """Norms and rotation of heads, then attention. Values are not copied, and a backend may do everything in one
+    pass.
+    """
 
     turns: tuple[Turn, ...]
     attend: Attend
@@ -81,11 +80,9 @@ class TurnedAttention:
 
     @property
     def writes(self) -> Values:
-        """See OpGroup."""
         return self.attend.writes
 
     def compiled(self, weights: Weights) -> Run:
-        """See OpGroup."""
         layer, shape = self.attend.layer, self.attend.shape
         turns = [turn.of_query_key(weights) for turn in self.turns]
         sinks = read(self.attend.sinks, weights)
@@ -99,7 +96,9 @@ class TurnedAttention:
         return run if (rope := self._rope_of_one_pass()) is None else self._one_pass(rope, turns, sinks, run)
 
     def _rope_of_one_pass(self) -> RopeSpec | None:
-        """Where a kernel may norm, turn and write to the cache at once: one half of a head turns with the other."""
+        """Return the rope if one kernel can normalise, rotate and write to the cache: RMS norms, and rotation by
+        halves.
+        """
         if not self.turns or not isinstance(last := self.turns[-1], Rotate):
             return None
         rope, norms = last.rope, self.turns[:-1]
@@ -123,11 +122,11 @@ class TurnedAttention:
 
 
 LONGEST = 4
-"""Ops of the longest row: a norm over heads, a rotation, a scale of queries, and attention."""
+"""Longest group: a norm of heads, a rotation, a scale of queries, and attention."""
 
 
 def group_ops(ops: Sequence[Op]) -> Iterator[OpGroup]:
-    """The ops of a program, in rows where torch has something for them."""
+    """Yield the ops of a program in groups that torch computes in one call."""
     at = 0
     while at < len(ops):
         part, count = _first(ops[at : at + LONGEST])
@@ -136,7 +135,7 @@ def group_ops(ops: Sequence[Op]) -> Iterator[OpGroup]:
 
 
 def _first(ops: Sequence[Op]) -> tuple[OpGroup, int]:
-    """What the first of them becomes, together with how many after it."""
+    """Return the group that starts with the first op, and its number of ops."""
     first = ops[0]
     match ops:
         case [Add(scale=1.0) as add, Normalise() as norm, *_] if norm.reads == add.writes != norm.writes:

@@ -1,6 +1,6 @@
-"""From a model's files to a decoder: every tensor accounted for, read once, straight into its packed form.
+"""Loads a decoder: checks all tensors and reads each once, straight into its packed form.
 
-Or from an image that holds it in that form: then nothing is read. How large an image will be is known before.
+Or wakes it from an image, which has the weights in that form. Image sizes are computed before loading.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plimsoll_runtime.weights.tensor_source import TensorSource
 
 _HEADER_BYTES = 64 * 2**10
 _PLACE_BYTES = 48
-"""At most what an image's header says of the model and its files, without its config, and of each place."""
+"""Upper bounds for the image header: facts without the config, and each tensor's entry."""
 
 
 def load_decoder(
@@ -39,10 +39,10 @@ def load_decoder(
     fused: bool = False,
     places: Places = OWN,
 ) -> Decoder:
-    """Load a model's weights as its outline says; `fused` for steps of the attention backend `cpu`.
+    """Load a model's weights into the decoder of its outline; `fused` selects the CPU executor.
 
-    What the decoder reads of them lies in `places`: packed if `fused`, else as plain tensors.
-    Raises ModelError when a tensor is missing, unexpected, of another shape, or cannot be read.
+    Weights are stored in `places`: packed if `fused`, else as plain tensors. Raises ModelError if a tensor is missing,
+    unexpected, has the wrong shape, or cannot be read.
     """
     told = progress or silent
     if isinstance(outline, TransformersOutline):
@@ -51,7 +51,7 @@ def load_decoder(
 
 
 def checked_source(files: ModelFiles, program: Program) -> TensorSource:
-    """The tensors that a program needs, of which the headers are read. Raises ModelError as `load_decoder` does."""
+    """Open the tensors of a program, reading headers only. Raises ModelError as `load_decoder` does."""
     source = tensors_of(files, program)
     try:
         check_tensors(program, source.shapes)
@@ -61,12 +61,12 @@ def checked_source(files: ModelFiles, program: Program) -> TensorSource:
 
 
 def _what_config_says(files: ModelFiles, program: Program, name: str, source: TensorSource) -> str:
-    """The other statement about a tensor, and what to do."""
+    """Return the config fields that decide about a wrong tensor, with advice, for an error message."""
     if files.format == "gguf":
-        return "the file's metadata and tensors do not belong together: fetch it again"
+        return "the file's metadata and tensors do not match: download it again"
     config = text_part(files.config) or files.config
     if program.facts.pooling is not None:
-        config = {**config, "architectures": None}  # the class may be one without a head
+        config = {**config, "architectures": None}  # the class may lack a head
     fields = deciding_fields(config, name, source.shapes, lambda each: program_of(describe(each)).stored_shapes())
     return what_to_do(fields)
 
@@ -93,10 +93,10 @@ def _load_program(
 def wake_decoder(
     outline: Outline, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
 ) -> Decoder:
-    """The decoder that `load_decoder` made while it filled the arena's image: nothing is read, and nothing packed.
+    """Build the decoder of `load_decoder` from a filled image, without reading or packing weights.
 
-    (What torch's decoder packs for a CPU by itself it packs again: that is not in the image.)
-    Raises ModelError where the image holds other tensors than the program needs.
+    (Matrices that torch packs for a CPU are not in the image and are packed again.) Raises ModelError if the image has
+    other tensors than the program needs.
     """
     decoder: Decoder
     if isinstance(outline, TransformersOutline):
@@ -113,13 +113,13 @@ def wake_decoder(
 
 
 def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[CpuExecutor, CountingArena]:
-    """A CPU executor without weights, to ask what its steps take, and the places that it would have in an image."""
+    """Return a CPU executor without weights, to compute its step sizes, and the arena that counted its image."""
     arena, program = CountingArena(), _program(outline)
     return CpuExecutor(program, ShapeReader(program, dtype), arena), arena
 
 
 def image_bytes(outline: Outline, dtype: torch.dtype, *, fused: bool) -> int:
-    """At least what an image of a model's weights takes but for its config, and at most some KiB more."""
+    """Return an estimate of an image's size without its config. It may be a few KiB too large, never too small."""
     if fused:
         _, arena = imagined_decoder(outline, dtype)
     else:

@@ -1,6 +1,4 @@
-"""A decoder as a program of ops over named values, the facts that the rest of the engine needs, and its text for
-people.
-"""
+"""A decoder as a program of ops over named values, with its facts and a text form."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ from plimsoll_runtime.models.spec.pooling import Pooling
 from plimsoll_runtime.models.spec.recurrent import OwnCache, StateShape
 
 _UNSAID = ("reads", "writes", "kind", "width")
-"""Of every record: what stands elsewhere in its line, or in that of another op."""
+"""Record fields that `text_of` leaves out."""
 _OF_MANY = re.compile(r"(?<=experts\.)\d+(?=\.)|(?<=\[)\d+(?=\]$)")
-"""An expert's number, where each has a tensor of its own, and a tensor's in a stack."""
+"""An expert's number in a tensor name, or the index in a stack."""
 
 
 def text_of(op: Any, reads: tuple[str, ...]) -> str:
-    """Its name, the values that it reads, its tensors, and whatever of its record says something."""
+    """Return an op as text: its name, values, tensors, and the fields that differ from their defaults."""
     said = [
         f"{field.name}={_value(value)}"
         for field in fields(op)
@@ -51,7 +49,7 @@ def _says(value: object, default: object) -> bool:
 
 
 def _value(value: Any) -> str:
-    """A record by its fields that say something."""
+    """Return a value as text; a record by its fields that differ from their defaults."""
     if not hasattr(value, "__dataclass_fields__"):
         return f"{value:g}" if isinstance(value, float) else str(value)
     said = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
@@ -59,18 +57,20 @@ def _value(value: Any) -> str:
 
 
 RESIDUAL_ROWS = 3
-"""Rows of hidden states that live at once beside what an op allocates: the residual, what is added, what is normed."""
+"""Hidden states per row that exist at once next to an op's own memory: residual, addend and normalised states."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What scheduler, cache and runner know of a decoder, whatever computes it.
+    """Properties of a decoder that scheduler, cache and runner need, independent of its executor.
 
-    `attention`: one a cached layer. `states`: what its recurrent layers keep of a sequence. `own`: of a decoder that
-    keeps caches by itself, what they take; then blocks are what is counted, and hold nothing.
-    `whole`: one a layer that sees a prompt from both ends: then a prompt is computed in one step, and nothing is kept.
-    `pooling`: nothing is generated, and this is what becomes of a prompt. `second_text`: token ids of the second text
-    that a prompt may hold are larger by so much; 0: a model that does not tell texts apart.
+    - `attention`: the shape of each cached attention layer.
+    - `states`: the recurrent states of a sequence.
+    - `own`: caches that the decoder keeps itself. Then KV blocks are counted but hold nothing.
+    - `whole`: the shape of each layer with bidirectional attention. Then a step computes a whole prompt and keeps
+      nothing.
+    - `pooling`: the pooling of a model that does not generate.
+    - `second_text`: offset of the token ids of a prompt's second text; 0 if the model does not distinguish texts.
     """
 
     architecture: str
@@ -86,28 +86,30 @@ class Facts:
 
     @property
     def keeps_only_blocks(self) -> bool:
-        """Whether all that is kept of a sequence lies in blocks."""
+        """Whether blocks hold everything that is kept of a sequence."""
         return not self.states and not self.own
 
     def token_bytes(self, element_bytes: int) -> int:
-        """Keys and values of one token in all layers."""
+        """Return the bytes of one token's keys and values in all layers."""
         in_blocks = sum(shape.cached_width for shape in self.attention) * element_bytes
         return in_blocks + sum(each.token for each in self.own if each.element_bytes == element_bytes)
 
     def state_bytes(self, element_bytes: int) -> int:
-        """What is kept of a sequence however long it is: by recurrent layers, or by the decoder itself."""
+        """Return the bytes of a sequence's recurrent states and own caches, independent of its length."""
         states = sum(state.nbytes(element_bytes) for state in self.states)
         return states + sum(each.sequence for each in self.own if each.element_bytes == element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`ops` in order, the last of which writes the hidden states that `head` reads. Printed, it is a line an op.
+    """A decoder as `ops` in order; `head` reads the hidden states that the last op writes. `str()` gives a line for
+    each op.
 
-    `layers`: where each layer begins in `ops`, and where the last one ends. `ignored`: tensors of the files whose names
-    end so are not read; `beyond`: those whose names begin so. `is_part`: the files are of a larger model. `lasting`:
-    columns of values that live through all layers, beside the states. `tied`: the names of a head's matrix that the
-    files need not have, and of the embedding that stands for it.
+    - `layers`: the index in `ops` where each layer starts, and the end of the last one.
+    - `ignored`: name suffixes of tensors in the files that are not read; `beyond`: name prefixes of such tensors.
+    - `is_part`: the files are of a larger (multimodal) model.
+    - `lasting`: columns of values that exist during all layers, in addition to the hidden states.
+    - `tied`: the names of the head's matrix, which the files may lack, and of the embedding used for it.
     """
 
     facts: Facts
@@ -122,49 +124,48 @@ class Program:
 
     @property
     def result(self) -> str:
-        """The value that the last op writes."""
+        """Name of the value that the last op writes."""
         return self.ops[-1].writes[0]
 
     @property
     def outputs(self) -> int:
-        """Numbers that the head gives for a row."""
+        """Columns of the head's output."""
         return self.head.outputs if isinstance(self.head, PooledHead) else self.facts.vocab_size
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
-        """Each kind of rotation once."""
+        """Each distinct rope once."""
         return tuple(dict.fromkeys(_ropes(self.ops)))
 
     def weights(self) -> dict[str, Weight]:
-        """Every tensor that is read, once, by its name, which for one of a stack has its number in it."""
+        """Return each tensor that is read once, by its name. A tensor of a stack has its index in the name."""
         return {str(weight): weight for weight in self._weights()}
 
     def shared(self) -> frozenset[str]:
-        """Names of tensors, as `weights` has them, that more than one op reads."""
+        """Return the names (as in `weights`) of tensors that several ops read."""
         counts = Counter(map(str, self._weights()))
         return frozenset(name for name, count in counts.items() if count > 1)
 
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor that the files have to have, with its shape there."""
+        """Return the tensors that the files must have, with their shapes there."""
         return {weight.name: weight.stored_shape for weight in self._weights()}
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
-        """Each tensor that is kept once loaded, matrices in `dtype`."""
+        """Yield shape and dtype of each loaded tensor; matrices are in `dtype`."""
         return ((w.shape, w.dtype(dtype)) for w in self.weights().values())
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes that these take."""
+        """Return the bytes of all loaded tensors."""
         return sum(prod(shape) * kept.itemsize for shape, kept in self.weight_shapes(dtype))
 
     @property
     def repacks(self) -> bool:
-        """See Outline."""
         return True
 
     def step_cost(self, plan: StepPlan, element_bytes: int) -> Mapping[OpKind, OpCost]:
-        """The cost of a step by kind of op that there is, all layers together.
+        """Return the cost of a step by kind of op, summed over all layers.
 
-        The head is missing where no row needs logits.
+        The head is missing if no row needs logits.
         """
         spans = [(s.start, s.start + len(s.token_ids)) for s in plan.sequences]
         logits = sum(s.sample + len(s.prompt_targets) for s in plan.sequences)
@@ -178,16 +179,17 @@ class Program:
         return costs
 
     def row_bytes(self, size: int) -> int:
-        """Bytes a row that computing it in torch op by op has allocated at its widest."""
+        """Return the peak bytes per row of computing a step op by op in torch."""
         lasting = RESIDUAL_ROWS * self.facts.hidden_size + self.lasting
         return lasting * size + max(op.row_bytes(size) for op in self.ops)
 
     def beside_rows(self, size: int, rows: int, longest: int) -> int:
-        """See Outline: attention is the backend's."""
         return 0
 
     def logits_bytes(self, size: int) -> int:
-        """Bytes a row of logits in torch: the product's in the run's dtype, widened, scaled and capped."""
+        """Return the bytes of a row of logits in torch: the product in the run's dtype, the float32 copy, scale and
+        cap.
+        """
         if isinstance(self.head, PooledHead):
             return self.head.row_bytes()
         return self.facts.vocab_size * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
@@ -216,40 +218,42 @@ def _ropes(ops: Sequence[Op]) -> Iterator[RopeSpec]:
 
 
 class Outline(Protocol):
-    """A program is one; a model that Transformers code computes has another (`transformers_code.outline`)."""
+    """Facts and sizes of a model before it is loaded. A Program is one; `transformers_code.outline` has another."""
 
     @property
     def facts(self) -> Facts:
-        """What scheduler, cache and runner know of it."""
+        """Properties for scheduler, cache and runner."""
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterable[tuple[tuple[int, ...], torch.dtype]]:
-        """Each tensor that is kept once loaded, matrices in `dtype`."""
+        """Yield shape and dtype of each loaded tensor; matrices are in `dtype`."""
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes that these take."""
+        """Return the bytes of all loaded tensors."""
 
     @property
     def repacks(self) -> bool:
-        """Whether torch packs matrices once more on a CPU, beside those that an image holds."""
+        """Whether torch packs matrices on a CPU in addition to the plain copies in an image."""
 
     def row_bytes(self, size: int) -> int:
-        """Bytes that computing a row in torch has allocated at its widest, for elements of `size` bytes."""
+        """Return the peak bytes per row of a step in torch, for elements of `size` bytes."""
 
     def beside_rows(self, size: int, rows: int, longest: int) -> int:
-        """Bytes beside those of its rows that a step of so many, in sequences of at most `longest` tokens, takes."""
+        """Return bytes of a step in addition to `row_bytes`, for `rows` rows in sequences of at most `longest`
+        tokens.
+        """
 
     def logits_bytes(self, size: int) -> int:
-        """Bytes that a row of logits takes in torch, with the copies that are made on the way to float32."""
+        """Return the bytes of a row of logits in torch, including the copies on the way to float32."""
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-"""Of a layer, in the name of a tensor."""
+"""A layer's number in a tensor name."""
 _OWN_NUMBER = re.compile(r"\b(layer|state|part)=\d+")
-"""Of a cache, of a state, or of a token's input: each op's own."""
+"""Number of a cache, a state or a per-layer input, which differs for each op."""
 
 
 def summary(program: Program) -> str:
-    """A line an op; layers that are alike once, with `{}` for their number."""
+    """Return the program as text with a line for each op. Equal layers are merged, with `{}` for their number."""
     return "\n".join(_lines(program))
 
 
@@ -271,7 +275,7 @@ def _of_any(line: str, number: int) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """0, 1, 2 and 5 as "0-2, 5"."""
+    """Return numbers as ranges: 0, 1, 2 and 5 as "0-2, 5"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:

@@ -1,6 +1,4 @@
-"""The tensors of a program in a model's files: names, checks, and the config fields that decide about a tensor that
-does not fit.
-"""
+"""Finds a program's tensors in a model's files, checks them, and names the config fields behind a mismatch."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from plimsoll_runtime.weights.stored_tensor import StoredTensor
 from plimsoll_runtime.weights.tensor_source import TensorSource, open_tensors
 
 PLACES = ("{}", "language_model.{}", "model.language_model.{}", "language_model.model.{}")
-"""Where a model that sees keeps a tensor of its text part, "model." before its name or not."""
+"""Name patterns of text tensors in a multimodal model, with or without a leading "model."."""
 
 
 class PartTensors:
-    """Those that are `wanted`, wherever they are; of all others nothing is known."""
+    """The `wanted` tensors of a multimodal model, under any of the names in PLACES. Other tensors are hidden."""
 
     def __init__(self, source: TensorSource, wanted: Iterable[str]) -> None:
         self._source = source
@@ -28,7 +26,6 @@ class PartTensors:
         self.shapes = {name: source.shapes[place] for name, place in self._places.items()}
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         return self._source.stored(self._places[name])
 
 
@@ -38,10 +35,10 @@ def _place(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
 
 
 def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
-    """The source itself, or under the names that are wanted where it has all those of one part without its name.
+    """Return the source itself, or one with restored prefixes if all wanted names lack their first part.
 
-    Some checkpoints were saved from a model without its head, as those of GPT-2 and BLOOM on the hub:
-    `transformer.h.0.ln_1.weight` of the whole model is `h.0.ln_1.weight` in them.
+    Some checkpoints were saved without a head, such as those of GPT-2 and BLOOM on the hub: they have `h.0.ln_1.weight`
+    instead of `transformer.h.0.ln_1.weight`.
     """
     names = list(wanted)
     for part in dict.fromkeys(name.partition(".")[0] for name in names):
@@ -52,7 +49,7 @@ def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource
 
 
 class PrefixedTensors:
-    """All of a source's tensors with a prefix to their names, but for those that are `wanted` without it."""
+    """A source whose tensor names get a prefix, except those that are `wanted` without it."""
 
     def __init__(self, source: TensorSource, prefix: str, wanted: frozenset[str]) -> None:
         self._source = source
@@ -60,18 +57,17 @@ class PrefixedTensors:
         self.shapes: Mapping[str, tuple[int, ...]] = {new: source.shapes[old] for new, old in self._places.items()}
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         return self._source.stored(self._places[name])
 
 
 _NAMED = 5
-"""How many tensors an error lists."""
+"""Number of tensors that an error lists."""
 
 
 def tensors_of(files: ModelFiles, program: Program, more: Mapping[str, tuple[int, ...]] | None = None) -> TensorSource:
-    """The tensors of the files under the program's names, of which the headers are read; `more`: others with shapes.
+    """Open the files' tensors under the program's names, reading headers only. `more`: further tensors with shapes.
 
-    Raises ModelError for a file that is not what it says.
+    Raises ModelError for a malformed file.
     """
     wanted = {**program.stored_shapes(), **(more or {})}
     source = open_tensors(files, wanted)
@@ -81,7 +77,7 @@ def tensors_of(files: ModelFiles, program: Program, more: Mapping[str, tuple[int
 
 
 class TensorsError(ModelError):
-    """The files have other tensors than a program needs; `name` is the first of them."""
+    """The files have other tensors than a program needs; `name` is the first of these."""
 
     def __init__(self, message: str, name: str) -> None:
         super().__init__(message)
@@ -89,10 +85,9 @@ class TensorsError(ModelError):
 
 
 def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse missing, unexpected and mis-shaped tensors by name, with a TensorsError.
+    """Raise TensorsError for missing, unexpected and mis-shaped tensors.
 
-    Buffers that are computed anyway are ignored, the copy of tied embeddings that some files carry, and layers beyond
-    the last one.
+    Ignored are buffers that are computed, the copy of tied embeddings in some files, and layers after the last.
     """
     expected = program.stored_shapes()
     unread = {n for n in found if n.endswith(program.ignored) or n.startswith(program.beyond)}
@@ -101,8 +96,8 @@ def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> Non
     missing = [n for n in expected if n not in found]
     for problem, names in (
         ("lack", missing),
-        ("have unexpected tensors:", unexpected),
-        ("have a wrong shape:", list(wrong)),
+        ("have unexpected tensors", unexpected),
+        ("have a wrong shape in", list(wrong)),
     ):
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -113,7 +108,7 @@ def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> Non
 
 Shapes = Mapping[str, tuple[int, ...]]
 ShapesOf = Callable[[Mapping[str, Any]], Shapes]
-"""The tensors that a config asks for. Raises ModelError for a config that describes no model."""
+"""Returns the tensors that a config describes. Raises ModelError if the config describes no model."""
 
 SWITCHES = (
     "tie_word_embeddings",
@@ -128,17 +123,17 @@ SWITCHES = (
     "enable_bias",
     "use_qk_norm",
 )
-"""Fields that add or remove tensors, and mean something if they are missing."""
+"""Fields that add or remove tensors, and have a default."""
 LAYERS = "num_hidden_layers"
 _LAYERS_TRIED = (0, 1, 3, 7)
-"""Numbers of layers to look at in place of a later one: mixtures and full attention begin with one of them."""
+"""Layers to examine instead of a later one: mixtures and full attention start at one of them."""
 _LAYER = re.compile(r"^\D*\.(\d+)\.")
 
 
 def deciding_fields(
     config: Mapping[str, Any], name: str, found: Collection[str], shapes_of: ShapesOf
 ) -> dict[str, Any]:
-    """The fields that decide about a tensor of this name, with what the config says, None if nothing.
+    """Return the config fields that decide about a tensor, with their values (None if not given).
 
     `found`: the names of the tensors in the files.
     """
@@ -150,12 +145,12 @@ def deciding_fields(
             if shapes_of(base).get(alike) == wanted.get(name) and (fields := _changing(base, alike, shapes_of)):
                 return {field: config.get(field) for field in fields}
     except ModelError:
-        pass  # a config that describes no model of ours, or not with fewer layers: nothing is known of its fields
+        pass  # the config, or one with fewer layers, is not a supported model: nothing is known about its fields
     return {}
 
 
 def _changing(config: Mapping[str, Any], name: str, shapes_of: ShapesOf) -> list[str]:
-    """The fields with another value of which a tensor is another one, or is not asked for, or is only then."""
+    """Return the fields whose change adds, removes or reshapes a tensor."""
     before, found = shapes_of(config).get(name), []
     for field, value in _others(config, name):
         if field in found:
@@ -163,24 +158,26 @@ def _changing(config: Mapping[str, Any], name: str, shapes_of: ShapesOf) -> list
         try:
             asked = shapes_of({**config, field: value}).get(name)
         except ModelError:
-            continue  # no model has this value next to the others
+            continue  # the combination with the other fields is not supported
         if asked != before:
             found.append(field)
     return found
 
 
 def what_to_do(fields: Mapping[str, Any]) -> str:
-    """What config.json says by these fields, and what to do about a tensor that does not go with it."""
+    """Return the config.json fields that contradict a tensor, and advice, for an error message."""
     if not fields:
-        return "config.json does not go with them: take config and weights from one revision"
+        return "config.json does not match them: take config and weights from one revision"
     said = ", ".join(
         f"{field} {'is not given' if value is None else f'= {value!r}'}" for field, value in fields.items()
     )
-    return f"config.json decides this, where {said}: correct it, or take config and weights from one revision"
+    return f"config.json decides this ({said}): correct it, or take config and weights from one revision"
 
 
 def _fewer_layers(config: Mapping[str, Any], name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Configs of few layers, each with the name that the tensor has in the last of them: 61 layers take seconds."""
+    """Yield configs with few layers, and the tensor's name in the last of these. All 61 layers of a model take
+    seconds.
+    """
     layer, layers = _layer_of(name), config.get(LAYERS)
     if type(layers) is not int:
         yield config, name
@@ -193,19 +190,19 @@ def _fewer_layers(config: Mapping[str, Any], name: str) -> Iterator[tuple[Mappin
 
 
 def _others(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
-    """Other values of fields: of switches, and of numbers."""
+    """Yield other values of boolean and integer fields."""
     for field in dict.fromkeys((*SWITCHES, *(key for key, value in config.items() if type(value) is bool))):
         for value in (True, False):
             if config.get(field) is not value:
                 yield field, value
-    behind = [int(number) + 1 for number in re.findall(r"\.(\d+)\.", name)[1:]]  # of experts
+    behind = [int(number) + 1 for number in re.findall(r"\.(\d+)\.", name)[1:]]  # numbers of experts
     for field, value in config.items():
         if type(value) is int and value > 0 and field != LAYERS and not field.endswith(("_id", "_ids")):
             yield from ((field, other) for other in (2 * value, value // 2, *behind))
 
 
 def _by_layers(config: Mapping[str, Any], name: str, wanted: Shapes, found: Collection[str]) -> dict[str, Any]:
-    """The number of layers, if the files or the config lack the whole layer."""
+    """Return the number of layers if the files or the config lack the tensor's whole layer."""
     layer = _layer_of(name)
     if layer is None or LAYERS not in config or layer > MAX_LAYERS:
         return {}

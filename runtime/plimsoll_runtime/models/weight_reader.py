@@ -1,8 +1,8 @@
-"""A decoder's weights as they are read, op by op, so that never more than one op's exist twice.
+"""Reads a decoder's weights op by op, so that at most one op's weights exist twice.
 
-Matrices are packed straight from where their source has them, which may be the mapped file; what a decoder keeps as
-it is (embedding, norms) gets memory of its own. Matrices come in the dtype of the run. Vectors (norms, biases) come in
-float32 whatever that is: GGUF stores them so, and to round them costs accuracy and saves nothing.
+Matrices are packed straight from the source, which may be a mapped file. Tensors kept unchanged (embedding, norms) are
+copied. Matrices are in the run's dtype. Vectors (norms, biases) stay in float32: GGUF stores them so, and rounding them
+costs accuracy and saves nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STAGE = "load weights"
 
 
 class WeightReader:
-    """Reads a program's tensors, matrices in `dtype`, onto the run's device. `nbytes` counts what was read so far.
+    """Reads a program's tensors onto the run's device, with matrices in `dtype`. `nbytes` counts the bytes read so far.
 
-    `places`: where each tensor lies as soon as it is converted, for a decoder that computes with it as it is.
+    `places` stores each converted tensor, for a decoder that uses it unchanged.
     """
 
     def __init__(
@@ -50,7 +50,9 @@ class WeightReader:
         progress(STAGE, 0.0)
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """See Weights. Raises ModelError for a norm or bias that is not finite: every number after it would not be."""
+        """Return a weight. Raises ModelError if a norm or bias is not finite, because all later numbers would not be
+        either.
+        """
         name = str(weight)
         if name in self._kept:
             return self._kept[name]
@@ -58,7 +60,7 @@ class WeightReader:
         with own_pages():
             stored = weight.cut(self._source.stored(weight.name)).converted(weight.dtype(self.dtype), keep=own)
         if weight.is_vector and not stored.isfinite().all():
-            raise ModelError(f"{weight.name} holds numbers that are not finite: the file is damaged; fetch it again")
+            raise ModelError(f"{weight.name} has numbers that are not finite: the file is damaged; download it again")
         tensor = self._arranged(weight, stored)
         if self._places is not None:
             tensor = self._places.keep(tensor)
@@ -69,16 +71,16 @@ class WeightReader:
         return tensor
 
     def forget(self, weight: Weight) -> None:
-        """Nobody asks for it again: what several ops share is kept here until then."""
+        """Drop a weight that was kept because several ops read it."""
         self._kept.pop(str(weight), None)
 
     def joined(self, weights: Sequence[Weight]) -> Tensor:
-        """See Weights."""
+        """Return the weights concatenated along their rows."""
         tensors = [self.read(weight) for weight in weights]
         return tensors[0] if len(tensors) == 1 else self._joined(tensors)
 
     def done(self, fraction: float) -> None:
-        """Whoever waits is told how much of the model is read."""
+        """Report the fraction of the model that was read."""
         self._progress(STAGE, fraction)
 
     @staticmethod
@@ -92,7 +94,7 @@ class WeightReader:
 
 
 class ShapeReader(WeightReader):
-    """Reads nothing: its tensors have shapes and no memory (see `hollow`), for a decoder whose places are filled."""
+    """A WeightReader that reads nothing and returns hollow tensors (see `hollow`), for a decoder in a filled image."""
 
     def __init__(self, program: Program, dtype: torch.dtype) -> None:
         super().__init__(program, ShapesOnly(program.stored_shapes()), dtype, torch.device("cpu"), silent)

@@ -1,1 +1,1 @@
-"""From a decoder spec to a program."""
+"""Composes the program of a decoder spec."""

@@ -23,7 +23,9 @@ HEADS, ATTENDED, GATE = "heads", "attended", "gate"
 
 @dataclass(frozen=True, slots=True)
 class AttentionComposer:
-    """One layer's, over the cache of number `cache`, for contexts of `length` tokens. States are `hidden` wide."""
+    """Ops of one attention layer with the cache number `cache`, for contexts of `length` tokens and `hidden`
+    columns.
+    """
 
     attention: SelfAttention
     cache: int
@@ -33,7 +35,7 @@ class AttentionComposer:
     linears: Linears
 
     def ops(self, reads: str, writes: str) -> Iterator[Op]:
-        """In their order."""
+        """Yield the ops in order."""
         own, shape = self.attention, self.attention.shape
         yield from self._gated_heads(reads) if own.gated else self._heads(reads)
         if own.shares is None:
@@ -50,7 +52,9 @@ class AttentionComposer:
         )
 
     def _gated_heads(self, reads: str) -> Iterator[Op]:
-        """Gates before queries, keys and values, though each head of queries has its own behind it in the files."""
+        """Yield a product with gates before queries, keys and values. The files store each query head followed by its
+        gate.
+        """
         shape, (query, *others) = self.attention.shape, self.names.query_key_value
         order = ByGroup(shape.heads, (shape.head_dim, shape.head_dim), (1, 0))
         queries, keys = (
@@ -65,7 +69,7 @@ class AttentionComposer:
         yield Split(widths, ("projected",), (GATE, HEADS), OpKind.QKV)
 
     def _heads(self, reads: str) -> Iterator[Op]:
-        """Queries, keys and values side by side; those of them that the layer has."""
+        """Yield the product of queries, keys and values (those that the layer has), side by side."""
         own, shape, names = self.attention, self.attention.shape, self.names
         widths: tuple[int, ...] = (shape.query_width, shape.key_width, shape.key_width)
         order: Order | None = None
@@ -89,7 +93,7 @@ class AttentionComposer:
             yield ScaleQueries(own.growth, shape, (HEADS,), (HEADS,))
 
     def _normed(self, norm: HeadNorm, shape: AttentionShape) -> NormHeads:
-        """Over heads of queries and of keys."""
+        """Return the norms over heads of queries and keys."""
 
         def weight(name: str, heads: int) -> Weight | None:
             if not heads or not norm.norm.weighted:
@@ -107,7 +111,7 @@ QUERIES, LATENT, VALUES = "queries", "latent", "values"
 
 @dataclass(frozen=True, slots=True)
 class LatentComposer:
-    """One layer's. States are `hidden` wide."""
+    """Ops of one latent attention layer with `hidden` columns."""
 
     attention: LatentAttention
     layer: int
@@ -116,7 +120,7 @@ class LatentComposer:
     linears: Linears
 
     def ops(self, reads: str, writes: str) -> Iterator[Op]:
-        """In their order."""
+        """Yield the ops in order."""
         own, names, product = self.attention, self.names.latent, self.linears.product
         turned = own.rope.head_dim
         yield product(OpKind.QKV, names.down, own.rank + turned, self.hidden, (reads, LATENT), biased=own.bias)

@@ -1,4 +1,4 @@
-"""From a spec to its program: which ops a layer is, and what their values and tensors are called."""
+"""Composes a decoder spec into a program: the ops of each layer, and the names of values and tensors."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ STATES, NORMED, ADDED, LAUREL, HIDDEN = "x", "normed", "added", "laurel", "hidde
 
 
 def program_of(spec: DecoderSpec, max_model_len: int | None = None, pooling: Pooling | None = None) -> Program:
-    """The program of a decoder, for contexts of so many tokens; None: of as many as it has positions.
+    """Return the program of a decoder for contexts of `max_model_len` tokens; None: all positions of the model.
 
-    A rope that is another one for long contexts is chosen once: what is in the cache has been turned by it.
-    With `pooling` it gives vectors in place of logits.
+    A rope that depends on the context length is chosen once, because cached keys have been rotated with it. With
+    `pooling` the program returns vectors instead of logits.
     """
     return _Composer(spec, max_model_len or spec.max_positions).program(pooling)
 
@@ -135,7 +135,7 @@ class _Composer:
             yield from self.streams.start(STATES)
 
     def norm(self, norm: Norm, name: str, reads: str, writes: str) -> Normalise:
-        """Over hidden states."""
+        """Return a norm over hidden states."""
         weight = self._vector(f"{name}.weight", self._hidden) if norm.weighted else None
         bias = self._vector(f"{name}.bias", self._hidden) if norm.biased else None
         return Normalise(norm, self._hidden, (reads,), (writes,), weight, bias)
@@ -150,7 +150,7 @@ class _Composer:
 
 
 class _Layer:
-    """One layer's ops, whose cache has the number `cache`; so many ops before it keep something of sequences."""
+    """Ops of one layer. `cache` is the number of its cache, `kept` the number of stateful ops before it."""
 
     def __init__(self, composer: _Composer, index: int, cache: int, kept: int) -> None:
         self._composer = composer
@@ -164,7 +164,7 @@ class _Layer:
         self._layer = composer._spec.layers[index]
 
     def ops(self) -> Iterator[Op]:
-        """Those of its parts, and what it has beside them."""
+        """Yield the ops of the layer's parts, per-layer inputs and streams."""
         inputs, streams, hidden = self._composer.inputs, self._composer.streams, self._hidden
         if streams is not None:
             yield from streams.predicted(self._prefix, STATES)
@@ -182,7 +182,7 @@ class _Layer:
             yield ScaleAll(hidden, scalar, (STATES,), (STATES,), OpKind.NORM)
 
     def _sequential(self) -> Iterator[Op]:
-        """The mixer's, then the MLP's; each adds to the states that it has read."""
+        """Yield the mixer's, then the MLP's ops; each adds its result to the states."""
         before_mixer, after_mixer, before_mlp, after_mlp = self._names.norms
         if self._layer.mixer is not None:
             if not self._layer.bare_mixer:
@@ -200,7 +200,7 @@ class _Layer:
             yield from self._after(after_mlp, OpKind.DOWN)
 
     def _otherwise(self) -> Iterator[Op]:
-        """Norms of sums, or both parts beside each other."""
+        """Yield the ops of layers that normalise sums, or whose mixer and MLP are parallel."""
         before_mixer, after_mixer, before_mlp, after_mlp = self._names.norms
         assert self._layer.mixer is not None
         assert self._layer.mlp is not None
@@ -238,7 +238,7 @@ class _Layer:
         yield self._composer.norm(self._layer.norm, f"{self._prefix}.{name}", STATES, STATES)
 
     def _mixer(self, mixer: Mixer, reads: str) -> Iterator[Op]:
-        """What it gives is ADDED."""
+        """Yield the mixer's ops, which write ADDED."""
         if isinstance(mixer, SelfAttention):
             yield from self._attention(mixer, reads)
             return
@@ -268,7 +268,7 @@ class _Layer:
         return own.ops(reads, ADDED)
 
     def _mlp(self, mlp: FeedForward, reads: str) -> Iterator[Op]:
-        """What it gives is ADDED."""
+        """Yield the MLP's ops, which write ADDED."""
         if isinstance(mlp, Mixture):
             return MixtureComposer(mlp, self._hidden, self._names, self._linears).ops(reads, ADDED)
         if isinstance(mlp, MixtureBeside):

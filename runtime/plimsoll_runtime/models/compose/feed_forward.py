@@ -24,7 +24,7 @@ GATE, INNER = "gate", "inner"
 
 @dataclass(frozen=True, slots=True)
 class MlpComposer:
-    """One layer's. States are `hidden` wide; `gate_up`: of a plain MLP the last of these names counts."""
+    """Ops of one MLP with `hidden` columns. A plain MLP uses only the last name of `gate_up`."""
 
     hidden: int
     gate_up: tuple[str, ...]
@@ -32,7 +32,7 @@ class MlpComposer:
     linears: Linears
 
     def ops(self, mlp: GatedMlp | PlainMlp, reads: str, writes: str) -> Iterator[Op]:
-        """In their order."""
+        """Yield the ops in order."""
         if isinstance(mlp, PlainMlp):
             parts = self.linears.parts(self.gate_up[-1:], (mlp.inner,), self.hidden, biased=mlp.bias)
             yield Product(OpKind.GATE_UP, *parts, (reads,), (INNER,), mlp.activation)
@@ -61,7 +61,7 @@ DENSE, RANKED, TAKEN = "dense", "ranked", "taken"
 
 @dataclass(frozen=True, slots=True)
 class MixtureComposer:
-    """One layer's. States are `hidden` wide."""
+    """Ops of one mixture of experts with `hidden` columns."""
 
     mixture: Mixture
     hidden: int
@@ -69,7 +69,7 @@ class MixtureComposer:
     linears: Linears
 
     def ops(self, reads: str, writes: str, ranked: str | None = None) -> Iterator[Op]:
-        """In their order. `ranked`: what the router reads, where it is not what experts read."""
+        """Yield the ops in order. `ranked`: the router's input, if it differs from the experts' input."""
         mixture = self.mixture
         yield self._route(ranked or reads)
         if (narrowed := mixture.narrowed) is None:
@@ -102,7 +102,7 @@ class MixtureComposer:
 
     @property
     def _width(self) -> int:
-        """Of what experts read and give."""
+        """Columns of the experts' input and output."""
         return self.hidden if self.mixture.narrowed is None else self.mixture.narrowed.width
 
     def _route(self, reads: str) -> Route:
@@ -165,7 +165,7 @@ class MixtureComposer:
 
 @dataclass(frozen=True, slots=True)
 class BesideComposer:
-    """One layer's mixture beside an MLP. States are `hidden` wide."""
+    """Ops of a mixture parallel to an MLP, with `hidden` columns."""
 
     both: MixtureBeside
     hidden: int
@@ -174,7 +174,7 @@ class BesideComposer:
     linears: Linears
 
     def ops(self, states: str, reads: str, writes: str) -> Iterator[Op]:
-        """In their order. `states`: the layer's; `reads`: what the MLP is given of them."""
+        """Yield the ops in order. `states`: the layer's states; `reads`: the MLP's input."""
         names = self.names.beside
         dense = MlpComposer(self.hidden, self.names.gate_up, self.names.down, self.linears)
         yield from dense.ops(self.both.mlp, reads, DENSE)

@@ -1,4 +1,4 @@
-"""The program of a model that generates nothing, and what its server must know of it, both from its config alone."""
+"""Programs of pooling models, and the facts that a server needs about these, from the config alone."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling, TokenScores
 
 SCORE_TOKENS = "score_token_ids"
-"""In a config: the ids of the tokens whose logits make a score, that of "no" first where there are two."""
+"""Config key: ids of the tokens whose logits give a score, that of "no" first if there are two."""
 _IDENTITY = "Identity"
 _OLDER_ACTIVATION = "sbert_ce_default_activation_function"
 
 
 def served_as(config: Mapping[str, Any], task: Task, score_tokens: Sequence[int] = (0, 1)) -> Mapping[str, Any]:
-    """A config with what the model is served for where that is not to generate, as an image keeps it.
+    """Return the config with the task, and a reranker's score tokens, as an image stores it.
 
-    Which `score_tokens` judge changes nothing of what a model needs: only who computes must know them.
+    The score tokens do not affect memory; only the engine needs the real ones.
     """
     if task == "generate":
         return config
@@ -41,13 +41,13 @@ def served_as(config: Mapping[str, Any], task: Task, score_tokens: Sequence[int]
 
 
 def pooled_program(config: Mapping[str, Any], task: Task, max_model_len: int | None = None) -> Program:
-    """Raises ModelError for what cannot be served so."""
+    """Return the program of a pooling model. Raises ModelError if the model does not support the task."""
     spec = pooled_spec(config)
     return program_of(spec, max_model_len, pooling_of(config, task, spec))
 
 
 def pooling_of(config: Mapping[str, Any], task: Task, spec: DecoderSpec) -> Pooling:
-    """What becomes of a prompt's hidden states."""
+    """Return the pooling of a model for a task."""
     if task == "embed":
         return _embedded(config, spec)
     if tokens := config.get(SCORE_TOKENS):
@@ -59,7 +59,7 @@ def pooling_of(config: Mapping[str, Any], task: Task, spec: DecoderSpec) -> Pool
 
 
 def pooling_info(config: Mapping[str, Any], task: Task, program: Program) -> PoolingInfo:
-    """What the server must know. Raises ModelError where the config says it in no known form."""
+    """Return the facts for the server. Raises ModelError if the config has them in an unknown form."""
     pooling, settings = program.facts.pooling, settings_of(config)
     assert pooling is not None
     dimensions, any_number = _dimensions(config)
@@ -81,7 +81,9 @@ def pooling_info(config: Mapping[str, Any], task: Task, program: Program) -> Poo
 
 
 def _embedded(config: Mapping[str, Any], spec: DecoderSpec) -> Pooling:
-    """As its modules say; else the last token of a decoder, and the mean of an encoder, normalised."""
+    """Return the pooling of the model's modules; without these, the last token (decoders) or the mean (encoders),
+    normalised.
+    """
     modules = modules_of(config)
     if modules:
         return module_layers(modules)
@@ -90,7 +92,7 @@ def _embedded(config: Mapping[str, Any], spec: DecoderSpec) -> Pooling:
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """In the order of their scores: by number, where they have no name."""
+    """Return label names in the order of their scores; `LABEL_n` for those without a name."""
     named = config.get("id2label")
     count = label_count(config)
     if not isinstance(named, Mapping):
@@ -99,7 +101,7 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _scale(config: Mapping[str, Any], task: Task) -> Scale:
-    """What raw scores become, as Transformers' pipelines and sentence-transformers' cross-encoders have it."""
+    """Return the scale of scores that Transformers' pipelines and sentence-transformers' cross-encoders use."""
     if task == "embed":
         return "none"
     if task == "score":
@@ -119,24 +121,24 @@ def _scale(config: Mapping[str, Any], task: Task) -> Scale:
 
 
 def _dimensions(config: Mapping[str, Any]) -> tuple[tuple[int, ...], bool]:
-    """To how many numbers vectors may be cut, where the config says that they may; and whether to any."""
+    """Return the lengths to which vectors may be cut, and whether any length is allowed."""
     listed = config.get("matryoshka_dimensions")
     if listed is None:
         return (), bool(config.get("is_matryoshka"))
     if not isinstance(listed, list) or not all(type(each) is int and each > 0 for each in listed):
-        raise ModelError(f"config.json: matryoshka_dimensions is {listed!r}, and not a list of numbers of dimensions")
+        raise ModelError(f"config.json: matryoshka_dimensions is {listed!r}; it must be a list of positive integers")
     return tuple(sorted(listed)), False
 
 
 def _prompts(settings: Mapping[str, Any]) -> dict[str, str]:
     given = settings.get("prompts") or {}
     if not isinstance(given, Mapping) or not all(isinstance(text, str) for text in given.values()):
-        raise ModelError("config_sentence_transformers.json: prompts are no texts by name")
+        raise ModelError("config_sentence_transformers.json: prompts must be an object of strings")
     return dict(given)
 
 
 def _default_prompt(settings: Mapping[str, Any]) -> str | None:
     name = settings.get("default_prompt_name") or None
     if name is not None and name not in _prompts(settings):
-        raise ModelError(f"config_sentence_transformers.json: default_prompt_name {name!r} names none of the prompts")
+        raise ModelError(f"config_sentence_transformers.json: default_prompt_name {name!r} is not one of the prompts")
     return name

@@ -1,4 +1,4 @@
-"""From a recurrent layer's spec to its ops: products, a convolution, what goes on from token to token, and a gate."""
+"""Composes recurrent layers into ops: products, a convolution, a scan over tokens, and a gate."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ INPUTS, OUTPUTS, WRITES, SCALED = "inputs", "outputs", "writes", "scaled"
 
 @dataclass(frozen=True, slots=True)
 class RecurrentComposer:
-    """One layer's; tensors' names begin with `prefix`. States are `hidden` wide; its own begin with number `first`."""
+    """Ops of one recurrent layer with `hidden` columns. `prefix` starts its tensor names; `first` is its first state's
+    number.
+    """
 
     hidden: int
     prefix: str
     first: int
 
     def ops(self, mixer: Recurrent, reads: str, writes: str) -> Iterator[Op]:
-        """In their order."""
+        """Return the ops in order."""
         match mixer:
             case Mamba():
                 return self._mamba(mixer, reads, writes)

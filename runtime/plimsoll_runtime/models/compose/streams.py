@@ -1,4 +1,4 @@
-"""From specs to ops: what layers have beside one row of hidden states, which is several of them, and tokens' inputs."""
+"""Composes AltUp streams, LAuReL and per-layer inputs (Gemma 3n, Gemma 4) into ops."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ STREAMS, PREDICTED, STREAM = "streams", "predicted", "stream"
 
 @dataclass(frozen=True, slots=True)
 class InputComposer:
-    """Tokens' inputs of a decoder."""
+    """Ops of per-layer inputs."""
 
     spec: DecoderSpec
     inputs: TokenInputs
 
     @property
     def width(self) -> int:
-        """Of all layers' together."""
+        """Columns of all layers' inputs together."""
         return self.spec.num_layers * self.inputs.width
 
     def start(self, states: str) -> Iterator[Op]:
-        """Of embedded tokens: INPUTS."""
+        """Yield the ops that compute INPUTS from embedded tokens."""
         spec, own, names = self.spec, self.inputs, self.spec.names.inputs
         table = Weight(f"{names.table}.weight", (own.vocab, self.width))
         yield Embed(table, (INPUTS,), own.width**0.5, partial=own.vocab < spec.vocab_size)
@@ -46,7 +46,7 @@ class InputComposer:
         yield JoinInputs(own.norm, spec.num_layers, own.width, spec.hidden_size**-0.5, norm, *values)
 
     def added(self, prefix: str, layer: int, states: str, writes: str) -> Iterator[Op]:
-        """What a layer adds, opened by its states."""
+        """Yield the ops of a layer's input, gated by its states."""
         own, names, hidden = self.inputs, self.spec.names.inputs, self.spec.hidden_size
         yield Columns(layer, own.width, (INPUTS,), (INPUT,), OpKind.GATE_UP)
         yield _product(OpKind.GATE_UP, f"{prefix}.{names.gate}", own.width, hidden, states, OPENED)
@@ -58,41 +58,41 @@ class InputComposer:
 
 @dataclass(frozen=True, slots=True)
 class StreamComposer:
-    """Streams of a decoder's hidden states."""
+    """Ops of AltUp: several streams of hidden states, of which a layer computes one."""
 
     spec: DecoderSpec
     altup: AltUp
 
     @property
     def width(self) -> int:
-        """Of all streams together."""
+        """Columns of all streams together."""
         return self.altup.streams * self.hidden
 
     @property
     def hidden(self) -> int:
-        """Width of each."""
+        """Columns of one stream."""
         return self.spec.hidden_size
 
     @property
     def names(self) -> StreamNames:
-        """What the files call their tensors."""
+        """Tensor names of the streams."""
         return self.spec.names.streams
 
     def start(self, states: str) -> Iterator[Op]:
-        """Of embedded tokens: STREAMS."""
+        """Yield the ops that compute STREAMS from embedded tokens."""
         parts = tuple(self._of_stream(self.names.spread, i) for i in range(self.altup.streams - 1))
         yield Product(OpKind.EMBED, parts, (), (states,), (PROJECTED,))
         yield Spread(self.hidden, self.altup.streams, (states, PROJECTED), (STREAMS,))
 
     def predicted(self, prefix: str, states: str) -> Iterator[Op]:
-        """Before a layer: the active stream is the states that it computes."""
+        """Yield the ops before a layer, which write the active stream to the states."""
         count, names = self.altup.streams, self.names
         coefficients = Weight(f"{prefix}.{names.prediction}.weight", (count * count, count))
         values = (STREAMS,), (PREDICTED, states)
         yield Predict(self.altup.norm, self.altup.active, *self._router(prefix), coefficients, *values)
 
     def corrected(self, prefix: str, states: str) -> Iterator[Op]:
-        """Behind a layer: all streams, and the active one as states."""
+        """Yield the ops after a layer, which update all streams and write the active one to the states."""
         count, names = self.altup.streams, self.names
         coefficients = Weight(f"{prefix}.{names.correction}.weight", (count, count))
         scale = Weight(f"{prefix}.{names.scale}", (self.hidden,)) if self.altup.scaled else None
@@ -100,11 +100,11 @@ class StreamComposer:
         yield Correct(self.altup.norm, self.altup.active, *self._router(prefix), coefficients, scale, *values)
 
     def with_added(self, added: str) -> Iterator[Op]:
-        """It goes to all streams but the first."""
+        """Yield the op that adds a value to all streams except the first."""
         yield AddToOthers(self.hidden, self.altup.streams, (STREAMS, added), (STREAMS,))
 
     def end(self, states: str) -> Iterator[Op]:
-        """Of all streams one row of states."""
+        """Yield the ops that merge all streams into the states."""
         found = [f"{STREAM}_{i}" for i in range(self.altup.streams)]
         for number, name in enumerate(found):
             yield Columns(number, self.hidden, (STREAMS,), (name,), OpKind.NORM)
@@ -118,7 +118,7 @@ class StreamComposer:
         return Weight(f"{name.format(number)}.weight", (self.hidden, self.hidden), stack=stack)
 
     def _router(self, prefix: str) -> tuple[Weight, Weight]:
-        """Its norm, and what says how streams are mixed."""
+        """Return the weights of the router's norm and of the router."""
         norm, router = (f"{prefix}.{name}.weight" for name in (self.names.norm, self.names.router))
         return Weight(norm, (self.hidden,)), Weight(router, (self.altup.streams, self.hidden))
 
@@ -126,7 +126,10 @@ class StreamComposer:
 def laurel(
     prefix: str, names: StreamNames, rank: int, hidden: int, norm: Norm, values: tuple[str, str]
 ) -> Iterator[Op]:
-    """A value plus a narrow product of it, normed (LAuReL: Menghani et al., 2024): of the first name, to the second."""
+    """Yield the ops of LAuReL (Menghani et al., 2024): the input plus its normalised low-rank product.
+
+    `values` are the names of input and output.
+    """
     reads, writes = values
     down, up, after = (f"{prefix}.{name}" for name in names.laurel)
     yield _product(OpKind.OUTPUT, down, rank, hidden, reads, writes)

@@ -1,1 +1,1 @@
-"""The CPU executor: a program as one C++ call for each step."""
+"""The CPU executor: runs a program with one C++ call for each step."""

@@ -1,4 +1,4 @@
-"""The decoder on a CPU with our own kernels: a step is one call, not one call for each op of each layer."""
+"""The decoder on a CPU with our kernels: one C++ call for each step, instead of one for each op."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from plimsoll_runtime.models.spec.attention import RopeSpec
 from plimsoll_runtime.models.weight_reader import WeightReader
 
 Head = Callable[[Tensor], Tensor]
-"""Hidden states to logits, or pooled vectors to what becomes of them."""
+"""Computes logits of hidden states, or the final vectors of pooled ones."""
 
 
 def read_head(
     kernels: KernelsRecord, reader: WeightReader, places: Places, program: Program
 ) -> tuple[Head, Tensor | PackedLinear]:
-    """The head, and the embedding: the packed output layer if they are tied."""
+    """Return the head and the embedding, which is the packed output layer if they are tied."""
     [embed, *_], head = program.ops[0].weights(), program.head
     if isinstance(head, PooledHead):
         embedding = _table(embed, reader, places)
@@ -51,7 +51,7 @@ def _table(embed: Weight, reader: WeightReader, places: Places) -> Tensor:
 
 
 class _Kept:
-    """See Weights: tensors that are in their places as they are."""
+    """Weights whose tensors are stored in `places` unchanged."""
 
     def __init__(self, reader: WeightReader, places: Places) -> None:
         self._reader = reader
@@ -59,11 +59,9 @@ class _Kept:
         self.device = reader.device
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """See Weights."""
         return self._places.keep(self._reader.read(weight, keep=keep))
 
     def joined(self, weights: Sequence[Weight]) -> Tensor:
-        """See Weights."""
         return torch.cat([self.read(weight) for weight in weights])
 
 
@@ -77,20 +75,20 @@ class FusedStep(Attention, Protocol):
 
 
 class FusedStates(States, Protocol):
-    """A step's states that the CPU executor reads and writes where they lie: a tensor each, at the slots' rows."""
+    """A step's states, which the CPU executor updates in place: a tensor for each state, in the rows `slots`."""
 
     tensors: Sequence[Tensor]
     slots: Sequence[int]
 
 
 class CpuExecutor:
-    """A loaded model, like `Decoder`; it attends by itself over the cache of the backend `cpu`.
+    """A Decoder on the CPU, with its own attention over the cache of the backend `cpu`.
 
-    All that it keeps of its weights lies in `places`, which it takes in the order of the layers.
+    It takes its weights from `places` in the order of the layers.
     """
 
     def __init__(self, program: Program, reader: WeightReader, places: Places = OWN) -> None:
-        """Raises UnsupportedOpError for a program that the kernels do not have."""
+        """Raise UnsupportedOpError if the kernels lack an op of the program."""
         found = required(reader.dtype)
         lowered = lowered_program(program)
         self.program = program
@@ -114,14 +112,13 @@ class CpuExecutor:
 
     @property
     def outline(self) -> Program:
-        """See Decoder."""
         return self.program
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
-        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
-        # To ask for the protocol would take ten calls a step.
+        """Compute final hidden states [T, hidden], normalised, from token_ids and positions, both int64 [T]."""
+        # isinstance() of the protocol would take ten calls a step.
         paged = getattr(attention, "paged", None)
         if not isinstance(paged, PagedStep):
             raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
@@ -133,26 +130,29 @@ class CpuExecutor:
         return self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden].
+
+        The next call overwrites them: new pages in each step would cost more.
+        """
         return self._head(hidden)
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
-        """See execution.memory.workspace.KnowsStepBytes."""
+        """Return a step's peak bytes (see execution.memory.workspace.KnowsStepBytes)."""
         head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
         if isinstance(head, PooledHead):
-            # `logits_rows` is how many prompts there may be, the last block of each of which may be filled in part.
+            # `logits_rows` is the largest number of prompts; the last block of each may be partly filled.
             kept = max((shape.cached_width for shape in self.program.facts.whole), default=0) * self.dtype.itemsize
             return own + logits_rows * head.row_bytes() + kept * (rows + logits_rows * SUB_BLOCK)
         logits = 4 * logits_rows * self.program.facts.vocab_size
         return own + Buffer.nbytes(logits) + head.copies() * logits
 
     def take_seconds(self) -> dict[str, float]:
-        """See models.ops.cost.TimesOps: what each op took since the last call."""
+        """Return the seconds of each op since the last call (see models.ops.cost.TimesOps)."""
         return self._decoder.take_seconds()
 
 
 class _Turns:
-    """Cosines and sines of each rope for all positions so far, twice as many whenever a sequence gets longer."""
+    """Cosines and sines of each rope for all positions so far. The tables double when a sequence gets longer."""
 
     def __init__(self, ropes: Sequence[RopeSpec]) -> None:
         self._ropes = ropes
@@ -161,11 +161,11 @@ class _Turns:
         self._length = 0
 
     def nbytes(self, longest: int) -> int:
-        """What the tables take for sequences of at most so many tokens."""
+        """Return the bytes of the tables for sequences of at most `longest` tokens."""
         return sum(4 * _positions(longest) * rope.head_dim for rope in self._ropes)
 
     def below(self, length: int) -> Sequence[Tensor]:
-        """For each rope float32 [at least `length`, 2, head_dim / 2]."""
+        """Return float32 [at least `length`, 2, head_dim / 2] for each rope."""
         if length > self._length:
             self._length = _positions(length)
             positions = torch.arange(self._length)
@@ -174,5 +174,5 @@ class _Turns:
 
 
 def _positions(length: int) -> int:
-    """Positions in the tables once a sequence is so long."""
+    """Return the number of positions in the tables for sequences of `length` tokens."""
     return max(FIRST_POSITIONS, 1 << (length - 1).bit_length())

@@ -1,4 +1,4 @@
-"""What the CPU kernels make of a program: each op, perhaps with those that follow it, becomes ops of theirs."""
+"""Lowers a program to the ops of the CPU kernels. One of these may cover several ops of the program."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from plimsoll_runtime.models.program import Program
 
 
 class CpuProgram(NamedTuple):
-    """What the kernels walk, and the places of its values."""
+    """Ops of the CPU kernels, and the buffers of their values."""
 
     ops: tuple[CpuOp, ...]
     places: tuple[CpuPlace, ...]
 
 
 def lowered_program(program: Program) -> CpuProgram:
-    """Raises UnsupportedOpError, saying what the kernels do not have."""
+    """Lower a program. Raises UnsupportedOpError naming an unsupported op or field."""
     for op in program.ops:
         _check(op)
     if not isinstance(program.ops[0], Embed):
-        raise UnsupportedOpError("begins with an embedding, and the model does not")
+        raise UnsupportedOpError("need an embedding as first op, which the model lacks")
     values = CpuValues(program.ops, program.ropes, program.facts.max_positions)
     ops: list[CpuOp] = []
     while values.at < len(program.ops):
@@ -39,7 +39,7 @@ def lowered_program(program: Program) -> CpuProgram:
 
 
 def why_not_fused(program: Program) -> str | None:
-    """Why the kernels do not compute a program; None: they do."""
+    """Return the reason why the kernels cannot compute a program, or None if they can."""
     try:
         lowered_program(program)
     except UnsupportedOpError as error:
@@ -48,7 +48,7 @@ def why_not_fused(program: Program) -> str | None:
 
 
 def _check(op: Op) -> None:
-    """Raises UnsupportedOpError for an op of which the kernels do not have all."""
+    """Raise UnsupportedOpError if the kernels do not fully support an op."""
     if op.cpu_fields is None:
         raise UnsupportedOpError(f"has no {type(op).__name__}")
     check_known(op, *op.cpu_fields)

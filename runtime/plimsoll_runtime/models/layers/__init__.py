@@ -1,1 +1,1 @@
-"""Torch parts that ops call, and the contracts of attention and states."""
+"""Torch modules that ops call, and the contracts of attention and states."""

@@ -1,4 +1,4 @@
-"""A step's attention, as a decoder sees it."""
+"""The attention of a step as a decoder calls it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class Attention(Protocol):
-    """Made by a backend for one step: writes a layer's keys and values to the cache, if there are any, then attends."""
+    """Attention for one step, made by a backend: writes a layer's keys and values to the cache (if any), then
+    attends.
+    """
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D].
+        """Return [T, heads, D] for query [T, heads, D], key and value [T, kv_heads, D], and sinks float32 [heads].
 
-        No key and no value: those of the step's rows have been written by an earlier call.
+        If key and value are None, an earlier call has written those of the step's rows.
         """
 
 
 class NormOfHeads(Protocol):
-    """A root mean square norm over each head: `weight` [heads + kv_heads, D] in float32, and `eps`."""
+    """An RMS norm over each head: `weight` [heads + kv_heads, D] in float32, and `eps`."""
 
     weight: Tensor
     eps: float
@@ -31,7 +33,7 @@ class NormOfHeads(Protocol):
 
 @runtime_checkable
 class RotatingAttention(Attention, Protocol):
-    """One that norms and rotates heads on their way into the cache, in one pass over them."""
+    """Attention that normalises and rotates heads and writes them to the cache in one pass."""
 
     def of_heads(
         self,
@@ -42,9 +44,11 @@ class RotatingAttention(Attention, Protocol):
         norm: NormOfHeads | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """heads [T, heads + 2 kv_heads, D], as the product leaves them; cos, sin [T, D / 2] -> [T, heads, D]."""
+        """Return [T, heads, D] for heads [T, heads + 2 kv_heads, D], as the product leaves them, and cos and sin [T, D
+        / 2].
+        """
 
 
 def slopes_of(shape: AttentionShape, device: torch.device | None = None) -> Tensor | None:
-    """float32 [heads] of ALiBi, where there is one; None for the device: a CPU."""
+    """Return ALiBi's slopes, float32 [heads], or None without ALiBi. Without a device they are on the CPU."""
     return None if shape.alibi is None else torch.tensor(shape.alibi.slopes, device=device)

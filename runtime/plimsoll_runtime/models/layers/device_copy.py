@@ -1,4 +1,4 @@
-"""Small arrays on their way to a device, without waiting for it."""
+"""Asynchronous copies of small arrays to a device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 
 
 def to_device(values: NDArray[np.generic[Any]], device: torch.device) -> Tensor:
-    """An array on a device; on a CPU it shares its memory. A GPU copies it when its stream comes to that, from pinned
-    memory that torch gives to nobody else before.
+    """Copy an array to a device; on a CPU the tensor shares its memory.
+
+    A GPU copies from pinned memory when its stream gets there. Torch does not reuse that memory before.
     """
     tensor = torch.from_numpy(values)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

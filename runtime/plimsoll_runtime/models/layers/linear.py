@@ -1,4 +1,4 @@
-"""Linear layers: one matrix, or one for each group of rows, in the layout that the device multiplies fastest."""
+"""Linear layers: one matrix, or one for each group of rows, in the device's fastest layout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from plimsoll_runtime.utils.heap import own_pages
 
 
 class Linear:
-    """y = x W^T + b, weight [out, in], bias [out] rounded to its dtype, as torch's products want it.
+    """y = x W^T + b with weight [out, in]. The bias [out] is rounded to the weight's dtype, as torch's products
+    require.
 
-    Where it is packed, the weight passed in is not kept.
+    If the weight is packed, the given tensor is not kept.
 
-    On a CPU the layout is oneDNN's packed one: plain `F.linear` in float32 was measured 3 to 5 times slower for 2 to 32
-    rows, and in bfloat16 1.4 times slower for one row (2 cores with AVX512-BF16).
+    On a CPU the layout is oneDNN's packed one: plain `F.linear` was measured 3 to 5 times slower in float32 for 2 to 32
+    rows, and 1.4 times slower in bfloat16 for one row (2 cores with AVX512-BF16).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -31,7 +32,7 @@ class Linear:
         self._weight = _packed(weight) if self._packed else weight
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [T, in] -> [T, out]."""
+        """Return x W^T + b [T, out] for x [T, in]."""
         if self._packed:
             out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
             return out
@@ -53,11 +54,11 @@ def _can_pack(weight: Tensor) -> bool:
 
 
 ALIGNMENT = 16
-"""Bytes to which `grouped_mm` wants rows of matrices aligned."""
+"""Byte alignment that `grouped_mm` needs for matrix rows."""
 
 
 class Groups:
-    """Which rows go to which of `count` groups: `chosen` int64 [T, K] names K groups for each row."""
+    """The rows of each of `count` groups. `chosen` int64 [T, K] has K groups for each row."""
 
     def __init__(self, chosen: Tensor, count: int) -> None:
         self._each = chosen.shape[1]
@@ -65,47 +66,47 @@ class Groups:
         self._sorted, self._order = chosen.flatten().sort(stable=True)
 
     def taken(self, x: Tensor) -> Tensor:
-        """[T, W] -> [T x K, W]: those of the first group, then those of the second, and so on."""
+        """Return the rows of x [T, W] sorted by group: [T x K, W]."""
         return x[self._order // self._each]
 
     def of_rows(self, weights: Tensor) -> Tensor:
-        """[T, K] -> [T x K, 1]: as `taken` sorts the rows."""
+        """Return weights [T, K] in the order of `taken`: [T x K, 1]."""
         return weights.flatten()[self._order][:, None]
 
     @property
     def numbers(self) -> Tensor:
-        """int64 [T x K]: the group of each row that `taken` gives."""
+        """int64 [T x K]: the group of each row of `taken`."""
         return self._sorted
 
     def summed(self, y: Tensor, weights: Tensor) -> Tensor:
-        """What groups made of the rows they took [T x K, W], weighed by [T, K] and added up for each row [T, W]."""
+        """Return the sum [T, W] over each row's groups of y [T x K, W], weighted by [T, K]."""
         by_row = torch.empty_like(y)
         by_row[self._order] = y
         return torch.bmm(weights.to(y.dtype)[:, None], by_row.view(-1, self._each, y.shape[1]))[:, 0]
 
     @cached_property
     def ends(self) -> Tensor:
-        """int32 [count]: after the last row of each."""
+        """int32 [count]: the end of each group's rows."""
         numbers = torch.arange(self._count, device=self._sorted.device)
         return torch.searchsorted(self._sorted, numbers, right=True, out_int32=True)
 
     @cached_property
     def spans(self) -> list[tuple[int, int, int]]:
-        """Number, first row and end of each that has rows. On a GPU this waits for the device."""
+        """Number, first row and end of each group with rows. On a GPU this waits for the device."""
         sizes = torch.bincount(self._sorted, minlength=self._count).tolist()
         spans = pairwise(accumulate(sizes, initial=0))
         return [(number, start, end) for number, (start, end) in enumerate(spans) if end > start]
 
 
 class GroupedLinear(Protocol):
-    """y = x W^T + b, W and b those of a row's group."""
+    """y = x W^T + b, with W and b of each row's group."""
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
-        """x [rows, in], as `Groups.taken` sorts them -> [rows, out]."""
+        """Return [rows, out] for x [rows, in], sorted by `Groups.taken`."""
 
 
 class EachLinear:
-    """A product for each group that has rows.
+    """A separate product for each group with rows.
 
     Packed on a CPU (see `Linear`); matrices of groups without rows are not read. torch's `grouped_mm` over plain
     matrices was measured 2.2 to 2.3 times slower there in float32 and 1.2 to 1.7 times in bfloat16 (64 matrices of
@@ -117,32 +118,29 @@ class EachLinear:
         self._linears = [Linear(weight, bias) for weight, bias in zip(weights, own, strict=False)]
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
-        """See GroupedLinear."""
         parts = [self._linears[number](x[start:end]) for number, start, end in groups.spans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class KernelLinear:
-    """All matrices in one, [count, out, in], and one launch of our kernel over them, of any shape."""
+    """All matrices in one tensor [count, out, in], multiplied by one launch of our kernel, for any shape."""
 
     def __init__(self, weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> None:
         self._stack = _stacked(weights, count)
         self._biases = torch.stack(list(biases)).to(self._stack) if biases else None
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
-        """See GroupedLinear."""
         return grouped_product(x, self._stack, groups.ends, self._biases, implementation="triton")
 
 
 class StackedLinear:
-    """All matrices in one, [count, out, in], and torch's product over them: rows of matrices are aligned."""
+    """All matrices in one tensor [count, out, in], multiplied by torch's `grouped_mm`, which needs aligned rows."""
 
     def __init__(self, weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> None:
         self._stack = _stacked(weights, count)
         self._biases = torch.stack(list(biases)).to(self._stack) if biases else None
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
-        """See GroupedLinear."""
         y = functional.grouped_mm(x, self._stack.transpose(1, 2), offs=groups.ends)
         return y if self._biases is None else y + self._biases[groups.numbers]
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding: frequencies of each kind, and tables for the positions of one step."""
+"""Rotary position embedding: frequencies of each kind, and tables of cosines and sines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_runtime.models.spec.attention import RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec) -> Tensor:
-    """Radians per position of each pair of dimensions (float32 [head_dim / 2])."""
+    """Return the radians per position of each pair of dimensions, float32 [head_dim / 2]."""
     exponents = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).float() / rope.head_dim
     plain = 1.0 / (rope.theta**exponents)
     if rope.kind == "linear":
@@ -30,23 +30,23 @@ def inverse_frequencies(rope: RopeSpec) -> Tensor:
 
 
 class RopeTable:
-    """cos and sin of one rope for any positions; layers with the same rope share one."""
+    """Computes cosines and sines of one rope for any positions. Layers with the same rope share a table."""
 
     def __init__(self, rope: RopeSpec, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope).to(device)
         self._factor = rope.attention_factor
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions int64 [T] -> cos and sin [T, head_dim / 2], rounded once to `dtype`."""
+        """Return cos and sin [T, head_dim / 2] for positions int64 [T], computed in float32 and rounded to `dtype`."""
         angles = positions.float()[:, None] * self._frequencies
         cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
         return cos.to(dtype), sin.to(dtype)
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool = False) -> Tensor:
-    """Rotate the first D dimensions of [T, H, D and more] by tables [T, D / 2].
+    """Rotate the first D dimensions of heads [T, H, at least D] by tables [T, D / 2].
 
-    Dimension i turns with dimension i + D / 2; with `pairs`, 2i with 2i + 1.
+    Dimensions i and i + D / 2 form a pair; with `pairs`, dimensions 2i and 2i + 1.
     """
     turned = 2 * cos.shape[-1]
     if turned < heads.shape[-1]:
@@ -61,7 +61,7 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool = False) -> T
 
 
 def _llama3(plain: Tensor, rope: RopeSpec) -> Tensor:
-    """Long wavelengths are stretched by the factor, short ones kept, those between blended."""
+    """Stretch long wavelengths by the factor, keep short ones, and blend those between."""
     wavelengths = 2 * math.pi / plain
     longest = rope.original_max_positions / rope.low_freq_factor
     shortest = rope.original_max_positions / rope.high_freq_factor
@@ -74,7 +74,9 @@ def _llama3(plain: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def _yarn(plain: Tensor, rope: RopeSpec) -> Tensor:
-    """Interpolated below `beta_slow` turns over the original context, kept above `beta_fast`, a ramp between."""
+    """Interpolate below `beta_slow` turns over the original context, keep above `beta_fast`, and blend linearly
+    between.
+    """
     low, high = (_turns_dimension(turns, rope) for turns in (rope.beta_fast, rope.beta_slow))
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
@@ -85,5 +87,5 @@ def _yarn(plain: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def _turns_dimension(turns: float, rope: RopeSpec) -> float:
-    """The dimension whose angle makes this many turns over the original context."""
+    """Return the dimension whose angle makes this many turns over the original context."""
     return rope.head_dim * math.log(rope.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))

@@ -1,4 +1,4 @@
-"""The recurrent states of a step as a decoder sees them, and the rows of a step by sequence."""
+"""Recurrent states of a step as a decoder uses them, and the rows of each sequence in a step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """The next rows of B sequences, at most `length` of each; shorter ones are padded.
+    """The next rows of B sequences, at most `length` of each, padded to equal length.
 
-    `sequences` int64 [B]; `rows` int64 [B, length], where each lies among the T rows of a step, any one in padding;
-    `padding` bool [B, length], None where there is none; `held` int64: those of B x length that are not padding.
+    - `sequences` int64 [B]: the sequence numbers.
+    - `rows` int64 [B, length]: indices into the step's T rows; arbitrary in padding.
+    - `padding` bool [B, length], or None without padding.
+    - `held` int64: flat indices of the entries that are not padding.
     """
 
     length: int
@@ -29,14 +31,14 @@ class Wave:
     held: Tensor | None
 
     def take(self, values: Tensor) -> Tensor:
-        """[T, ...] -> [B, length, ...], zero in padding, whatever the rows hold that stand in for it."""
+        """Return values [T, ...] as [B, length, ...], with zeros in padding."""
         taken = values.index_select(0, self.rows.flatten()).view(*self.rows.shape, *values.shape[1:])
         if self.padding is None:
             return taken
         return taken.masked_fill_(self.padding.view(*self.padding.shape, *[1] * (values.dim() - 1)), 0)
 
     def put(self, result: Tensor, values: Tensor) -> None:
-        """Copy values [B, length, ...] to where they belong in a result [T, ...]."""
+        """Copy values [B, length, ...] to their rows of a result [T, ...]."""
         rows, flat = self.rows.flatten(), values.flatten(0, 1)
         if self.held is not None:
             rows, flat = rows[self.held], flat[self.held]
@@ -45,10 +47,10 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """T rows with `width` rows before each sequence's first, one after the other.
+    """Layout of T rows with `width` extra rows before each sequence.
 
-    int64: where the rows before lie there (S x width), where the T rows lie, and where the last `width` rows of each
-    sequence do (S x width).
+    int64 indices into it: of the extra rows (S x width), of the T rows, and of each sequence's last `width` rows (S x
+    width).
     """
 
     width: int
@@ -58,12 +60,12 @@ class Window:
 
 
 class Spans:
-    """The sequences of a step, whose rows lie one after the other: `lengths` of them, each at least 1.
+    """The sequences of a step, whose rows are consecutive. `lengths` are their numbers of rows, each at least 1.
 
-    `alone`: each has one row. Then nothing here makes a tensor.
+    `alone`: each sequence has one row; then this class creates no tensors.
 
-    No Python runs for each row or sequence: recurrent layers take sequences in waves, all that have rows left together,
-    and convolutions take all rows at once.
+    No Python code runs per row or sequence: recurrent layers process sequences in waves, and convolutions process all
+    rows at once.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -76,7 +78,9 @@ class Spans:
         self._windows: dict[int, Window] = {}
 
     def waves(self, size: int) -> Sequence[Wave]:
-        """Every row once, a sequence's in order: first sequences of one row, then at most `size` rows of each other."""
+        """Return waves that cover all rows: first the sequences of one row, then up to `size` rows of each longer
+        one.
+        """
         if size not in self._waves:
             single = np.flatnonzero(self._lengths == 1)
             longer = np.flatnonzero(self._lengths > 1)
@@ -88,7 +92,7 @@ class Spans:
         return self._waves[size]
 
     def window(self, width: int) -> Window:
-        """The rows with so many before each sequence."""
+        """Return the layout with `width` extra rows before each sequence."""
         if width not in self._windows:
             count = len(self._lengths)
             starts = self._starts + width * np.arange(count)
@@ -116,31 +120,31 @@ class Spans:
 
 
 class States(Protocol):
-    """What `Facts.states` lists, of the S sequences of one step.
+    """The recurrent states of a step's S sequences, as listed in `Facts.states`.
 
-    Nothing that is written is kept until the whole pass is over: one that breaks off may be computed again.
+    Writes take effect when the whole step is done, so a failed step can be computed again.
     """
 
     @property
     def spans(self) -> Spans:
-        """Which rows belong to which sequence."""
+        """The rows of each sequence."""
 
     def read(self, index: int) -> Tensor:
-        """A state before the step, [S, ...], zero of sequences that begin with it; the caller may overwrite it."""
+        """Return a state before the step, [S, ...], zero for new sequences. The caller may overwrite it."""
 
     def write(self, index: int, states: Tensor) -> None:
-        """A state after the step, [S, ...]."""
+        """Store a state after the step, [S, ...]."""
 
 
 Scan = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
-"""(values [B, Q, ...] of Q rows each, states [B, ...] before them) -> (results [B, Q, ...], states after them).
+"""Maps values [B, Q, ...] of Q rows each and states [B, ...] to results [B, Q, ...] and new states.
 
-Rows of zeros may follow a sequence's own: they must leave its state as it is.
+A sequence's rows may be followed by rows of zeros, which must not change its state.
 """
 
 
 def scanned(states: States, index: int, size: int, scan: Scan, values: Sequence[Tensor]) -> Tensor:
-    """Values [T, ...] -> results [T, ...], by a scan that takes at most `size` rows of a sequence at a time."""
+    """Scan values [T, ...] with at most `size` rows of a sequence at a time, and return the results [T, ...]."""
     before = states.read(index)
     if states.spans.alone:
         result, after = scan([value.unsqueeze(1) for value in values], before)

@@ -1,1 +1,1 @@
-"""Which family and which task a checkpoint has."""
+"""Finds the family and the task of a checkpoint."""

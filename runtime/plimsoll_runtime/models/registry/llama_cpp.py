@@ -1,4 +1,4 @@
-"""What llama.cpp's converter makes of a family's tensors: names and layouts other than Transformers saves."""
+"""Adapts specs to llama.cpp's converter, which changes names and layouts of tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from plimsoll_runtime.models.spec.tensor_names import ExpertNames, StreamNames
 
 LAYER = "model.layers."
 BLOCK = "blk."
-"""How names of a layer begin in Transformers, and in a GGUF file where nobody asks for them by Transformers' name."""
+"""Prefixes of a layer's tensors in Transformers, and of unmapped ones in a GGUF file."""
 
 
 def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
-    """Matrices are [outputs, inputs] in all families, and no rows are interleaved. Layers that share keys have some in
-    the file, which are not read. See also `_layer`, `_streams` and `_experts`.
+    """Return a spec for GGUF files.
+
+    Matrices are [outputs, inputs] in all families, and no rows are interleaved. Files have keys and values also for
+    layers that share them; these tensors are not read. See also `_layer`, `_streams` and `_experts`.
     """
     names = spec.names
     beyond = (*names.beyond, *(f"{BLOCK}{each.removeprefix(LAYER)}" for each in names.beyond if each.startswith(LAYER)))
@@ -40,7 +42,7 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
 
 
 def _layer(layer: LayerSpec) -> LayerSpec:
-    """Qwen3-Next's gates lie apart from queries, keys and values; Qwen3.5's heads of values come in turns."""
+    """Separate Qwen3-Next's gates from queries, keys and values, and mark Qwen3.5's value heads as alternating."""
     mixer = layer.mixer
     if not isinstance(mixer, GatedDelta):
         return layer
@@ -50,13 +52,14 @@ def _layer(layer: LayerSpec) -> LayerSpec:
 
 
 def _streams(names: StreamNames) -> StreamNames:
-    """Those of one kind are in one tensor."""
+    """Use one tensor for all matrices of a kind."""
     return replace(names, spread=names.spread.replace(".{}", ""), gather=names.gather.replace(".{}", ""))
 
 
 def _experts(names: ExpertNames, mlps: Sequence[FeedForward | None]) -> ExpertNames:
-    """All experts of a layer are in one tensor, gates apart from what they open but for Gemma 4's (those beside an
-    MLP); what had one row is a vector.
+    """Use one tensor for all experts of a layer.
+
+    Gates and up projections are separate, except for Gemma 4 (mixtures beside an MLP). One-row matrices are vectors.
     """
     plain = any(isinstance(mlp, Mixture) and mlp.plain for mlp in mlps)
     beside = any(isinstance(mlp, MixtureBeside) for mlp in mlps)

@@ -1,4 +1,4 @@
-"""Finds the family of a config: decoders, encoders, text parts of multimodal models, and families of other packages."""
+"""Finds the family of a config: decoders, encoders, text parts of multimodal models, and plugins."""
 
 from __future__ import annotations
 
@@ -100,24 +100,24 @@ BY_TEXT_CONFIG = {
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 }
-"""Architectures whose text part is what their `text_config` says."""
+"""Multimodal architectures whose `text_config` describes the text model."""
 OWN_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
-"""Types of text parts that compute what another type does, as long as there is nothing but text."""
+"""Types of text models that equal another type if the input is only text."""
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
-"""Rope parameters that say which dimensions turn by rows and columns of an image: of text all three are the same."""
+"""Rope parameters for rows and columns of an image. For text all three positions are equal."""
 
 
 def text_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The config of a model's text part, which is named by its model_type; None for one that is text alone.
+    """Return the config of a multimodal model's text part, named by its model_type; None if the model is text-only.
 
-    Raises ModelError where the text part has no type.
+    Raises ModelError if the text part has no type.
     """
     names = config.get("architectures")
     if not isinstance(names, list) or not names or str(names[0]) not in BY_TEXT_CONFIG:
         return None
     text = config.get("text_config") or {k: v for k, v in config.items() if k != "vision_config"}
     if not isinstance(text, Mapping) or not isinstance(kind := text.get("model_type"), str):
-        raise ModelError("config.json: text_config does not say its model_type")
+        raise ModelError("config.json: text_config has no model_type")
     kind = kind if text is not config else f"{kind}_text"
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
     ropes = {field: _of_text(text.get(field)) for field in ("rope_parameters", "rope_scaling")}
@@ -134,12 +134,12 @@ def _of_text(rope: Any) -> Any:
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
 ENTRY_POINTS = "plimsoll.models"
-"""Group of entry points: the name is an architecture (LlamaForCausalLM), the object a `Describe`."""
+"""Entry point group of plugins: the name is an architecture (LlamaForCausalLM), the object a `Describe`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An architecture by its class in Transformers and by its model_type, and who describes it."""
+    """An architecture by its class in Transformers and its model_type, with its describe function."""
 
     architecture: str
     model_type: str
@@ -231,8 +231,8 @@ MODEL_TYPES: Mapping[str, str] = {family.model_type: family.architecture for fam
 
 
 def describe(config: Mapping[str, Any]) -> DecoderSpec:
-    """The spec of a config.json. Raises ModelError naming the architecture or the field that is not supported."""
-    quantisation_of(config)  # which refuses by name what is not read
+    """Return the spec of a config.json. Raises ModelError naming an unsupported architecture or field."""
+    quantisation_of(config)  # raises ModelError for unsupported quantisation
     if (part := text_part(config)) is not None:
         return replace(describe(part), is_part=True)
     name = _architecture(config)
@@ -242,18 +242,18 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
         return found(config)
     if name not in FAMILIES:
         known = ", ".join(sorted({*FAMILIES, *registered}))
-        raise ModelError(f"config.json: architecture {name} is not supported; known are {known}")
+        raise ModelError(f"config.json: architecture {name} is not supported; supported are {known}")
     spec = FAMILIES[name](config)
     return as_llama_cpp_has_it(spec) if config.get(CONVERTED) == LLAMA_CPP else spec
 
 
 def plugins() -> dict[str, str]:
-    """Architectures that third parties have registered, and where each is described."""
+    """Return the architectures that plugins register, and the object that describes each."""
     return {name: point.value for name, point in _registered().items()}
 
 
 def has_program(config: Mapping[str, Any]) -> bool:
-    """Whether `describe` knows the architecture, or that of its text."""
+    """Return whether `describe` supports the architecture, or that of the text part."""
     if (part := text_part(config)) is not None:
         return has_program(part)
     name = _architecture(config)
@@ -271,7 +271,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """By its class in Transformers; who describes it, and what becomes of a prompt where it gives so many labels."""
+    """An encoder by its class in Transformers. `head` returns the pooling for a number of labels."""
 
     architecture: str
     describe: Callable[[Mapping[str, Any]], DecoderSpec]
@@ -286,4 +286,4 @@ ENCODERS: Mapping[str, Encoder] = {
     "modernbert": Encoder("ModernBertModel", modernbert.describe, modernbert.head),
     "nomic_bert": Encoder("NomicBertModel", nomic_bert.describe, nomic_bert.head),
 }
-"""By what a config calls its model_type."""
+"""Encoders by the config's model_type."""

@@ -1,4 +1,4 @@
-"""The task of a checkpoint (generate, embed, classify, score), and the spec of a model that pools."""
+"""Finds the task of a checkpoint (generate, embed, classify, score), and the spec of a pooling model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDER_KINDS: Mapping[str, PoolingKind | None] = {
     "pooling_mode_mean_sqrt_len_tokens": None,
     "pooling_mode_weightedmean_tokens": None,
 }
-"""Flags of older configs of a pooling, each for one way to pool; None: a way that is not computed here."""
+"""Flags in older pooling configs, one for each kind of pooling; None: not supported."""
 ACTIVATIONS: Mapping[str, HeadActivation | None] = {
     "Identity": None,
     "Tanh": "tanh",
@@ -35,10 +35,14 @@ ACTIVATIONS: Mapping[str, HeadActivation | None] = {
 
 
 def module_layers(modules: Sequence[Mapping[str, Any]]) -> Pooling:
-    """For a model, a pooling, any dense layers, and normalisation in the end. Raises ModelError for any other row."""
+    """Return the pooling of modules: a model, a pooling, any dense layers, normalisation last. Raises ModelError
+    otherwise.
+    """
     kinds = [str(module["kind"]) for module in modules]
     if kinds[:2] != [MODEL, POOLING]:
-        raise UnsupportedFieldError(f"modules.json: {' and '.join(kinds[:2])} do not begin with a model and a pooling")
+        raise UnsupportedFieldError(
+            f"modules.json starts with {' and '.join(kinds[:2])}; it must start with {MODEL} and {POOLING}"
+        )
     layers: list[HeadLayer] = []
     normalised = False
     for kind, module in zip(kinds[2:], modules[2:], strict=True):
@@ -47,7 +51,7 @@ def module_layers(modules: Sequence[Mapping[str, Any]]) -> Pooling:
         elif kind == NORMALISE:
             normalised = True
         elif kind != DROPOUT:
-            raise UnsupportedFieldError(f"modules.json: a module {kind} there is not supported")
+            raise UnsupportedFieldError(f"modules.json: the module {kind} is not supported at this position")
     return Pooling(_pooling_kind(modules[1]), tuple(layers), normalised)
 
 
@@ -64,7 +68,7 @@ def _pooling_kind(module: Mapping[str, Any]) -> PoolingKind:
         words = mode if isinstance(mode, list) else [mode]
         found = KINDS.get(str(words[0])) if len(words) == 1 else None
     if found is None:
-        raise UnsupportedFieldError(f"{file}: pooling by {mode or 'nothing'} is not supported")
+        raise UnsupportedFieldError(f"{file}: pooling_mode {mode or 'without a value'} is not supported")
     return found
 
 
@@ -82,34 +86,38 @@ def _dense(module: Mapping[str, Any]) -> Dense:
 def _config(module: Mapping[str, Any]) -> Mapping[str, Any]:
     config = module["config"]
     if not isinstance(config, Mapping):
-        raise ModelError(f"{module['path']}/config.json holds no JSON object")
+        raise ModelError(f"{module['path']}/config.json is not a JSON object")
     return config
 
 
 TOLD = "task"
-"""In the config that an image keeps: what the model was loaded for."""
+"""Key of the task in the config that an image stores."""
 LABELLED = "ForSequenceClassification"
 BARE, WITH_HEAD = "Model", "LMHeadModel"
-"""How a decoder's class ends that has no head, and how older ones end that generate."""
+"""Class name endings: decoders without a head, and older classes that generate."""
 LOGIT_SCORE = "LogitScore"
-"""The module of a reranker by the logits of two tokens, beside those of `KINDS`."""
+"""Module of a reranker that scores by the logits of two tokens."""
 
 
 def task_of(config: Mapping[str, Any], asked: str = "auto") -> Task:
-    """The task of a model, or the one that is asked for. Raises UsageError for one that its files do not serve."""
+    """Return the detected task of a model, or the task that the user asked for. Raises UsageError if it is not
+    supported.
+    """
     if asked not in TASKS:
         raise UsageError(f"--task must be one of {', '.join(TASKS)}, not {asked}")
     if asked == "auto":
         return _detected(config)
     labels = has_labels(config)
     if asked == "generate" and (labels or is_encoder(config)):
-        raise UsageError(f"--task generate: {saved_class(config)} generates nothing; leave the option out")
+        raise UsageError(f"--task generate: {saved_class(config)} cannot generate; omit the option")
     if asked == "classify" and not labels:
-        raise UsageError(f"--task classify: {saved_class(config)} has no head of labels; leave the option out")
+        raise UsageError(f"--task classify: {saved_class(config)} has no classification head; omit the option")
     if asked == "score" and not labels and is_encoder(config):
-        raise UsageError(f"--task score: {saved_class(config)} has no head that scores; leave the option out")
+        raise UsageError(f"--task score: {saved_class(config)} has no scoring head; omit the option")
     if asked == "score" and labels and label_count(config) != 1:
-        raise UsageError(f"--task score: {saved_class(config)} has {label_count(config)} labels, and a score is one")
+        raise UsageError(
+            f"--task score: {saved_class(config)} has {label_count(config)} labels; scoring needs exactly 1"
+        )
     return cast(Task, asked)
 
 
@@ -125,28 +133,28 @@ def _detected(config: Mapping[str, Any]) -> Task:
 
 
 def _is_bare(config: Mapping[str, Any]) -> bool:
-    """Whether it is a decoder of ours without its head."""
+    """Return whether the class is a decoder of ours without a head."""
     name = saved_class(config)
     return name.endswith(BARE) and not name.endswith(WITH_HEAD) and config.get("model_type") in MODEL_TYPES
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether its type is that of an encoder, whose attention is bidirectional."""
+    """Return whether the model type is an encoder, which has bidirectional attention."""
     return str(config.get("model_type")) in ENCODERS
 
 
 def has_labels(config: Mapping[str, Any]) -> bool:
-    """Whether its class gives scores to labels."""
+    """Return whether the class has a classification head."""
     return saved_class(config).endswith(LABELLED)
 
 
 def by_tokens(config: Mapping[str, Any], task: Task) -> bool:
-    """Whether a model that is served for a task scores by the logits of tokens, as it has no head of labels."""
+    """Return whether a scoring model uses the logits of tokens, because it has no classification head."""
     return task == "score" and not has_labels(config)
 
 
 def label_count(config: Mapping[str, Any]) -> int:
-    """How many labels it has. Raises ModelError where the config does not say it as Transformers does."""
+    """Return the number of labels. Raises ModelError if the config does not have it in Transformers' form."""
     named, counted = config.get("id2label"), config.get("num_labels")
     if isinstance(named, Mapping) and named:
         return len(named)
@@ -158,19 +166,22 @@ def label_count(config: Mapping[str, Any]) -> int:
 
 
 def modules_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Those of sentence-transformers' modules.json in their order, the model itself first; none without that file."""
+    """Return the modules of sentence-transformers' modules.json in order, the model first; empty without that file."""
     found = settings_of(config).get("modules")
     return list(found) if isinstance(found, list) else []
 
 
 def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What sentence-transformers keeps beside the model."""
+    """Return the sentence-transformers settings of a config."""
     found = config.get(PARTS)
     return found if isinstance(found, Mapping) else {}
 
 
 def pooled_spec(config: Mapping[str, Any]) -> DecoderSpec:
-    """With as many positions as sentence-transformers' files allow. Raises ModelError for what cannot be served so."""
+    """Return the spec of a pooling model, with the positions that sentence-transformers' files allow.
+
+    Raises ModelError for an unsupported model.
+    """
     settings, spec = settings_of(config), _described(config)
     if settings.get("max_seq_length") is None:
         return spec
@@ -179,10 +190,10 @@ def pooled_spec(config: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _described(config: Mapping[str, Any]) -> DecoderSpec:
-    """By its type: the class that the files were saved from may be one without a head, or with one of labels."""
+    """Return the spec by model_type, because the class may have no head or a classification head."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise ModelError("config.json: model_type is missing, and says what computes vectors")
+        raise ModelError("config.json: model_type is missing; embedding and scoring models need it")
     if is_encoder(config):
         return ENCODERS[kind].describe(config)
     return describe({**config, "architectures": None})

@@ -1,3 +1,1 @@
-"""Contradictions of a checkpoint's statements: which one counts, with a warning or an error. docs/models.md has the
-table.
-"""
+"""Checks for contradictions within a checkpoint, with a warning or an error. docs/models.md has the table."""

@@ -1,4 +1,4 @@
-"""What a config alone shows of a model that cannot be served: checked before anything loads torch, or any weight."""
+"""Checks a config before torch is imported or weights are loaded."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def check_config(
     gguf: bool = False,
     trusted: bool = False,
 ) -> None:
-    """Raises ModelError or UsageError as loading the model would, for all that can be seen without torch.
+    """Raise ModelError or UsageError for problems that loading the model would find and that need no torch.
 
-    `task`, `impl` and `max_model_len`: as EngineConfig has them. `trusted`: whether the model's own code may run.
+    `task`, `impl` and `max_model_len` are as in EngineConfig. `trusted`: the model's own code may run.
     """
     found = checked_task(config, task, gguf=gguf)
     if found != "generate":
@@ -39,33 +39,35 @@ def check_config(
         except UnsupportedFieldError:
             if impl == "native" or gguf:
                 raise
-            return  # Transformers' own code may serve it: only asking that tells
+            return  # Transformers code may support it; only loading it tells
         check_length(max_model_len, spec.max_positions)
 
 
 def checked_task(config: Mapping[str, Any], asked: str, *, gguf: bool) -> Task:
-    """The task that a model is served for. Raises ModelError, UsageError."""
+    """Return the task that the model is served for. Raises ModelError or UsageError."""
     task = task_of(config, asked)
     if task != "generate" and gguf:
-        raise ModelError(f"GGUF files are served to generate, and not for the task {task}: use safetensors")
+        raise ModelError(f"GGUF files support only generation, not the task {task}; use safetensors files")
     return task
 
 
 def check_impl(task: str, impl: str) -> None:
-    """Raises UsageError if --model-impl asks for Transformers' code, and the task is not to generate."""
+    """Raise UsageError if --model-impl asks for Transformers code and the task is not generation."""
     if impl == "transformers":
-        raise UsageError(f"--model-impl transformers generates, and this model is served for the task {task}")
+        raise UsageError(f"--model-impl transformers supports only generation, but the task is {task}")
 
 
 def in_transformers_code(config: Mapping[str, Any], impl: str) -> bool:
-    """Whether Transformers' code, or the model's own, generates; where ours does, that may still stand in for it."""
+    """Return whether Transformers code, or the model's own, would run the model instead of a program of ours."""
     named = config.get("model_type") is not None or own_code(config) is not None
     return impl == "transformers" or (impl == "auto" and named and not has_program(config))
 
 
 def generating_spec(config: Mapping[str, Any]) -> DecoderSpec:
-    """The spec of a model of ours. Raises ModelError for one that sees what it would have to generate."""
+    """Return the spec of a generating model of ours. Raises ModelError if its attention is bidirectional."""
     spec = describe(config)
     if any(shape.whole for shape in spec.attention):
-        raise ModelError(f"{spec.architecture} sees prompts from both ends: serve it with --task embed")
+        raise ModelError(
+            f"{spec.architecture} has bidirectional attention and cannot generate; serve it with --task embed"
+        )
     return spec

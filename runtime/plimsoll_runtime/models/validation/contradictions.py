@@ -1,4 +1,4 @@
-"""Contradictions between a checkpoint's statements: classes, lists of layers, rotary embeddings, tensors."""
+"""Checks for contradictions within a checkpoint: classes, lists of layers, rotary embeddings, tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def check_classes(config: Mapping[str, Any], spec: DecoderSpec) -> None:
-    """Raises ModelError if both name families of ours that compute different things. `spec`: by `architectures`."""
+    """Raise ModelError if `architectures` and `model_type` name different families of ours. `spec`: by
+    `architectures`.
+    """
     named, kind = saved_class(config), str(config.get("model_type"))
     other = MODEL_TYPES.get(kind)
     if named not in FAMILIES or other is None or other == named:
@@ -36,7 +38,7 @@ def check_classes(config: Mapping[str, Any], spec: DecoderSpec) -> None:
         same = False
     if not same:
         raise ModelError(
-            f"config.json: architectures says {named}, and model_type says {kind} ({other}), which compute different "
+            f"config.json: architectures is {named}, but model_type is {kind} ({other}), which compute different "
             "things; correct the one that is wrong"
         )
 
@@ -54,19 +56,19 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "no_rope_layers": ("no_rope_layer_interval",),
     "moe_layers": ("interleave_moe_layer_step",),
 }
-"""The fields that say by a rule what a list says for each layer: the list counts, as in Transformers."""
+"""Fields that give by a rule what a list gives for each layer. The list wins, as in Transformers."""
 _WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "sliding_window_pattern")
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 def check_windows(config: Mapping[str, Any], spec: DecoderSpec) -> None:
-    """Raises ModelError for a layer that has a window by `layer_types` and none by the other fields, or the reverse."""
+    """Raise ModelError if `layer_types` and the other fields disagree about a layer's window."""
     types = config.get(TYPES)
     if not isinstance(types, list):
         return
     if len(types) != spec.num_layers:
         raise ModelError(
-            f"config.json: {TYPES} has {len(types)} layers, and num_hidden_layers says {spec.num_layers}; correct the "
+            f"config.json: {TYPES} has {len(types)} layers, but num_hidden_layers is {spec.num_layers}; correct the "
             "one that is wrong"
         )
     for index, (kind, layer) in enumerate(zip(types, spec.layers, strict=True)):
@@ -78,13 +80,13 @@ def check_windows(config: Mapping[str, Any], spec: DecoderSpec) -> None:
             said = ", ".join(f"{field} = {config[field]!r}" for field in _WINDOWS if field in config)
             gives = "no window" if window is None else f"a window of {window}"
             raise ModelError(
-                f"config.json: {TYPES} says {kind} of layer {index}, and {said or 'nothing else'} gives it {gives}; "
+                f"config.json: {TYPES} is {kind} for layer {index}, but {said or 'the default'} gives it {gives}; "
                 "correct the one that is wrong"
             )
 
 
 def list_warnings(config: Mapping[str, Any], spec: DecoderSpec) -> Iterator[str]:
-    """Of each list whose layers differ from what a rule next to it says."""
+    """Yield a warning for each list that differs from the rule next to it."""
     for listed, fields in RULES.items():
         rules = {field: config[field] for field in fields if config.get(field) is not None}
         if not config.get(listed) or not rules:
@@ -92,10 +94,10 @@ def list_warnings(config: Mapping[str, Any], spec: DecoderSpec) -> Iterator[str]
         try:
             by_rule = describe({key: value for key, value in config.items() if key != listed})
         except ModelError:
-            continue  # the rule alone does not describe a model: it is no second statement
+            continue  # the rule alone does not describe a model, so it contradicts nothing
         if by_rule.layers != spec.layers:
             said = ", ".join(f"{field} = {value!r}" for field, value in rules.items())
-            yield f"config.json: {listed} = {config[listed]!r} and {said} say different things: {listed} counts"
+            yield f"config.json: {listed} = {config[listed]!r} and {said} contradict each other: {listed} is used"
 
 
 NEWER, OLDER = "rope_parameters", "rope_scaling"
@@ -103,7 +105,9 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_warnings(config: Mapping[str, Any]) -> Iterator[str]:
-    """Of each parameter that is said twice. Raises ModelError for two dictionaries of parameters that differ."""
+    """Yield a warning for each parameter with two values. Raises ModelError if two dictionaries of parameters
+    differ.
+    """
     newer, older = config.get(NEWER), config.get(OLDER)
     if isinstance(newer, Mapping) and isinstance(older, Mapping):
         check_dictionaries(newer, older)
@@ -119,29 +123,29 @@ def rope_warnings(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _twice(config, found, field, {name: name for name in ("rope_theta", "partial_rotary_factor")})
     kinds = [found.get("rope_type"), found.get("type")]
     if None not in kinds and kinds[0] != kinds[1]:
-        yield f"config.json: {field} has rope_type = {kinds[0]!r} and type = {kinds[1]!r}: rope_type counts"
+        yield f"config.json: {field} has rope_type = {kinds[0]!r} and type = {kinds[1]!r}: rope_type is used"
     lengths = config.get(_ORIGINAL), found.get(_ORIGINAL)
     if None not in lengths and lengths[0] != lengths[1]:
-        yield f"config.json: {_ORIGINAL} = {lengths[0]!r}, and in {field} it is {lengths[1]!r}: the first one counts"
+        yield f"config.json: {_ORIGINAL} = {lengths[0]!r}, but in {field} it is {lengths[1]!r}: the first is used"
 
 
 def _twice(config: Mapping[str, Any], found: Mapping[str, Any], place: str, fields: Mapping[str, str]) -> Iterator[str]:
-    """Of parameters within `place` that fields of the config say otherwise."""
+    """Yield a warning for each parameter in `place` that a field of the config contradicts."""
     for outer, inner in fields.items():
         said = config.get(outer), found.get(inner)
         if None not in said and said[0] != said[1]:
-            yield f"config.json: {outer} = {said[0]!r}, and {inner} in {place} is {said[1]!r}: the latter counts"
+            yield f"config.json: {outer} = {said[0]!r}, but {inner} in {place} is {said[1]!r}: the latter is used"
 
 
 WHOLE = "model.safetensors"
 _COPIES = "consolidated*"
-"""The copy of the weights that Mistral's repositories have: no file of Transformers' form."""
+"""Second copy of the weights in Mistral's repositories, which is not in Transformers' format."""
 _NAMED = 3
-"""How many names a warning lists."""
+"""Number of names that a warning lists."""
 
 
 def stored_warnings(files: ModelFiles) -> Iterator[str]:
-    """Of dtypes, quantisation, the index, and files that are not read. Raises ModelError for damaged files."""
+    """Yield warnings about dtypes, quantisation, the index, and unread files. Raises ModelError for damaged files."""
     tensors = SafetensorsFiles(files.weights, FLOATS | OTHERS | QUANTISED)
     quantised = quantisation_of(files.config)
     if quantised is None:
@@ -149,8 +153,8 @@ def stored_warnings(files: ModelFiles) -> Iterator[str]:
     elif not any(dtype in QUANTISED.values() for dtype in tensors.dtypes.values()):
         stored = _most(tensors)
         yield (
-            f"config.json: quantization_config says {quantised.method}, and the tensors are stored as "
-            f"{stored and dtype_name(stored)}: they are computed as they are stored"
+            f"config.json: quantization_config says {quantised.method}, but the tensors are stored as "
+            f"{stored and dtype_name(stored)}: the stored dtype is used"
         )
     yield from _modelopt(files)
     yield from _index(files.root, tensors)
@@ -160,19 +164,19 @@ def stored_warnings(files: ModelFiles) -> Iterator[str]:
 def _dtype(config: Mapping[str, Any], tensors: SafetensorsFiles) -> Iterator[str]:
     said = {field: str(config[field]).removeprefix("torch.") for field in ("dtype", "torch_dtype") if config.get(field)}
     if len(set(said.values())) > 1:
-        yield f"config.json: dtype = {said['dtype']} and torch_dtype = {said['torch_dtype']}: dtype counts"
+        yield f"config.json: dtype = {said['dtype']} and torch_dtype = {said['torch_dtype']}: dtype is used"
     most = _most(tensors)
     stored = most and dtype_name(most)
     for field, name in list(said.items())[:1]:
         if stored is not None and name != stored:
             yield (
-                f"config.json: {field} = {name}, and most tensors are stored as {stored}: the config counts; "
+                f"config.json: {field} = {name}, but most tensors are stored as {stored}: the config is used; "
                 f"--dtype {stored} computes in the files' dtype"
             )
 
 
 def _most(tensors: SafetensorsFiles) -> torch.dtype | None:
-    """The floating point dtype of most numbers in matrices: norms and routers are often stored in a wider one."""
+    """Return the floating point dtype of most numbers in matrices. (Norms and routers often have a wider one.)"""
     counts: Counter[torch.dtype] = Counter()
     for name, dtype in tensors.dtypes.items():
         if dtype in FLOATS.values() and len(tensors.shapes[name]) > 1:
@@ -186,7 +190,7 @@ def _modelopt(files: ModelFiles) -> Iterator[str]:
         return
     first, second = said.get("quant_algo"), other.get("quant_algo")
     if None not in (first, second) and first != second:
-        yield f"config.json: quant_algo = {first!r}, and {MODELOPT} says {second!r}: config.json counts"
+        yield f"config.json: quant_algo = {first!r}, but {MODELOPT} says {second!r}: config.json is used"
 
 
 def _index(root: Path, tensors: SafetensorsFiles) -> Iterator[str]:
@@ -195,9 +199,9 @@ def _index(root: Path, tensors: SafetensorsFiles) -> Iterator[str]:
         return
     lacking, more = sorted(named.keys() - tensors.shapes.keys()), sorted(tensors.shapes.keys() - named.keys())
     if lacking:
-        yield f"{INDEX} names tensors that its files lack ({_listed(lacking)}): what is in the files counts"
+        yield f"{INDEX} names tensors that its files lack ({_listed(lacking)}): the files are used"
     if more:
-        yield f"{INDEX} lacks tensors that are in its files ({_listed(more)}): what is in the files counts"
+        yield f"{INDEX} lacks tensors that are in its files ({_listed(more)}): the files are used"
 
 
 def _unread(files: ModelFiles) -> Iterator[str]:
@@ -206,7 +210,7 @@ def _unread(files: ModelFiles) -> Iterator[str]:
         path.name for path in files.root.glob("*.safetensors") if path.name not in read and not path.match(_COPIES)
     ]
     if others:
-        by = f"{INDEX} names others" if (files.root / INDEX).is_file() else f"{WHOLE} is there"
+        by = f"{INDEX} names other files" if (files.root / INDEX).is_file() else f"{WHOLE} exists"
         yield f"{_listed(sorted(others))} {'is' if len(others) == 1 else 'are'} not read, because {by}"
 
 
@@ -219,9 +223,10 @@ _TIE = "tie_word_embeddings"
 
 
 def contradictions(files: ModelFiles, config: Mapping[str, Any], outline: Outline) -> Iterator[str]:
-    """A warning for each that is settled, with both statements. `config`: with what the model is served for.
+    """Yield a warning with both statements for each contradiction that has a default resolution.
 
-    Raises ModelError for one that cannot be settled. A GGUF file has one statement of each fact: its metadata.
+    `config` includes the task that the model is served for. Raises ModelError for a contradiction without a resolution.
+    A GGUF file has none: its metadata are the only statement.
     """
     if files.format == "gguf":
         return
@@ -232,7 +237,7 @@ def contradictions(files: ModelFiles, config: Mapping[str, Any], outline: Outlin
     yield from rope_warnings(values)
     if isinstance(outline, Program) and not is_encoder(config):
         if config.get(TOLD, "generate") != "generate":
-            values = {**values, "architectures": None}  # the class may be one without a head
+            values = {**values, "architectures": None}  # the class may lack a head
         spec = describe(values)
         check_classes(values, spec)
         check_windows(values, spec)
@@ -244,4 +249,4 @@ def _tie(config: Mapping[str, Any]) -> Iterator[str]:
     text = config.get("text_config")
     said = config.get(_TIE), text.get(_TIE) if isinstance(text, Mapping) else None
     if None not in said and said[0] != said[1]:
-        yield f"config.json: {_TIE} = {said[0]!r}, and in text_config it is {said[1]!r}: the first one counts"
+        yield f"config.json: {_TIE} = {said[0]!r}, but in text_config it is {said[1]!r}: the first is used"

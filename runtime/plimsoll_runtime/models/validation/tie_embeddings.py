@@ -1,4 +1,4 @@
-"""`tie_word_embeddings` against a head of its own in the files."""
+"""Checks `tie_word_embeddings` against a separate head in the files."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFile
 from plimsoll_runtime.weights.tensor_source import TensorSource
 
 TIED_FIELDS = ("tie_word_embeddings", "tie_embedding")
-"""The second one is LFM2's."""
+"""Config fields for tied embeddings; the second is LFM2's."""
 _ROWS = 4096
-"""Rows that are compared at once: 88 MB of a matrix with 5,376 columns."""
+"""Rows to compare at a time: 88 MB of a matrix with 5,376 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnHead:
-    """The names of a head in the files and of the embedding that a config has in its place."""
+    """Tensor names of a separate head, and of the embedding that the config ties it to."""
 
     head: str
     embedding: str
 
     def warning(self, config: Mapping[str, Any]) -> str:
-        """The two statements, and which of them counts."""
+        """Return a warning with both statements and the one that is used."""
         said = {field: config[field] for field in TIED_FIELDS if field in config} or "by default"
         return (
-            f"config.json says that embedding and head are one tensor ({said}), and the files have a {self.head} that "
+            f"config.json ties embedding and head ({said}), but the files have a {self.head} that "
             f"differs from {self.embedding}: the head in the files is used; set tie_word_embeddings to false"
         )
 
     def refusal(self, architecture: str) -> str:
-        """Of an architecture that has no head of its own."""
+        """Return an error message for an architecture that cannot have a separate head."""
         return (
-            f"{architecture} has one tensor for embedding and head whatever config.json says, and the files have a "
+            f"{architecture} always ties embedding and head, but the files have a "
             f"{self.head} that differs from {self.embedding}: remove the wrong one from the files"
         )
 
 
 def untied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a model with a head of its own."""
+    """Return the config with untied embeddings."""
     return {**config, TIED_FIELDS[0]: False, **{field: False for field in TIED_FIELDS if field in config}}
 
 
 def own_head(files: ModelFiles, outline: Outline) -> OwnHead | None:
-    """The head in the files if the outline ties it to the embedding and their numbers differ.
+    """Return the head in the files if the outline ties it to the embedding and their numbers differ.
 
     Raises ModelError for files that cannot be read.
     """
     if files.format == "gguf":
-        return None  # its config says whether it is tied by what tensors there are
+        return None  # the GGUF config is tied if the file has no head tensor
     if isinstance(outline, Program):
         return _of_program(files, outline)
     return _of_transformers(files, outline) if isinstance(outline, TransformersOutline) else None
@@ -76,18 +76,19 @@ def _of_transformers(files: ModelFiles, outline: TransformersOutline) -> OwnHead
     model = skeleton(kind, config, torch.bfloat16, attention=None)
     try:
         inputs, outputs = model.get_input_embeddings(), model.get_output_embeddings()
-    except NotImplementedError:  # by a class whose embedding has no known name: it ties nothing
+    except NotImplementedError:  # raised by a class whose embedding is unknown: it ties nothing
         return None
     if outputs is None or inputs is None or outputs.weight is not inputs.weight:
         return None
     source = SafetensorsFiles(files.weights, FLOATS | OTHERS)
     shape, base = tuple(inputs.weight.shape), f"{model.base_model_prefix}."
     kept = {tensor.name for tensor in outline.tensors}
-    kept |= {name.removeprefix(base) for name in kept}  # as files have them that were saved without the head
+    kept |= {name.removeprefix(base) for name in kept}  # names in files that were saved without the head
     embedding = next(f"{name}.weight" for name, module in model.named_modules() if module is inputs)
     if embedding not in source.shapes:
         embedding = embedding.removeprefix(base)
-    # Files may have another name for the head than the class (GPT-NeoX): it is what nothing else asks for.
+    # Files may name the head differently than the class (GPT-NeoX): take the tensor of this shape that nothing else
+    # reads.
     spare = [name for name, found in source.shapes.items() if found == shape and name not in kept]
     if len(spare) != 1 or not _differ(source, spare[0], embedding):
         return None
@@ -95,7 +96,7 @@ def _of_transformers(files: ModelFiles, outline: TransformersOutline) -> OwnHead
 
 
 def _differ(source: TensorSource, head: str, embedding: str) -> bool:
-    """Whether both are there with different shapes or numbers."""
+    """Return whether both tensors exist with different shapes or numbers."""
     if head not in source.shapes or embedding not in source.shapes:
         return False
     first, second = source.stored(head), source.stored(embedding)
