@@ -25,7 +25,7 @@ def lowered_program(program: Program) -> CpuProgram:
     for op in program.ops:
         _check(op)
     if not isinstance(program.ops[0], Embed):
-        raise UnsupportedOpError("need an embedding as first op, which the model lacks")
+        raise UnsupportedOpError("needs an embedding as the first op")
     values = CpuValues(program.ops, program.ropes, program.facts.max_positions)
     ops: list[CpuOp] = []
     while values.at < len(program.ops):
@@ -50,8 +50,8 @@ def why_not_fused(program: Program) -> str | None:
 def _check(op: Op) -> None:
     """Raise UnsupportedOpError if the kernels do not fully support an op."""
     if op.cpu_fields is None:
-        raise UnsupportedOpError(f"has no {type(op).__name__}")
+        raise UnsupportedOpError(f"does not support {type(op).__name__}")
     check_known(op, *op.cpu_fields)
     op.check_cpu()
     if op.kind.name not in Timed.__members__:
-        raise UnsupportedOpError(f"times nothing as {op.kind}")
+        raise UnsupportedOpError(f"does not support ops of the kind {op.kind}")

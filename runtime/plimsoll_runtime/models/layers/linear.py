@@ -148,12 +148,11 @@ class StackedLinear:
 def grouped_linear(
     weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = (), implementation: Implementation = "auto"
 ) -> GroupedLinear:
-    """Of `count` matrices [out, in] of one shape, which are asked for one by one, each after the last was put away.
+    """Return a layer of `count` matrices [out, in] of one shape, which are read one at a time.
 
-    `biases` [out]: as many, or none. By our kernel where that runs ("auto") or was asked for.
-
-    On a GPU all groups are one launch of our Triton kernel, and the host does not wait for their sizes; without Triton
-    `grouped_mm` does that.
+    `biases` [out] are one for each matrix, or none. On a GPU one launch of our Triton kernel computes all groups, and
+    the host does not wait for their sizes; without Triton `grouped_mm` does. `implementation` "triton" requires the
+    kernel.
     """
     first = next(weights)
     every = chain([first], weights)

@@ -1,1 +1,1 @@
-"""What a decoder does: each file has an op's record, its tensors, what it costs, and what it means in torch."""
+"""Ops of a decoder. Each file has an op's record, its tensors, its cost, its torch code and its lowering to the CPU."""

@@ -17,7 +17,7 @@ from plimsoll_runtime.models.ops.weight import Weights
 
 @dataclass(frozen=True, slots=True)
 class Add(Op):
-    """x + y x scale. It costs nothing: whoever has made y, or reads the sum, passes over it anyway."""
+    """x + y x scale. Its cost is zero: the op before or after it passes over the memory anyway."""
 
     width: int
     kind: OpKind
@@ -27,15 +27,12 @@ class Add(Op):
     cpu_fields: ClassVar = ("width", "scale")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         return OpCost()
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 2 * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         scale = self.scale
 
         def run(step: Step, x: Tensor, y: Tensor) -> Tensor:
@@ -44,13 +41,15 @@ class Add(Op):
         return run
 
     def is_in_place(self, values: CpuValues, added: Values, ops: int) -> bool:
-        """Whether it, the last of so many ops, can be made where x is: of a value `added` that nothing else reads."""
+        """Return whether the sum, the last of `ops` ops, can be computed in x's buffer.
+
+        That needs y to be the only value of `added`, and no other reader of x and y.
+        """
         x, y = self.reads
         dead = all(name in self.writes or not values.lives(name, ops) for name in (x, y))
         return (y,) == added and y != x and dead and values.are_floats(x)
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         source, added = (values.floats(name, self.width) for name in self.reads)
         values.at += 1
         target = values.written(self.writes[0], self.width, operands=False)

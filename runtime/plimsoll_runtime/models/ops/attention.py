@@ -1,4 +1,4 @@
-"""Attention over the KV cache, over a layer's own keys and values or those of another layer."""
+"""Attention over the KV cache, with a layer's own keys and values or those of another layer."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from plimsoll_runtime.models.spec.attention import AttentionShape, Growth, RopeS
 
 @dataclass(frozen=True, slots=True)
 class Attend(OfHeads):
-    """Writes keys and values to a layer's cache, then attends with the queries. Reads [T, heads + 2 kv_heads, D].
+    """Writes keys and values to a layer's cache, then attends. Reads [T, heads + 2 kv_heads, D].
 
-    `sinks` [heads], where the shape has them.
+    `sinks` [heads] are required if the shape has them.
     """
 
     layer: int
@@ -48,17 +48,17 @@ class Attend(OfHeads):
     cpu_fields: ClassVar = ("layer", "shape", "sinks")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: queries in and out, new keys and values written, those of each context read once."""
+        """Return the cost: queries in and out, new keys and values written, each context's keys and values read
+        once.
+        """
         read, pairs = seen(self.shape, rows.spans)
         queries, keys = self.shape.query_width, self.shape.key_width
         return OpCost((2 * rows.count * queries + 2 * (rows.count + read) * keys) * size, 4 * queries * pairs)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return turned_bytes(self.shape, size)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         layer, shape = self.layer, self.shape
         sinks = read(self.sinks, weights)
 
@@ -68,21 +68,20 @@ class Attend(OfHeads):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         sizes = ("heads", "kv_heads", "head_dim")
         check_known(self.shape, *sizes, "scale", "window", "softcap", "chunk", "alibi", "sinks", "whole")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: with what is done to heads before it."""
+        """Lower the op together with the head ops before it."""
         [heads], [name], width = self.reads, self.writes, self.shape.query_width
         turns = _turns_before(values)
         source = values.floats(heads, width + 2 * self.shape.key_width)
         values.at += 1
         if values.lives(heads) or not values.is_read_by(name, CpuReads.OPERANDS, CpuReads.GATED):
-            raise UnsupportedOpError("gives what attends to products alone")
+            raise UnsupportedOpError("supports attention only if all later readers of its result are products")
         if turns.norm is not None and turns.norm.norm.together:
             if turns.turned:
-                raise UnsupportedOpError("norms all heads together before they turn")
+                raise UnsupportedOpError("supports norms over all heads together only before the rotation")
             yield from turns.norm.over_all_heads(source)
             turns = turns._replace(norm=None)
         queries = values.scratch("queries", width)
@@ -112,7 +111,7 @@ class Attend(OfHeads):
 
 
 class _Turns(NamedTuple):
-    """What is done to heads on their way to attention. `turned`: the norm comes after the rotation."""
+    """Head ops before attention. `turned`: the norm comes after the rotation."""
 
     norm: NormHeads | None
     rotate: Rotate | None
@@ -131,7 +130,9 @@ def _turns_before(values: CpuValues) -> _Turns:
 
 
 def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int | None = None) -> ShapeRecord:
-    """The attention of a layer as the kernels read it, with `slopes_of` it and the address of float32 sinks [heads]."""
+    """Return the kernels' record of an attention shape, with the addresses of ALiBi slopes and float32 sinks
+    [heads].
+    """
     return ShapeRecord(
         heads=shape.heads,
         kv_heads=shape.kv_heads,
@@ -152,13 +153,17 @@ def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int
 def attended(
     step: Step, layer: int, shape: AttentionShape, query_key: Tensor, value: Tensor, sinks: Tensor | None
 ) -> Tensor:
-    """Queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D], sinks [heads] -> [T, heads x D]."""
+    """Return [T, heads x D] for queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D] and sinks
+    [heads].
+    """
     query, key = torch.split(query_key, [shape.heads, shape.kv_heads], dim=1)
     return step.attention(layer, query, key, value, sinks).flatten(1)
 
 
 def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Of rows at positions (first, end) of each sequence: tokens that any of them sees, and pairs of row and token."""
+    """Return how many tokens the rows at positions (first, end) of each sequence see, and the pairs of row and seen
+    token.
+    """
     if shape.whole:
         counts = [end - start for start, end in spans]
         return sum(counts), sum(n * min(n, n if shape.window is None else 2 * shape.window - 1) for n in counts)
@@ -167,7 +172,7 @@ def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, 
 
 
 def _seen(shape: AttentionShape, end: int) -> int:
-    """Tokens seen by the queries at positions 0 .. end - 1, each counting itself."""
+    """Return the pairs for queries at positions 0 .. end - 1, each of which sees itself."""
     whole, rest = (0, end) if shape.chunk is None else divmod(end, shape.chunk)
     return whole * _seen_of_chunk(shape, shape.chunk or 0) + _seen_of_chunk(shape, rest)
 
@@ -180,7 +185,7 @@ def _seen_of_chunk(shape: AttentionShape, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AttendShared(Op):
-    """Attends over the cache of a layer that an earlier op of the step has written to. Reads queries [T, heads x D]."""
+    """Attends over the cache of a layer that an earlier op of the step has filled. Reads queries [T, heads x D]."""
 
     layer: int
     shape: AttentionShape
@@ -189,17 +194,16 @@ class AttendShared(Op):
     kind: OpKind = OpKind.ATTENTION
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: queries in and out, keys and values of each context read once."""
+        """Return the cost: queries in and out, each context's keys and values read once."""
         read, pairs = seen(self.shape, rows.spans)
         queries, keys = self.shape.query_width, self.shape.key_width
         return OpCost((2 * rows.count * queries + 2 * read * keys) * size, 4 * queries * pairs)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: the queries, and what comes of them."""
+        """Return the bytes of the queries and of the result."""
         return 2 * self.shape.query_width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         layer, heads = self.layer, self.shape.heads
 
         def run(step: Step, queries: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A causal convolution of each column over the last few tokens of its sequence."""
+"""A causal convolution of each column over the last tokens of its sequence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plimsoll_runtime.models.spec.recurrent import StateShape
 class Convolve(Op):
     """y[t] = activation(sum over k of w[k] x[t - K + 1 + k], + b). `weight` [width, K], `bias` [width].
 
-    What is kept of a sequence are its last K - 1 rows of x.
+    The state of a sequence is its last K - 1 rows of x.
     """
 
     state: int
@@ -41,23 +41,22 @@ class Convolve(Op):
 
     @property
     def keeps(self) -> StateShape:
-        """See Stateful."""
         width, taps = self.weight.shape
         return StateShape((taps - 1, width))
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         width, taps = self.weight.shape
         moved = 2 * width * (rows.count + len(rows.spans) * (taps - 1))
         return OpCost(moved * size + width * (taps + 1) * FLOAT32, 2 * rows.count * width * taps)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: rows with those before them, in the run's dtype and widened, twice the sum, and the result."""
+        """Return the bytes: rows with their states, in the run's dtype and in float32, two copies of the sum, and the
+        result.
+        """
         width, taps = self.weight.shape
         return width * (taps * size + 3 * FLOAT32 + 2 * size)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         state, taps = self.state, self.weight.shape[1]
         kernel = weights.read(self.weight).float().t().contiguous()
         bias = read(self.bias, weights)
@@ -71,13 +70,11 @@ class Convolve(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         activation_of(self.activation)
         if self.weight.shape[1] > MAX_TAPS:
-            raise UnsupportedOpError(f"convolves {MAX_TAPS} tokens at most")
+            raise UnsupportedOpError(f"supports convolutions over at most {MAX_TAPS} tokens")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         width, taps = self.weight.shape
         [source], target = values.over_columns(self, (width,), width, in_place=True)
 
@@ -97,14 +94,14 @@ class Convolve(Op):
 
 
 def _alone(states: States, state: int, x: Tensor, kernel: Tensor, taps: int) -> Tensor:
-    """One row of each sequence: [S, width] -> float32 [S, width]."""
+    """Convolve one row of each sequence: [S, width] -> float32 [S, width]."""
     window = torch.cat([states.read(state), x.unsqueeze(1)], 1)
     states.write(state, window[:, 1:])
     return (window * kernel).sum(1)
 
 
 def _together(states: States, state: int, x: Tensor, kernel: Tensor, taps: int) -> Tensor:
-    """All rows of all sequences, each with what was kept before its first: [T, width] -> float32 [T, width]."""
+    """Convolve all rows of all sequences, each with its state: [T, width] -> float32 [T, width]."""
     before = states.read(state)
     window = states.spans.window(taps - 1)
     rows = x.new_empty(len(x) + before.shape[0] * (taps - 1), x.shape[1])

@@ -1,4 +1,4 @@
-"""The kinds of ops, the bytes and operations that an op needs at least, and the times that a decoder measures."""
+"""Kinds of ops, the least bytes and operations of an op, and the times that a decoder measures."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 FLOAT32 = 4
-"""Bytes of an element of a norm, a bias and the logits, whatever the model runs in."""
+"""Bytes of an element of a norm, a bias or the logits, which are float32 in any run."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """Bytes through memory and floating point operations.
+    """Bytes of memory traffic and floating point operations.
 
-    For a perfect machine: every weight is read once a step, a sequence's keys and values once a layer, and each op's
-    input and output pass once, in the model's own dtype. Operations count a multiplication and an addition as two; what
-    a causal mask or a window hides is not counted.
+    Counted for a perfect machine: each weight is read once a step, a sequence's keys and values once a layer, and each
+    op's input and output pass once, in the model's dtype. A multiplication and an addition count as two operations.
+    Pairs hidden by a causal mask or a window are not counted.
     """
 
     bytes: int = 0
@@ -32,7 +32,7 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows of a step: how many, of how many logits are wanted, and of each sequence (first position, end)."""
+    """Rows of a step: their number, the number with logits, and (first position, end) of each sequence."""
 
     count: int
     logits: int
@@ -40,28 +40,28 @@ class StepRows:
 
 
 def total(costs: Iterable[OpCost]) -> OpCost:
-    """All of them together."""
+    """Return the sum of costs."""
     return sum(costs, OpCost())
 
 
 def product_cost(rows: int, inputs: int, outputs: int, size: int, *, biased: bool) -> OpCost:
-    """Of a matrix product whose weight has elements of `size` bytes."""
+    """Return the cost of a matrix product whose weight has elements of `size` bytes."""
     bias = outputs * FLOAT32 if biased else 0
     return OpCost((inputs * outputs + rows * (inputs + outputs)) * size + bias, 2 * rows * inputs * outputs)
 
 
 class OpKind(StrEnum):
-    """What a decoder does, in the order of a layer.
+    """Kinds of work in a decoder, in the order of a layer.
 
-    - embed: token rows, their scale, and what depends on positions alone
-    - norm: all norms over hidden states, and in torch the residual sum before them
+    - embed: token rows, their scale, and values that depend only on positions
+    - norm: all norms over hidden states; in torch also the residual sum before them
     - rope: norms over heads and the rotation
-    - attention: keys and values into the cache (native code may count the writing as rope), and all of attending
+    - attention: writing keys and values to the cache (native code may count it as rope), and attention itself
     - output, down: the product and its residual
     - gate_up: the product, the activation and the multiplication
-    - state: convolutions and recurrences over a sequence's own state, and what gates them
-    - route, experts: which experts a token goes to, and all that they do; of mixtures alone
-    - head: the logits; timed by the runner, for a decoder computes them in a call of its own
+    - state: convolutions, recurrences over a sequence's state, and their gates
+    - route, experts: the choice of experts, and their computation; only in mixtures
+    - head: the logits; timed by the runner, because decoders compute them in a separate call
     """
 
     EMBED = "embed"
@@ -80,11 +80,11 @@ class OpKind(StrEnum):
 
 @runtime_checkable
 class TimesOps(Protocol):
-    """A decoder that times its ops: always, where that is nearly free, else because it was wrapped to do so.
+    """A decoder that measures its ops' times: always if that is nearly free, otherwise in a wrapper.
 
-    Every decoder uses the same kinds, whether it runs op by op or everything in one native call. An op lasts until the
-    next begins, so what lies between two of them (a residual, an activation, a view) belongs to the first.
+    All decoders use the same kinds. An op lasts until the next one begins, so it includes work between the two (a
+    residual, an activation, a view).
     """
 
     def take_seconds(self) -> Mapping[str, float]:
-        """Seconds by kind of op since the last call."""
+        """Return the seconds by kind of op since the last call."""

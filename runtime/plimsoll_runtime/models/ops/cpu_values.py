@@ -1,4 +1,4 @@
-"""Where a program's values are while the CPU kernels walk it, and which of them are still read."""
+"""Assigns buffers to a program's values while it is lowered to CPU kernels, and tracks which are still read."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from plimsoll_runtime.models.spec.attention import RopeSpec
 
 
 class UnsupportedOpError(Exception):
-    """The CPU kernels have no such op, or row of ops."""
+    """The CPU kernels do not support an op, or a sequence of ops."""
 
 
 class CpuOp(NamedTuple):
-    """An op of the CPU kernels: `record` makes what they read of it, with the addresses of its weights."""
+    """An op of the CPU kernels. `record` makes its C record, with the addresses of weights."""
 
     kind: OpKind
     record: Callable[[CpuWeights], AnyOp]
 
 
 class CpuPlace(NamedTuple):
-    """Memory for a row of floats, or of operands, as wide as the widest value that is put there; see PlaceRecord."""
+    """A buffer for a row of floats or operands, as wide as the widest value stored in it; see PlaceRecord."""
 
     operands: bool
     width: int
@@ -38,10 +38,10 @@ class CpuPlace(NamedTuple):
 class CpuReads(Enum):
     """How an op of the CPU kernels reads values.
 
-    - FLOATS: from the first column of a place of floats
-    - OPERANDS: as operands, of which copies are made if the value is floats
+    - FLOATS: from the first column of a float buffer
+    - OPERANDS: as operands of a product; a float value is copied to operands
     - COLUMNS: from any columns of floats
-    - GATED: from any columns, of which the first value that it reads may be operands
+    - GATED: from any columns; the first value may be operands
     """
 
     FLOATS = auto()
@@ -51,21 +51,21 @@ class CpuReads(Enum):
 
 
 class Reader(Protocol):
-    """An op, as far as its values are concerned."""
+    """The inputs and outputs of an op."""
 
     cpu_reads: ClassVar[CpuReads]
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The values that it reads."""
+        """Names of the values that it reads."""
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The values that it writes."""
+        """Names of the values that it writes."""
 
 
 class _Columns(NamedTuple):
-    """Where a value is: so many columns of a place, from `first` on."""
+    """Location of a value: `width` columns of a buffer, starting at `first`."""
 
     place: int
     width: int
@@ -73,10 +73,10 @@ class _Columns(NamedTuple):
 
 
 class CpuValues:
-    """The values of a program. `at`: how many of its ops were lowered. What later ones read keeps its place until then.
+    """Buffers of a program's values. `at` is the number of lowered ops; a value keeps its buffer until its last reader.
 
-    `positions`: how many there are. Each name has places of its own, so that a value of one layer is put where that
-    of the layer before was.
+    `positions`: the number of positions. Buffers are reused by name, so a value of one layer takes the buffer of the
+    same value in the layer before.
     """
 
     def __init__(self, ops: Sequence[Reader], ropes: Sequence[RopeSpec], positions: int) -> None:
@@ -85,45 +85,47 @@ class CpuValues:
         self.positions = positions
         self.at = 0
         self._places: list[CpuPlace] = []
-        self._numbers: dict[tuple[str, bool, int], int] = {}  # a name's first place of a kind, its second, ...
+        self._numbers: dict[tuple[str, bool, int], int] = {}  # a name's first buffer of a kind, its second, ...
         self._columns: dict[str, _Columns] = {}
-        self._copies: dict[str, int] = {}  # of floats, for products
+        self._copies: dict[str, int] = {}  # operand copies of float values
 
     def places(self) -> tuple[CpuPlace, ...]:
-        """All of them. Raises UnsupportedOpError if the kernels have fewer."""
+        """Return all buffers. Raises UnsupportedOpError if the kernels have fewer."""
         if len(self._places) > MAX_PLACES:
-            raise UnsupportedOpError(f"has {MAX_PLACES} places for values, and the model needs {len(self._places)}")
+            raise UnsupportedOpError(
+                f"supports {MAX_PLACES} buffers for values, but the model needs {len(self._places)}"
+            )
         return tuple(self._places)
 
     def following(self, count: int) -> Sequence[Reader]:
-        """At most `count` ops after the one that is being lowered."""
+        """Return at most `count` ops after the current one."""
         return self.ops[self.at + 1 : self.at + 1 + count]
 
     def lives(self, name: str, after: int = 0) -> bool:
-        """Whether a value is read, `after` ops from here on, before it is written again."""
+        """Return whether a value is read, `after` ops from here, before it is overwritten."""
         return any(True for _ in self._readers(name, after))
 
     def is_multiplied(self, name: str) -> bool:
-        """Whether all that read a value, from here on, are products."""
+        """Return whether all later readers of a value are products."""
         return self.is_read_by(name, CpuReads.OPERANDS)
 
     def is_read_by(self, name: str, *ways: CpuReads) -> bool:
-        """Whether a value is read from here on, and in these ways alone."""
+        """Return whether a value has later readers, all of which read it in one of these ways."""
         readers = [*self._readers(name)]
         return bool(readers) and all(op is not None and op.cpu_reads in ways for op in readers)
 
     def are_floats(self, name: str) -> bool:
-        """Whether a value is floats."""
+        """Return whether a value is stored as floats."""
         return not self._places[self._columns[name].place].operands
 
     def floats(self, name: str, width: int) -> int:
-        """The place of a value that has to be floats."""
+        """Return the buffer of a float value. Raises UnsupportedOpError if it is stored as operands."""
         if not self.are_floats(name):
-            raise UnsupportedOpError(f"gives {name} to products alone")
+            raise UnsupportedOpError(f"supports only products as readers of {name}")
         return self._place(name, width)
 
     def operands(self, name: str, width: int) -> Generator[CpuOp, None, int]:
-        """The place of a value for products. Floats are copied there once."""
+        """Return the buffer of a value as operands, copying floats to operands the first time."""
         place = self._place(name, width)
         if not self.are_floats(name):
             return place
@@ -133,31 +135,32 @@ class CpuValues:
         return self._copies[name]
 
     def part(self, name: str, width: int) -> PartRecord:
-        """The columns of a value, floats or operands."""
+        """Return the columns of a value, which may be floats or operands."""
         place, own, first = self._columns[name]
         if own != width:
-            raise UnsupportedOpError(f"cannot read {width} of the {own} dimensions of {name}")
+            raise UnsupportedOpError(f"does not support reading {width} of the {own} columns of {name}")
         return PartRecord(place=place, first=first)
 
     def over_columns(
         self, op: Reader, widths: Sequence[int], width: int, *, in_place: bool
     ) -> tuple[list[PartRecord], int]:
-        """Pass an op of the kind COLUMNS or GATED: the columns that it reads, of these widths, and where it writes.
+        """Advance past an op of the kind COLUMNS or GATED. Return its input columns, of these widths, and its output
+        buffer.
 
-        `in_place`: what it writes of a column depends on no other column, so that it may write where it reads if that
-        begins with its place's first column.
+        `in_place`: each output column depends only on its own input columns, so the op may write to an input that
+        starts at the first column of its buffer.
         """
         sources = [self.part(name, each) for name, each in zip(op.reads, widths, strict=True)]
         for number, (name, source) in enumerate(zip(op.reads, sources, strict=True)):
             if self._places[source.place].operands and (number or op.cpu_reads is not CpuReads.GATED):
-                raise UnsupportedOpError(f"gives {name} to products alone")
+                raise UnsupportedOpError(f"supports only products as readers of {name}")
         self.at += 1
         [name] = op.writes
         apart = [source.place for source in sources if source.first or not in_place]
         return sources, self.written(name, width, operands=self.is_multiplied(name), apart=apart)
 
     def split(self, name: str, parts: Sequence[tuple[str, int]]) -> None:
-        """These names and widths are side by side in a value, which nothing reads as a whole any more."""
+        """Register values that are the columns of another value, which is not read as a whole any more."""
         whole = self.part(name, sum(width for _, width in parts))
         first = whole.first
         for part, width in parts:
@@ -166,30 +169,32 @@ class CpuValues:
             first += width
 
     def written(self, name: str, width: int, *, operands: bool, apart: Collection[int] = ()) -> int:
-        """The place of a value that is written: neither one of these, nor that of a value that is still read."""
+        """Return a buffer for a value that is written. It is not one of `apart`, nor that of a value that is still
+        read.
+        """
         self.forget(name)
         place = self._take(name, width, self._taken().union(apart), operands=operands)
         self._columns[name] = _Columns(place, width)
         return place
 
     def changed(self, name: str, width: int, place: int) -> None:
-        """A value was made of what was in a place, there."""
+        """Register that an op has written a value to an existing buffer in place."""
         self.forget(name)
         self._columns[name] = _Columns(place, width)
 
     def forget(self, name: str) -> None:
-        """A value is no longer what it was."""
+        """Remove a value that is overwritten."""
         self._columns.pop(name, None)
         self._copies.pop(name, None)
 
     def scratch(self, name: str, width: int, *, operands: bool = True) -> int:
-        """A place for operands, or floats, that nothing reads by a name."""
+        """Return a buffer for temporary operands or floats."""
         return self._take(name, width, self._taken(), operands=operands)
 
     def _place(self, name: str, width: int) -> int:
         part = self.part(name, width)
         if part.first:
-            raise UnsupportedOpError(f"reads {name} where it does not lie by itself")
+            raise UnsupportedOpError(f"does not support reading {name} from within another value")
         return part.place
 
     def _take(self, name: str, width: int, taken: set[int], *, operands: bool) -> int:
@@ -211,7 +216,7 @@ class CpuValues:
         }
 
     def _readers(self, name: str, after: int = 0) -> Iterator[Reader | None]:
-        """Each op that reads a value; None for the result of the step."""
+        """Yield each op that reads a value; None stands for the step's result."""
         for op in self.ops[self.at + after :]:
             if name in op.reads:
                 yield op
@@ -222,22 +227,22 @@ class CpuValues:
 
 
 def copied(width: int, source: int, target: int) -> CpuOp:
-    """Floats, copied to whatever is at the target."""
+    """Return an op that copies floats to a buffer of either kind."""
     record = NormRecord(source=source, target=target, width=width, norm=Normed.AS_IS)
     return CpuOp(OpKind.NORM, lambda weights: record)
 
 
 def check_known(record: object, *names: str) -> None:
-    """Raises UnsupportedOpError if another field of a record is not its default: the kernels would ignore it."""
+    """Raise UnsupportedOpError if a field other than `names` differs from its default: the kernels would ignore it."""
     for field in fields(record):  # type: ignore[arg-type]
         if field.name not in (*names, "reads", "writes", "kind") and getattr(record, field.name) != field.default:
-            raise UnsupportedOpError(f"knows no {field.name} of {type(record).__name__}")
+            raise UnsupportedOpError(f"does not support the field {field.name} of {type(record).__name__}")
 
 
 def activation_of(name: str | None) -> Activation:
-    """By its name in a program. Raises UnsupportedOpError for one that the kernels do not have."""
+    """Return the kernels' activation. Raises UnsupportedOpError if there is none of this name."""
     if name is None:
         return Activation.NONE
     if name.upper() not in Activation.__members__:
-        raise UnsupportedOpError(f"has no activation {name}")
+        raise UnsupportedOpError(f"does not support the activation {name}")
     return Activation[name.upper()]

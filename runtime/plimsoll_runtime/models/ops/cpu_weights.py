@@ -1,4 +1,4 @@
-"""An op's weights as the CPU kernels read them: tensors that stay where they are, and their addresses."""
+"""Stores an op's weights in the layout of the CPU kernels, and returns their addresses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 
 
 class CpuWeights:
-    """Puts weights into `places`, in the order in which it is asked for them. `kept` owns the memory of addresses.
+    """Puts weights into `places` in the order of the calls. `kept` owns the memory behind the addresses.
 
-    `embedding`: that of the model, or its output layer if both have one matrix. `dtype`: that of matrices.
+    `embedding`: the model's embedding, or its output layer if both share a matrix. `dtype`: the dtype of matrices.
     """
 
     def __init__(
@@ -36,44 +36,46 @@ class CpuWeights:
         self.kept: list[object] = [embedding]
 
     def keep(self, tensor: Tensor) -> int:
-        """The address of a tensor that is kept as it is."""
+        """Store a tensor unchanged. Return its address."""
         kept = self.places.keep(tensor)
         self.kept.append(kept)
         return kept.data_ptr()
 
     def packed(self, shape: Sequence[int], fill: Callable[[Tensor], object]) -> int:
-        """The address of memory that `fill` writes to."""
+        """Return the address of memory that `fill` writes."""
         packed = self.places.place(shape, self.dtype, fill)
         self.kept.append(packed)
         return packed.data_ptr()
 
     def table(self, weight: Weight | None) -> int | None:
-        """A matrix that the kernels read as it is."""
+        """Return the address of a matrix that the kernels read unpacked, or None."""
         return None if weight is None else self.keep(self.reader.read(weight, keep=not self.places.copies))
 
     def floats(self, weight: Weight | None) -> int | None:
-        """A tensor in float32."""
+        """Return the address of a tensor in float32, or None."""
         return None if weight is None else self.keep(self.reader.read(weight).float())
 
     def scale(self, weight: Weight | None, width: int, offset: float, scale: float = 1.0) -> int:
-        """What a norm multiplies by: the weight plus an offset, or ones; times `scale`."""
+        """Return the address of a norm's factors: the weight (or ones) plus an offset, times `scale`."""
         found = torch.ones(width) if weight is None else self.reader.read(weight).float() + offset
         return self.keep(found if scale == 1.0 else found * scale)
 
     def decay(self, weight: Weight) -> int:
-        """-e^w, a state's [width, count] transposed so that neighbours are computed together."""
+        """Return the address of -e^w. A matrix [width, count] is transposed, so that neighbouring columns are
+        adjacent.
+        """
         found = -self.reader.read(weight).float().exp()
         return self.keep(found.t().contiguous() if found.dim() > 1 else found)
 
     def linear(self, parts: Sequence[Weight], biases: Sequence[Weight]) -> LinearRecord:
-        """A product with matrices one below the other."""
+        """Return a product whose matrices are concatenated by rows."""
         bias = self._bias(biases)
         linear = PackedLinear(self.kernels, self.reader.joined(parts), bias, self.places)
         self.kept.append(linear)
         return linear.record
 
     def gated_linear(self, parts: Sequence[Weight], biases: Sequence[Weight]) -> LinearRecord:
-        """A product with a gate and what it opens."""
+        """Return a product of a gate and an up projection."""
         bias = self._bias(biases)
         gate, up = self.gate_up(parts)
         linear = PackedGatedLinear(self.kernels, gate, up, bias, self.places)
@@ -81,7 +83,7 @@ class CpuWeights:
         return linear.record
 
     def gate_up(self, parts: Sequence[Weight]) -> Sequence[Tensor]:
-        """The gate and what it opens, which may be stored as one."""
+        """Return gate and up projection, which may be stored as one tensor."""
         if len(parts) == 1:
             return self.reader.read(parts[0]).chunk(2)
         return [self.reader.read(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The gated delta rule (Yang et al., 2024): a state is told what it should have answered, and forgets a little."""
+"""The gated delta rule (Yang et al., 2024): a linear recurrence whose state decays and is corrected by each token."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import DeltaShape, StateShape
 
 ROWS = 64
-"""Of a sequence that are computed at a time: a triangular system of so many equations for each head."""
+"""Rows of a sequence computed at a time: a triangular system of this size for each head."""
 EPS = 1e-6
-"""Under the root of the norm of queries and keys."""
+"""Epsilon in the norm of queries and keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaRule(Op):
-    """h = e h, then h += k (b (v - h^T k))^T, y = h^T q, in float32; h is [key_dim, value_dim] for each head of values.
+    """h = e h, then h += k (b (v - h^T k))^T, y = h^T q, in float32; h is [key_dim, value_dim] for each value head.
 
-    Reads queries, keys and values side by side, then for each head of values the strength of the write [T, heads] and
-    the step of the decay [T, heads]. b = sigmoid(write); e = exp(-exp(`decay`) softplus(step + `step_bias`)).
-    Queries and keys have length 1, queries over the root of `key_dim`; a head of keys serves several of values.
+    Reads queries, keys and values side by side, then for each value head the write strength [T, heads] and the decay
+    step [T, heads]. b = sigmoid(write); e = exp(-exp(`decay`) softplus(step + `step_bias`)). Queries and keys are
+    scaled to length 1, queries also divided by the root of `key_dim`. Several value heads share a key head.
     """
 
     state: int
@@ -47,11 +47,12 @@ class DeltaRule(Op):
 
     @property
     def keeps(self) -> StateShape:
-        """See Stateful."""
         return StateShape((self.shape.value_heads, self.shape.key_dim, self.shape.value_dim), wide=True)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: rows in and out, each sequence's state read and written once; operations are those of single rows."""
+        """Return the cost: rows in and out, each sequence's state read and written once, operations as for single
+        rows.
+        """
         shape = self.shape
         moved = rows.count * (shape.mixed + 2 * shape.value_heads + shape.values) * size
         return OpCost(
@@ -60,13 +61,14 @@ class DeltaRule(Op):
         )
 
     def row_bytes(self, size: int) -> int:
-        """See Op: what is read widened, queries and keys for each head of values several times, systems, results."""
+        """Return the bytes of the inputs in float32, the repeated queries and keys, the triangular systems and the
+        results.
+        """
         shape = self.shape
         each = 6 * shape.key_dim + 6 * shape.value_dim + 4 * ROWS
         return (2 * shape.mixed + shape.value_heads * each) * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         state, shape = self.state, self.shape
         decay, bias = -weights.read(self.decay).float().exp(), weights.read(self.step_bias).float()
 
@@ -90,12 +92,10 @@ class DeltaRule(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         if self.shape.key_dim > MAX_KEY_DIM:
-            raise UnsupportedOpError(f"has keys of the delta rule of {MAX_KEY_DIM} dimensions at most")
+            raise UnsupportedOpError(f"supports delta rules with at most {MAX_KEY_DIM} key dimensions")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         shape = self.shape
         widths = (shape.mixed, shape.value_heads, shape.value_heads)
         [mixed, writes, times], target = values.over_columns(self, widths, shape.values, in_place=False)
@@ -120,7 +120,7 @@ class DeltaRule(Op):
 
 
 def _side_by_side(heads: Tensor, shape: DeltaShape) -> Tensor:
-    """[T, heads, ...] in turns -> those of each head of keys side by side."""
+    """Reorder alternating value heads [T, heads, ...], so that those of a key head are adjacent."""
     turns = heads.view(len(heads), -1, shape.key_heads, *heads.shape[2:])
     return turns.transpose(1, 2).flatten(1, 2)
 
@@ -130,7 +130,9 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _one_row(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """q, k [B, 1, key_heads, key_dim], v [B, 1, heads, value_dim], log e, b [B, 1, heads]. See layers.states.Scan."""
+    """Compute one row of q, k [B, 1, key_heads, key_dim], v [B, 1, heads, value_dim], log e, b [B, 1, heads]. See
+    Scan.
+    """
     query, key, value, decays, learned = (each.squeeze(1) for each in values)
     repeats = value.shape[1] // key.shape[1]
     query, key = (each.repeat_interleave(repeats, 1) for each in (query, key))
@@ -142,7 +144,7 @@ def _one_row(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for Q rows: what each writes follows from a triangular system, since it sees what those before wrote."""
+    """Compute Q rows like `_one_row`. Their writes depend on each other and are the solution of a triangular system."""
     query, key, value, decays, learned = (each.transpose(1, 2) for each in values)
     repeats = value.shape[1] // key.shape[1]
     query, key = (each.repeat_interleave(repeats, 1) for each in (query, key))

@@ -1,4 +1,4 @@
-"""Tokens to rows of a table."""
+"""Embeddings of tokens and positions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 
 @dataclass(frozen=True, slots=True)
 class Embed(Op):
-    """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden].
+    """x = table[tokens] x scale, with the scale rounded to the run's dtype. `table` [vocab, hidden].
 
-    `partial`: tokens beyond the table's last row have its first one. `texts` [texts, hidden]: to each token is added
-    the row of the text that it belongs to. Token ids of a prompt's second text are larger by the size of the
-    vocabulary, those of a third by twice as much.
+    `partial`: tokens beyond the table's last row use its first row. `texts` [texts, hidden]: the row of a token's text
+    is added. Token ids of a prompt's second text have an offset of the vocabulary size, those of a third of twice that.
     """
 
     table: Weight
@@ -39,15 +38,12 @@ class Embed(Op):
     cpu_fields: ClassVar = ("table", "scale", "texts")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         return OpCost(2 * rows.count * self.table.shape[1] * size)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 2 * self.table.shape[1] * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         table = weights.read(self.table, keep=True)
         if self.texts is not None:
             return self._with_texts(table, weights.read(self.texts, keep=True))
@@ -72,14 +68,13 @@ class Embed(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         if self.texts is not None and self.scale is not None:
-            raise UnsupportedOpError("scales no rows to which those of texts are added")
+            raise UnsupportedOpError("does not support a scale of embeddings with text rows")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: the first op of all."""
+        """Lower the op, which must be the first."""
         if values.at:
-            raise UnsupportedOpError("computes no Embed there")
+            raise UnsupportedOpError("supports Embed only as the first op")
         values.at += 1
         vocab, width = self.table.shape
         target = values.written(self.writes[0], width, operands=False)
@@ -101,8 +96,6 @@ class Embed(Op):
 
 @dataclass(frozen=True, slots=True)
 class AddPositions(Op):
-    """x + table[position + first]. `table` [positions, hidden]."""
-
     table: Weight
     first: int
     reads: Values
@@ -111,15 +104,12 @@ class AddPositions(Op):
     cpu_fields: ClassVar = ("table", "first")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         return OpCost(rows.count * self.table.shape[1] * size, rows.count * self.table.shape[1])
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 2 * self.table.shape[1] * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         table, first = weights.read(self.table, keep=True), self.first
 
         def run(step: Step, x: Tensor) -> Tensor:
@@ -128,10 +118,9 @@ class AddPositions(Op):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         rows, width = self.table.shape
         if self.reads != self.writes or self.first < 0 or self.first + values.positions > rows:
-            raise UnsupportedOpError(f"has no row in {self.table} for each of {values.positions} positions")
+            raise UnsupportedOpError(f"needs a row in {self.table} for each of {values.positions} positions")
         target = values.floats(self.reads[0], width)
         values.changed(self.reads[0], width, target)
         values.at += 1
@@ -144,5 +133,5 @@ class AddPositions(Op):
 
 @lru_cache(256)
 def rounded(scale: float, dtype: torch.dtype) -> float:
-    """A scale as the dtype of the run has it."""
+    """Return a scale rounded to a dtype."""
     return float(torch.tensor(scale).to(dtype))

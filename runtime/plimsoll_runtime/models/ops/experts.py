@@ -1,4 +1,4 @@
-"""Experts: gated MLPs, each over the rows that have chosen it."""
+"""Mixture-of-experts MLPs, each over the rows routed to it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from plimsoll_runtime.models.spec.feed_forward import ClampedGate
 
 @dataclass(frozen=True, slots=True)
 class Experts(Op):
-    """The weighed sum of what the `chosen` experts of each row make of it.
+    """The weighted sum of the `chosen` experts of each row.
 
-    Reads states [T, hidden], weights [T, chosen] and numbers [T, chosen]. `gate_up` of each expert: a gate and what it
-    opens, or one that has the gate above the other; `down` [hidden, inner] of each. Biases: one for each of these, or
-    none. `clamped` opens gates instead of the activation. `weighs_inputs`: states are weighed instead of the results.
-    Those that are not `gated` have what is activated in the place of a gate, and nothing that it opens.
+    Reads states [T, hidden], weights [T, chosen] and expert numbers [T, chosen].
+
+    - `gate_up`: each expert's gate and up matrices, or one with the gate above the other; `down` [hidden, inner].
+    - `gate_up_biases`, `down_biases`: one for each of these matrices, or none.
+    - `clamped`: replaces the activation of gates.
+    - `weighs_inputs`: weights multiply the states instead of the results.
+    - `gated`: if False, `gate_up` has no gate, and the activation applies to its result.
     """
 
     chosen: int
@@ -53,21 +56,21 @@ class Experts(Op):
 
     @property
     def hidden(self) -> int:
-        """Width of states."""
+        """Columns of the states."""
         return self.down[0].shape[0]
 
     @property
     def inner(self) -> int:
-        """Width of what a gate opens."""
+        """Columns between an expert's two products."""
         return self.down[0].shape[1]
 
     @property
     def opening(self) -> int:
-        """Width of an expert's first product."""
+        """Columns of an expert's first product."""
         return 2 * self.inner if self.gated else self.inner
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: experts that no row has chosen are not read. Rows are taken to choose at random, each for itself."""
+        """Return the cost for rows that choose experts at random. Experts without rows are not read."""
         experts = len(self.down)
         read = experts * (1.0 - (1.0 - self.chosen / experts) ** rows.count)
         weights = (self.opening + self.inner) * self.hidden
@@ -79,11 +82,10 @@ class Experts(Op):
         )
 
     def row_bytes(self, size: int) -> int:
-        """See Op: for each chosen expert the states it takes, its products, what is opened, and its result twice."""
+        """Return the bytes of each chosen expert: its states, products and activation, and its result twice."""
         return self.chosen * (3 * self.hidden + 5 * self.inner) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         count = len(self.down)
         gate_up = grouped_linear(
             (weights.joined(parts) for parts in self.gate_up),
@@ -106,9 +108,9 @@ class Experts(Op):
         return run
 
     def _opened(self) -> Callable[[Tensor], Tensor]:
-        """Of gates and what they open, one behind the other in a row: [rows, 2 inner] -> [rows, inner].
+        """Return the function that applies gates: [rows, 2 inner] -> [rows, inner].
 
-        Without gates the activation of [rows, inner].
+        Without gates it is the activation of [rows, inner].
         """
         name, activation, clamped = self.activation, ACTIVATIONS[self.activation], self.clamped
         if not self.gated:
@@ -126,15 +128,14 @@ class Experts(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         activation_of(self.activation)
         if self.clamped is not None:
             check_known(self.clamped, "alpha", "limit")
             if not self.gated or self.clamped.limit <= 0:
-                raise UnsupportedOpError("cuts what gates open to a limit above zero, and nothing else")
+                raise UnsupportedOpError("supports clamped gates only with a positive limit")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: with the sum behind it."""
+        """Lower the op together with the sum after it."""
         states, *chosen = self.reads
         source = values.floats(states, self.hidden)
         shares, numbers = (values.floats(name, self.chosen) for name in chosen)
@@ -197,7 +198,7 @@ class Experts(Op):
 
 @dataclass(frozen=True, slots=True)
 class Gate(Op):
-    """y sigmoid(x W^T): one number a row says how much of y passes. `weight` [1, hidden]; reads x and y."""
+    """y sigmoid(x W^T) with one gate value for each row. `weight` [1, hidden]; reads x and y."""
 
     weight: Weight
     reads: Values
@@ -206,15 +207,13 @@ class Gate(Op):
     cpu_fields: ClassVar = ("weight",)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: y is read by whoever has made it."""
+        """Return the cost without reading y, which counts for the op that writes it."""
         return product_cost(rows.count, self.weight.shape[1], 1, size, biased=False)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return (2 * self.weight.shape[1] + 2) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         linear = Linear(weights.read(self.weight))
 
         def run(step: Step, x: Tensor, y: Tensor) -> Tensor:
@@ -223,12 +222,11 @@ class Gate(Op):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         states, gated = self.reads
         width = self.weight.shape[1]
         source, target = values.floats(states, width), values.floats(gated, width)
         if self.writes != (gated,) or states == gated:
-            raise UnsupportedOpError("gates values where they lie, by others")
+            raise UnsupportedOpError("supports gates only in place and by another value")
         values.at += 1
         values.changed(gated, width, target)
 

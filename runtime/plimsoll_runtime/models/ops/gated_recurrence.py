@@ -1,4 +1,4 @@
-"""Griffin's recurrence with gates (De et al., 2024)."""
+"""Griffin's gated recurrence (De et al., 2024)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
 ROWS = 64
-"""Of a sequence that are computed at a time."""
+"""Rows of a sequence computed at a time."""
 SHARPNESS = 8.0
-"""How much a gate that is open lets a state forget."""
+"""Factor of the decay of a fully open gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedRecurrence(Op):
-    """h = a h + sqrt(1 - a^2) i x, with the first token as it is: a number for each of `width` columns, in float32.
+    """h = a h + sqrt(1 - a^2) i x, with the first token unscaled: a number for each of `width` columns, in float32.
 
-    Gates are products of blocks: r = sigmoid(x R + b), i = sigmoid(x I + b), with `recurrent` and `inputs`
-    [heads, width / heads, width / heads] and biases [width]. a = exp(-8 r softplus(`decay`)), `decay` [width].
+    Gates are block products: r = sigmoid(x R + b), i = sigmoid(x I + b), with `recurrent` and `inputs` [heads, width /
+    heads, width / heads] and biases [width]. a = exp(-8 r softplus(`decay`)), `decay` [width].
     """
 
     state: int
@@ -46,21 +46,17 @@ class GatedRecurrence(Op):
 
     @property
     def keeps(self) -> StateShape:
-        """See Stateful."""
         return StateShape(self.decay.shape, wide=True)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         width, block = self.decay.shape[0], self.inputs.shape[-1]
         moved = 2 * rows.count * width * size + 2 * len(rows.spans) * self.keeps.nbytes(size)
         return OpCost(moved + width * (2 * block + 3) * FLOAT32, rows.count * width * (4 * block + 10))
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 10 * self.decay.shape[0] * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         state, decay = self.state, -SHARPNESS * functional.softplus(weights.read(self.decay).float())
         recurrent, inputs = weights.read(self.recurrent).float(), weights.read(self.inputs).float()
         biases = [weights.read(each).float() for each in (self.recurrent_bias, self.inputs_bias)]
@@ -80,7 +76,6 @@ class GatedRecurrence(Op):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         [width] = self.decay.shape
         gates = values.scratch("gates", 2 * width, operands=False)
         [source], target = values.over_columns(self, (width,), width, in_place=False)
@@ -105,7 +100,7 @@ class GatedRecurrence(Op):
 
 
 def _scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """Log decays and what is added [B, Q, width], states [B, width]. See layers.states.Scan."""
+    """Scan log decays and inputs [B, Q, width] from states [B, width]. See layers.states.Scan."""
     decays, results = values[0].exp(), values[1].clone()
     state = before
     for row in range(results.shape[1]):

@@ -1,4 +1,4 @@
-"""Ops on heads before attention: norms, rotary embedding and scales of queries and keys, norms of values."""
+"""Ops on heads before attention: norms, RoPE, scales of queries, and norms of values."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from plimsoll_runtime.models.spec.attention import AttentionShape, Growth, HeadN
 from plimsoll_runtime.models.spec.norm import Norm
 
 ROTATION_FLOPS = 3
-"""For each element: two multiplications and an addition."""
+"""Operations for each element: two multiplications and an addition."""
 
-TURNS = "norms heads once and turns them once, on their way to attention"
-"""What the CPU kernels do to heads before attention."""
+TURNS = "supports at most one norm and one rotation of heads, directly before attention"
+"""The head ops that the CPU kernels support."""
 
 OfQueryKey = Callable[[Step, Tensor], Tensor]
-"""(step, queries and keys [T, heads + kv_heads, D]) -> the same shape."""
+"""Maps (step, queries and keys [T, heads + kv_heads, D]) to the same shape."""
 
 
 class QueryKeyNorm:
-    """A norm over each head, or over all of queries and all of keys, in one pass over both.
+    """A norm over each head, or over all query heads and all key heads, in one pass over both.
 
-    `weight` [heads + kv_heads, D] (the offset is in it already) and `eps`: see NormOfHeads. Queries or keys without
-    weights have ones, on the run's `device`.
+    `weight` [heads + kv_heads, D] (including the offset) and `eps`: see NormOfHeads. Queries or keys without a weight
+    use ones on `device`.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class QueryKeyNorm:
         self._norms = [Normaliser(norm.norm.kind, self.eps, s if norm.norm.weighted else None) for s in scales]
 
     def __call__(self, step: Step, heads: Tensor) -> Tensor:
-        """See OfQueryKey."""
         if not self._together:
             return self._norms[0](heads)
         parts = zip(self._norms, torch.split(heads, self._counts, dim=1), strict=True)
@@ -60,31 +59,29 @@ class QueryKeyNorm:
 
 
 class OfHeads(Op):
-    """An op over [T, heads + 2 kv_heads, D], as the product leaves queries, keys and values."""
+    """An op over [T, heads + 2 kv_heads, D], as the product writes queries, keys and values."""
 
     __slots__ = ()
 
 
 class HeadTurn(OfHeads):
-    """An op over the heads of queries and keys before attention; values pass. Its `shape` is that of attention."""
+    """An op over the heads of queries and keys before attention; values pass unchanged. `shape` is attention's."""
 
     __slots__ = ()
     shape: AttentionShape
 
     @abstractmethod
     def of_query_key(self, weights: Weights) -> OfQueryKey:
-        """What it does to queries and keys alone."""
+        """Return the function over queries and keys."""
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return turned_bytes(self.shape, size)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         return _beside_values(self.shape, self.of_query_key(weights))
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: attention looks back at it."""
+        """Emit nothing: `Attend.lower` looks back at this op."""
         match values.following(1):
             case [OfHeads() as after] if self.reads == self.writes == after.reads:
                 values.at += 1
@@ -94,7 +91,7 @@ class HeadTurn(OfHeads):
 
 @dataclass(frozen=True, slots=True)
 class NormHeads(HeadTurn):
-    """A norm over heads of queries and of keys; values pass. Weights [head_dim], or of all heads in a row, or none."""
+    """A norm over heads of queries and of keys; values pass. Weights are [head_dim], or of all heads, or None."""
 
     norm: HeadNorm
     shape: AttentionShape
@@ -106,21 +103,19 @@ class NormHeads(HeadTurn):
     cpu_fields: ClassVar = ("norm", "shape", "query", "key")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: its bytes are those of the rotation."""
+        """Return the operations only; the bytes are counted by the rotation."""
         return OpCost(0, FLOPS * rows.count * (self.shape.query_width + self.shape.key_width))
 
     def of_query_key(self, weights: Weights) -> QueryKeyNorm:
-        """What it does to queries and keys alone."""
         query, key = read(self.query, weights), read(self.key, weights)
         return QueryKeyNorm(self.norm, self.shape, query, key, weights.device)
 
     def check_cpu(self) -> None:
-        """See Op."""
         check_known(self.norm, "norm", "together", "own", "turned")
         check_known(self.norm.norm, "eps", "kind", "offset", "weighted")
 
     def put(self, record: HeadsRecord, weights: CpuWeights) -> None:
-        """Have the CPU kernels do it to each head on the way to attention."""
+        """Set the fields of a record that norm each head before attention."""
         norm, head_dim = self.norm.norm, self.shape.head_dim
         record.norm, record.eps = Normed[norm.kind.upper()], norm.eps
         record.norm_step = head_dim if self.norm.own else 0
@@ -130,7 +125,7 @@ class NormHeads(HeadTurn):
         )
 
     def over_all_heads(self, heads: int) -> Iterator[CpuOp]:
-        """All queries of a row in their place, then all of its keys."""
+        """Yield ops that norm a row's queries in place, then its keys."""
         queries, keys = self.shape.query_width, self.shape.key_width
         for weight, width, first in ((self.query, queries, 0), (self.key, keys, queries)):
             norm = Normalise(self.norm.norm, width, self.reads, self.writes, weight)
@@ -139,7 +134,7 @@ class NormHeads(HeadTurn):
 
 @dataclass(frozen=True, slots=True)
 class Rotate(HeadTurn):
-    """The rotary embedding of queries and keys; values pass."""
+    """RoPE of queries and keys; values pass."""
 
     rope: RopeSpec
     shape: AttentionShape
@@ -149,12 +144,10 @@ class Rotate(HeadTurn):
     cpu_fields: ClassVar = ("rope", "shape")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         turned = rows.count * (self.shape.query_width + self.shape.key_width)
         return OpCost(2 * turned * size, ROTATION_FLOPS * turned)
 
     def of_query_key(self, weights: Weights) -> OfQueryKey:
-        """What it does to queries and keys alone."""
         rope = self.rope
 
         def turn(step: Step, heads: Tensor) -> Tensor:
@@ -165,7 +158,7 @@ class Rotate(HeadTurn):
 
 @dataclass(frozen=True, slots=True)
 class ScaleQueries(HeadTurn):
-    """Queries times a number that grows with their position; keys and values pass."""
+    """Queries times a factor that grows with their position; keys and values pass."""
 
     growth: Growth
     shape: AttentionShape
@@ -175,11 +168,10 @@ class ScaleQueries(HeadTurn):
     cpu_fields: ClassVar = ("growth", "shape")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: a multiplication for each element, while it is on its way to attention."""
+        """Return one multiplication for each element, without bytes."""
         return OpCost(0, rows.count * self.shape.query_width)
 
     def of_query_key(self, weights: Weights) -> OfQueryKey:
-        """What it does to queries and keys alone."""
         growth, counts = self.growth, [self.shape.heads, self.shape.kv_heads]
 
         def scale(step: Step, heads: Tensor) -> Tensor:
@@ -189,30 +181,29 @@ class ScaleQueries(HeadTurn):
         return scale
 
     def check_cpu(self) -> None:
-        """See Op."""
         check_known(self.growth, "scale", "every", "offset")
 
 
 def growing(growth: Growth, step: Step, dtype: torch.dtype) -> Tensor:
-    """What the queries of a step's rows are multiplied by: [T, 1, 1]."""
+    """Return the factors of a step's queries: [T, 1, 1]."""
     whole = torch.floor((step.positions + growth.offset) / growth.every)
     return (1.0 + growth.scale * torch.log1p(whole)).to(dtype)[:, None, None]
 
 
 def put_growth(record: HeadsRecord | AbsorbRecord, growth: Growth | None) -> None:
-    """Have the CPU kernels multiply queries by it."""
+    """Set the fields of a record that multiply queries by their growth."""
     if growth is not None:
         record.growth, record.growth_every, record.growth_offset = growth.scale, growth.every, growth.offset
 
 
 def turned_bytes(shape: AttentionShape, size: int) -> int:
-    """The product, and of queries and keys two halves and what comes of them."""
+    """Return the bytes of the product, and of two halves and the result of queries and keys."""
     turned = shape.query_width + shape.key_width
     return (turned + shape.key_width + 3 * turned) * size
 
 
 def split_heads(shape: AttentionShape, heads: Tensor) -> tuple[Tensor, Tensor]:
-    """[T, width] as the product leaves it -> queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D]."""
+    """Split a product [T, width] into queries and keys [T, heads + kv_heads, D] and values [T, kv_heads, D]."""
     each = heads.view(heads.shape[0], shape.heads + 2 * shape.kv_heads, shape.head_dim)
     query_key, value = torch.split(each, [shape.heads + shape.kv_heads, shape.kv_heads], dim=1)
     return query_key, value
@@ -233,7 +224,7 @@ def _beside_values(shape: AttentionShape, of_query_key: OfQueryKey) -> Run:
 class NormValues(Op):
     """A norm without weights over each head of values; queries and keys pass. Writes [T, heads + 2 kv_heads, D].
 
-    `of_keys`: no values are read, and keys as they are read are normed in their place.
+    `of_keys`: there are no values in the input, and the normalised keys become the values.
     """
 
     norm: Norm
@@ -244,17 +235,16 @@ class NormValues(Op):
     kind: OpKind = OpKind.ROPE
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: values in and out."""
+        """Return the cost: values in and out."""
         elements = rows.count * self.shape.key_width
         return OpCost(2 * elements * size, FLOPS * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: what is read, the values in float32 and normed, and all of it side by side."""
+        """Return the bytes of the input, of the values in float32 and normalised, and of the joined result."""
         whole = self.shape.query_width + 2 * self.shape.key_width
         return (2 * whole + self.shape.key_width) * size + 2 * self.shape.key_width * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         shape, normaliser = self.shape, Normaliser(self.norm.kind, self.norm.eps, None)
         kept = shape.heads + shape.kv_heads
         first = shape.heads if self.of_keys else kept

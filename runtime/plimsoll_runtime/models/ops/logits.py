@@ -1,4 +1,4 @@
-"""Hidden states to logits."""
+"""Logits of hidden states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.models.spec.decoder import Head
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """h W^T + b in float32, scaled and capped as `head` says. `weight` [vocab, hidden]: where tied, the embedding."""
+    """h W^T + b in float32, scaled and capped by `head`. `weight` [vocab, hidden] is the embedding if tied."""
 
     head: Head
     weight: Weight
@@ -24,11 +24,11 @@ class Logits:
     kind: OpKind = OpKind.HEAD
 
     def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
+        """Return the tensors that it reads."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: nothing where no row wants logits."""
+        """Return the cost, zero if no row has logits."""
         if not rows.logits:
             return OpCost()
         vocab, hidden = self.weight.shape
@@ -36,16 +36,16 @@ class Logits:
         return product + OpCost(rows.logits * vocab * (FLOAT32 - size))
 
     def compiled(self, weights: Weights) -> Callable[[Tensor], Tensor]:
-        """What computes it in torch: hidden [R, hidden] -> float32 [R, vocab]."""
+        """Return the torch function: hidden [R, hidden] -> float32 [R, vocab]."""
         linear = Linear(weights.read(self.weight), None if self.bias is None else weights.read(self.bias))
         return lambda hidden: self.finished(linear(hidden).float())
 
     def copies(self) -> int:
-        """How many more there are of the logits while they are scaled and capped."""
+        """Return the number of extra copies of the logits during scaling and capping."""
         return 2 * (self.head.softcap is not None) + (self.head.scale != 1.0)
 
     def finished(self, logits: Tensor) -> Tensor:
-        """What the product gives, scaled and capped; float32."""
+        """Scale and cap a product's float32 logits."""
         if self.head.scale != 1.0:
             logits = logits * self.head.scale
         if self.head.softcap is not None:

@@ -1,4 +1,4 @@
-"""Mamba 2's scan, as products of matrices over some rows at a time (Dao and Gu, 2024)."""
+"""Mamba 2's scan, as matrix products over several rows at a time (Dao and Gu, 2024)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from plimsoll_runtime.models.spec.recurrent import DualShape, StateShape
 
 
 def between(total: Tensor) -> Tensor:
-    """Sums of log decays up to each row [..., Q] -> from row j to row i [..., i, j], 0 where j comes after i."""
+    """Return decays from row j to row i [..., i, j], 0 if j is after i, from sums of log decays up to each row [...,
+    Q].
+    """
     count = total.shape[-1]
     later = torch.ones(count, count, dtype=torch.bool, device=total.device).triu(1)
     return (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill_(later, -inf).exp_()
 
 
 ROWS = 64
-"""Of a sequence that are scanned at a time: a product of so many by so many scores for each head."""
+"""Rows of a sequence scanned at a time, for which each head has a square matrix of scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class DualScan(Op):
     """h = exp(d A) h + d x B^T, y = h C + D x: for each head a state [head_dim, state], in float32.
 
-    Reads x, B and C side by side [T, heads x head_dim + 2 groups x state], and a time step for each head [T, heads].
-    d = softplus(time step + `step_bias`), cut to `limits`; A = -exp(`decay`) and D = `skip` [heads]. Heads of a group
+    Reads x, B and C side by side [T, heads x head_dim + 2 groups x state], and a time step for each head [T, heads]. d
+    = softplus(time step + `step_bias`), clamped to `limits`; A = -exp(`decay`) and D = `skip` [heads]. Heads of a group
     share B and C.
     """
 
@@ -55,11 +57,12 @@ class DualScan(Op):
 
     @property
     def keeps(self) -> StateShape:
-        """See Stateful."""
         return StateShape((self.shape.heads, self.shape.head_dim, self.shape.state), wide=True)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: rows in and out, each sequence's state read and written once; operations are those of single rows."""
+        """Return the cost: rows in and out, each sequence's state read and written once, operations as for single
+        rows.
+        """
         shape = self.shape
         moved = rows.count * (shape.mixed + shape.heads + shape.inner) * size
         return OpCost(
@@ -68,12 +71,11 @@ class DualScan(Op):
         )
 
     def row_bytes(self, size: int) -> int:
-        """See Op: what is read widened and taken apart, results, and for each head scores twice, B and C."""
+        """Return the bytes of the inputs in float32 and split, the results, and each head's scores (twice), B and C."""
         shape = self.shape
         return (2 * shape.mixed + 5 * shape.inner + shape.heads * (3 * ROWS + 2 * shape.state)) * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         state, shape, limits = self.state, self.shape, self.limits
         decay = -weights.read(self.decay).float().exp()
         skip, bias = weights.read(self.skip).float().unsqueeze(-1), weights.read(self.step_bias).float()
@@ -93,7 +95,6 @@ class DualScan(Op):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         shape = self.shape
         [mixed, times], target = values.over_columns(self, (shape.mixed, shape.heads), shape.inner, in_place=False)
 
@@ -118,7 +119,7 @@ class DualScan(Op):
 
 
 def _one_row(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """x [B, 1, heads, head_dim], time steps [B, 1, heads], B and C [B, 1, groups, state]. See layers.states.Scan."""
+    """Scan one row of x [B, 1, heads, head_dim], time steps [B, 1, heads], B and C [B, 1, groups, state]. See Scan."""
     x, times, inputs, outputs = (value.squeeze(1) for value in values)
     repeats = x.shape[1] // inputs.shape[1]
     inputs, outputs = (each.repeat_interleave(repeats, 1) for each in (inputs, outputs))
@@ -128,7 +129,7 @@ def _one_row(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[T
 
 
 def _rows(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for Q rows: what each adds to those after it, and what the state adds to all."""
+    """Scan Q rows like `_one_row`: add each row's effect on later rows, and the state's effect on all."""
     x, times, inputs, outputs = (value.transpose(1, 2) for value in values)
     repeats = x.shape[1] // inputs.shape[1]
     scores = (outputs @ inputs.transpose(2, 3)).repeat_interleave(repeats, 1)

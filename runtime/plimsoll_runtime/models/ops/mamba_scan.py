@@ -20,17 +20,17 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
 ROWS = 64
-"""Of a sequence that are scanned at a time."""
+"""Rows of a sequence scanned at a time."""
 ELEMENTS = 2**22
-"""Of decays and of what is added, made at a time: 16 MiB of each."""
+"""Most elements of decays, and of inputs, that exist at a time: 16 MiB of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectiveScan(Op):
-    """h = exp(d A) h + d x B, y = h C + D x, for each of `width` columns a state of N numbers, in float32.
+    """h = exp(d A) h + d x B, y = h C + D x: for each of `width` columns a state of N numbers, in float32.
 
-    Reads x and time steps [T, width], B and C [T, N]. d = softplus(time step + `step_bias`); A = -exp(`decay`)
-    [width, N]; D is `skip` [width].
+    Reads x and time steps [T, width], B and C [T, N]. d = softplus(time step + `step_bias`); A = -exp(`decay`) [width,
+    N]; D is `skip` [width].
     """
 
     state: int
@@ -45,22 +45,20 @@ class SelectiveScan(Op):
 
     @property
     def keeps(self) -> StateShape:
-        """See Stateful."""
         return StateShape(self.decay.shape, wide=True)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: rows in and out, and each sequence's state read and written once."""
+        """Return the cost: rows in and out, each sequence's state read and written once."""
         width, count = self.decay.shape
         moved = rows.count * (3 * width + 2 * count) * size + 2 * len(rows.spans) * self.keeps.nbytes(size)
         return OpCost(moved + width * (count + 2) * FLOAT32, 7 * rows.count * width * count)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: what is read in float32, time steps thrice, and the result with its skip."""
+        """Return the bytes of the inputs in float32, three copies of time steps, and the result with its skip."""
         width, count = self.decay.shape
         return (8 * width + 4 * count) * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         state, decay = self.state, -weights.read(self.decay).float().exp()
         skip, bias = weights.read(self.skip).float(), weights.read(self.step_bias).float()
 
@@ -76,12 +74,10 @@ class SelectiveScan(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         if self.decay.shape[1] > MAX_STATES:
-            raise UnsupportedOpError(f"keeps {MAX_STATES} numbers a column of Mamba's scan at most")
+            raise UnsupportedOpError(f"supports at most {MAX_STATES} state numbers for each column of Mamba's scan")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         width, count = self.decay.shape
         sources, target = values.over_columns(self, (width, width, count, count), width, in_place=False)
         source, times, inputs, outputs = sources
@@ -105,7 +101,7 @@ class SelectiveScan(Op):
 
 
 def _scan(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """Time steps and what they add [B, Q, width], B and C [B, Q, N], states [B, width, N]. See layers.states.Scan."""
+    """Scan time steps and inputs [B, Q, width], B and C [B, Q, N] from states [B, width, N]. See layers.states.Scan."""
     each = max(1, ELEMENTS // before.numel())
     results, state = [], before
     for times, added, inputs, outputs in zip(*(torch.split(value, each, dim=1) for value in values), strict=True):

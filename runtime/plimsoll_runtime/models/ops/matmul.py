@@ -1,4 +1,4 @@
-"""Matrix products, with the activation or scale of their results, and the tensors that make up their weights."""
+"""Matrix products with activation or clipping, and the weights that they are made of."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plimsoll_runtime.models.ops.weight import Order, Weight, Weights
 
 @dataclass(frozen=True, slots=True)
 class Product(Op):
-    """y = activation(x W^T + b), cut to [-clip, clip]; W is `parts` one below the other, and b, if any, `biases`."""
+    """y = activation(x W^T + b), clipped to [-clip, clip]. W is `parts` concatenated by rows; b is `biases`, if any."""
 
     kind: OpKind
     parts: tuple[Weight, ...]
@@ -40,24 +40,21 @@ class Product(Op):
 
     @property
     def inputs(self) -> int:
-        """Width of x."""
+        """Columns of x."""
         return self.parts[0].shape[1]
 
     @property
     def outputs(self) -> int:
-        """Width of y."""
+        """Columns of y."""
         return sum(part.shape[0] for part in self.parts)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         return product_cost(rows.count, self.inputs, self.outputs, size, biased=bool(self.biases))
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return self.outputs * size * (1 if self.activation is None else 2)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         linear = Linear(weights.joined(self.parts), weights.joined(self.biases) if self.biases else None)
         clip, activation = self.clip, None if self.activation is None else ACTIVATIONS[self.activation]
 
@@ -70,11 +67,10 @@ class Product(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         activation_of(self.activation)
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: with the sum behind it, or a norm and a sum."""
+        """Lower the op, together with a following sum, or norm and sum."""
         plain = self.activation is None and self.clip is None
         match values.following(2):
             case [Add() as add, *_] if plain and add.is_in_place(values, self.writes, 2):
@@ -97,7 +93,7 @@ class Product(Op):
         [name] = self.writes
         into = Into.OPERANDS if values.is_multiplied(name) else Into.FLOATS
         if (self.activation if into is Into.FLOATS else self.clip) is not None:
-            raise UnsupportedOpError("activates what goes to products alone, and cuts what does not")
+            raise UnsupportedOpError("supports activations only before products, and clips only elsewhere")
         target = values.written(name, self.outputs, operands=into is not Into.FLOATS, apart=[source])
         yield self._cpu_op(source, target, into)
 
@@ -118,9 +114,9 @@ class Product(Op):
 
 @dataclass(frozen=True, slots=True)
 class GatedProduct(Op):
-    """y = activation(x G^T + g) * (x U^T + u): the gate and what it opens in one product (Shazeer, 2020).
+    """y = activation(x G^T + g) * (x U^T + u): gate and up projection in one product (Shazeer, 2020).
 
-    `parts` are G and U, or one that has G above U; `biases` alike.
+    `parts` are G and U, or one tensor with G above U; `biases` likewise.
     """
 
     parts: tuple[Weight, ...]
@@ -134,25 +130,24 @@ class GatedProduct(Op):
 
     @property
     def inputs(self) -> int:
-        """Width of x."""
+        """Columns of x."""
         return self.parts[0].shape[1]
 
     @property
     def outputs(self) -> int:
-        """Width of y."""
+        """Columns of y."""
         return sum(part.shape[0] for part in self.parts) // 2
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: what leaves is half as wide as the product."""
+        """Return the cost. The result has half the columns of the product."""
         both = product_cost(rows.count, self.inputs, 2 * self.outputs, size, biased=bool(self.biases))
         return both + OpCost(-rows.count * self.outputs * size)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: the product, the opened gate, and both multiplied."""
+        """Return the bytes of the product, the activated gate, and the result."""
         return 4 * self.outputs * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         linear = Linear(weights.joined(self.parts), weights.joined(self.biases) if self.biases else None)
         name, activation = self.activation, ACTIVATIONS[self.activation]
 
@@ -166,16 +161,14 @@ class GatedProduct(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         activation_of(self.activation)
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         source = yield from values.operands(self.reads[0], self.inputs)
         values.at += 1
         [name] = self.writes
         if not values.is_multiplied(name):
-            raise UnsupportedOpError("gives what gates open to products alone")
+            raise UnsupportedOpError("supports only products as readers of gated products")
         target = values.written(name, self.outputs, operands=True, apart=[source])
 
         def record(weights: CpuWeights) -> ProductRecord:
@@ -193,12 +186,14 @@ class GatedProduct(Op):
 
 
 Parts = tuple[tuple[Weight, ...], tuple[Weight, ...]]
-"""Matrices, one below the other, and as many biases or none."""
+"""Matrices that are concatenated by rows, and as many biases or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Linears:
-    """One layer's, whose names begin with `prefix`; `transposed`: the files store matrices as [inputs, outputs]."""
+    """Weights of one layer, whose names begin with `prefix`. `transposed`: the files store matrices as [inputs,
+    outputs].
+    """
 
     prefix: str
     transposed: bool
@@ -206,7 +201,9 @@ class Linears:
     def parts(
         self, names: tuple[str, ...], rows: tuple[int, ...], inputs: int, *, biased: bool, order: Order | None = None
     ) -> Parts:
-        """Of `rows` outputs each, stored under as many names or, all of them, under one."""
+        """Return the matrices and biases of parts with `rows` outputs each, stored under one name each or all under one
+        name.
+        """
         outputs = rows if len(names) == len(rows) else (sum(rows),)
         stored = list(zip(names, outputs, strict=True))
         matrices = [self.matrix(name, n, inputs, order) for name, n in stored]
@@ -216,14 +213,14 @@ class Linears:
     def product(
         self, kind: OpKind, name: str, outputs: int, inputs: int, values: tuple[str, str], *, biased: bool
     ) -> Product:
-        """The second of two values as the product of the first and one matrix."""
+        """Return the product of a value with one matrix. `values` are the names of input and output."""
         reads, writes = values
         return Product(kind, *self.parts((name,), (outputs,), inputs, biased=biased), (reads,), (writes,))
 
     def matrix(self, name: str, outputs: int, inputs: int, order: Order | None = None) -> Weight:
-        """Stored as `name`.weight."""
+        """Return the matrix stored as `name`.weight."""
         return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), self.transposed, order)
 
     def vector(self, name: str, size: int, order: Order | None = None) -> Weight:
-        """One number for each output, stored as `name`."""
+        """Return the vector stored as `name`, with one number for each output."""
         return Weight(f"{self.prefix}.{name}", (size,), order=order)

@@ -1,8 +1,9 @@
-"""Attention over one vector a token, of which all heads' keys and values are made (DeepSeek-AI, 2024).
+"""Multi-head latent attention: one cached vector for each token stands for all heads' keys and values (DeepSeek-AI,
+2024).
 
-Keys and values are not made: a query times W_k c is (query W_k) times c, and weights times W_v c are W_v times the
-weighed sum of c. So what makes keys is put into the queries, attention is over the vectors themselves, and what makes
-values comes behind it. `up` [heads x (plain + value), rank] has W_k and W_v of each head, one below the other.
+Keys and values are not computed: a query times W_k c is (query W_k) times c, and weights times W_v c are W_v times the
+weighted sum of c. So W_k is applied to the queries, attention runs over the vectors c, and W_v is applied to its
+result. `up` [heads x (plain + value), rank] has W_k and W_v of each head, one below the other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.attention import LatentAttention
 
 STEP = 32
-"""Values of a row that a product's widest step on a CPU takes: heads that products read are a multiple of it apart."""
+"""Row values that a product's widest step on a CPU reads. The stride of heads that products read is a multiple."""
 
 
 class LatentOp(Op):
@@ -46,7 +47,6 @@ class LatentOp(Op):
     attention: LatentAttention
 
     def check_cpu(self) -> None:
-        """See Op."""
         own = self.attention
         check_known(own, "heads", "rank", "plain", "value", "rope", "scale", "norm", "query_rank", "bias", "growth")
         check_known(own.norm, "eps", "kind", "offset", "weighted")
@@ -56,7 +56,7 @@ class LatentOp(Op):
 
 @dataclass(frozen=True, slots=True)
 class Latent(LatentOp):
-    """The vector that is kept: norms its first `rank` numbers and turns the others. [T, rank + turned] -> the same."""
+    """The cached vector: normalises its first `rank` numbers and rotates the others. [T, rank + turned] -> the same."""
 
     attention: LatentAttention
     norm: Weight
@@ -66,18 +66,16 @@ class Latent(LatentOp):
     cpu_fields: ClassVar = ("attention", "norm")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         rank, turned = self.attention.rank, self.attention.rope.head_dim
         flops = rows.count * (FLOPS * rank + ROTATION_FLOPS * turned)
         return OpCost(2 * rows.count * (rank + turned) * size + rank * FLOAT32, flops)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: the vector and its parts, and its norm in float32."""
+        """Return the bytes of the vector and its parts, and of its norm in float32."""
         width = self.attention.rank + self.attention.rope.head_dim
         return 3 * width * size + 3 * self.attention.rank * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         norm, rope = self.attention.norm, self.attention.rope
         normaliser = Normaliser(norm.kind, norm.eps, scale_of(norm, self.norm, weights), None)
         sizes = [self.attention.rank, rope.head_dim]
@@ -90,7 +88,7 @@ class Latent(LatentOp):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: the vector is put into the cache, and nowhere else."""
+        """Lower the op, which writes the vector only to the cache."""
         own, norm, rope = self.attention, self.attention.norm, self.attention.rope
         [name], width = self.writes, own.rank + rope.head_dim
         source, layer = values.floats(self.reads[0], width), self._layer(values)
@@ -113,7 +111,7 @@ class Latent(LatentOp):
         yield CpuOp(self.kind, record)
 
     def _layer(self, values: CpuValues) -> int:
-        """The layer of the one op that reads the vectors."""
+        """Return the layer of the only op that reads the vectors."""
         rest = values.ops[values.at + 1 :]
         readers = [each for each in rest if set(self.writes) & set(each.reads)]
         match readers[:1]:
@@ -123,12 +121,12 @@ class Latent(LatentOp):
                 again = next((n for n, each in enumerate(rest) if set(self.writes) & set(each.writes)), len(rest))
                 if not any(set(self.writes) & set(each.reads) for each in rest[rest.index(attend) + 1 : again + 1]):
                     return attend.layer
-        raise UnsupportedOpError("keeps vectors that one op attends to")
+        raise UnsupportedOpError("supports latent vectors only with exactly one attention op as reader")
 
 
 @dataclass(frozen=True, slots=True)
 class Absorb(LatentOp):
-    """Queries as they are compared with the vectors: [T, heads x (plain + turned)] -> [T, heads x (rank + turned)]."""
+    """Queries in the space of the cached vectors: [T, heads x (plain + turned)] -> [T, heads x (rank + turned)]."""
 
     attention: LatentAttention
     up: Weight
@@ -138,7 +136,7 @@ class Absorb(LatentOp):
     cpu_fields: ClassVar = ("attention", "up")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: of the matrix what makes keys."""
+        """Return the cost, with the part of the matrix that makes keys."""
         own, turned = self.attention, self.attention.rope.head_dim
         matrix = own.heads * own.plain * own.rank
         passed = own.heads * (own.plain + own.rank + 2 * turned)
@@ -146,12 +144,11 @@ class Absorb(LatentOp):
         return OpCost((matrix + rows.count * passed) * size, rows.count * flops)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: both parts of the queries, each as it was and as it is, and the result."""
+        """Return the bytes of both parts of the queries, before and after, and of the result."""
         own, turned = self.attention, self.attention.rope.head_dim
         return own.heads * (own.plain + 3 * own.rank + 4 * turned) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         own = self.attention
         keys = by_head(own, weights.read(self.up, keep=True))[:, : own.plain]
 
@@ -167,7 +164,6 @@ class Absorb(LatentOp):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         own, rope = self.attention, self.attention.rope
         source = values.floats(self.reads[0], own.heads * (own.plain + rope.head_dim))
         values.at += 1
@@ -196,7 +192,7 @@ class Absorb(LatentOp):
 
 @dataclass(frozen=True, slots=True)
 class AttendLatent(LatentOp):
-    """Writes vectors to a layer's cache, then attends to them: [T, heads x (rank + turned)] -> [T, heads x rank].
+    """Writes vectors to a layer's cache, then attends over it: [T, heads x (rank + turned)] -> [T, heads x rank].
 
     Reads queries and vectors.
     """
@@ -209,18 +205,19 @@ class AttendLatent(LatentOp):
     cpu_fields: ClassVar = ("layer", "attention")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: queries in and out, new vectors written, those of each context read once for all heads."""
+        """Return the cost: queries in and out, new vectors written, each context's vectors read once for all heads."""
         own, width = self.attention, self.attention.shape.head_dim
         read, pairs = seen(own.shape, rows.spans)
         passed = rows.count * own.heads * (width + own.rank) + (rows.count + read) * width
         return OpCost(passed * size, 2 * own.heads * (width + own.rank) * pairs)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: queries and results in the order of attention's tiles, the result, and what is left of it."""
+        """Return the bytes of queries and results in the order of attention's tiles, and of the result before and after
+        the cut.
+        """
         return 4 * self.attention.shape.query_width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         layer, heads, rank = self.layer, self.attention.heads, self.attention.rank
 
         def run(step: Step, queries: Tensor, latent: Tensor) -> Tensor:
@@ -231,7 +228,7 @@ class AttendLatent(LatentOp):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: results have the numbers that were normed, filled up to whole registers."""
+        """Lower the op. The rows of results are padded to whole registers."""
         own, shape, apart = self.attention, self.attention.shape, head_stride(self.attention.rank)
         source = yield from values.operands(self.reads[0], own.heads * shape.head_dim)
         values.at += 1
@@ -250,7 +247,7 @@ class AttendLatent(LatentOp):
 
 @dataclass(frozen=True, slots=True)
 class Expand(LatentOp):
-    """Values of what was attended to: [T, heads x rank] -> [T, heads x value]."""
+    """The values of an attention result: [T, heads x rank] -> [T, heads x value]."""
 
     attention: LatentAttention
     up: Weight
@@ -260,17 +257,15 @@ class Expand(LatentOp):
     cpu_fields: ClassVar = ("attention", "up")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: of the matrix what makes values."""
+        """Return the cost, with the part of the matrix that makes values."""
         own = self.attention
         matrix = own.heads * own.value * own.rank
         return OpCost((matrix + rows.count * own.heads * (own.rank + own.value)) * size, 2 * rows.count * matrix)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return self.attention.heads * (self.attention.rank + 2 * self.attention.value) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         own = self.attention
         values = by_head(own, weights.read(self.up, keep=True))[:, own.plain :].transpose(1, 2)
 
@@ -281,12 +276,11 @@ class Expand(LatentOp):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         own, apart, [name] = self.attention, head_stride(self.attention.rank), self.writes
         source = yield from values.operands(self.reads[0], own.heads * apart)
         values.at += 1
         if not values.is_multiplied(name):
-            raise UnsupportedOpError("gives values of vectors to products alone")
+            raise UnsupportedOpError("supports only products as readers of latent attention")
         target = values.written(name, own.heads * own.value, operands=True, apart=[source])
 
         def record(weights: CpuWeights) -> ExpandRecord:
@@ -304,19 +298,19 @@ class Expand(LatentOp):
 
 
 def by_head(attention: LatentAttention, weight: Tensor) -> Tensor:
-    """`up` as [heads, plain + value, rank]."""
+    """Return `up` as [heads, plain + value, rank]."""
     return weight.view(attention.heads, attention.plain + attention.value, attention.rank)
 
 
 def head_stride(width: int) -> int:
-    """How far the rows of two heads are from each other on a CPU, of so many values each."""
+    """Return the distance between two heads' rows of `width` values on a CPU."""
     return -(-width // STEP) * STEP
 
 
 def packed_heads(
     weights: CpuWeights, own: LatentAttention, up: Weight, part: Callable[[Tensor], Tensor], columns: int, inputs: int
 ) -> int:
-    """The address of each head's part [columns, inputs] of what makes keys and values, packed."""
+    """Pack one part [columns, inputs] of `up` for each head. Return its address."""
 
     def fill(to: Tensor) -> None:
         for packed, each in zip(to, by_head(own, weights.reader.read(up)), strict=True):

@@ -1,4 +1,4 @@
-"""Products of values, with or without a gate's activation, and sparse activations."""
+"""Elementwise products, with or without an activation, and sparse activations."""
 
 from __future__ import annotations
 
@@ -40,16 +40,13 @@ class Multiply(Op):
     cpu_reads: ClassVar = CpuReads.GATED
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.width
         return OpCost(3 * elements * size, 2 * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 4 * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         opening = _OPENINGS[self.activation]
 
         def run(step: Step, x: Tensor, gate: Tensor) -> Tensor:
@@ -58,11 +55,9 @@ class Multiply(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         activation_of(self.activation)
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         [source, gate], target = values.over_columns(self, (self.width,) * 2, self.width, in_place=True)
         activation = activation_of(self.activation)
         record = MultiplyRecord(source=source, gate=gate, target=target, width=self.width, activation=activation)
@@ -70,12 +65,12 @@ class Multiply(Op):
 
 
 FLOPS = 6
-"""For each element: its share of a mean and of a deviation, the difference, and the comparison."""
+"""Operations for each element: its share of mean and deviation, the difference, and the comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sparsify(Op):
-    """max(0, x - c), where c has the `share` of a row's numbers below it if they are normally distributed."""
+    """max(0, x - c), where c exceeds the given `share` of a row's numbers if these are normally distributed."""
 
     width: int
     share: float
@@ -84,16 +79,13 @@ class Sparsify(Op):
     kind: OpKind = OpKind.GATE_UP
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.width
         return OpCost(2 * elements * size, FLOPS * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 3 * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         deviations = NormalDist().inv_cdf(self.share)
 
         def run(step: Step, x: Tensor) -> Tensor:

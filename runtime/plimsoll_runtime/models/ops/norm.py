@@ -21,12 +21,12 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.norm import Norm, NormKind
 
 FLOPS = 4
-"""For each element: square, add, scale, weight."""
+"""Operations for each element: square, add, scale, weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Normalise(Op):
-    """y = norm(x) over all of a row. `weight` and `bias` [width], None where there is none."""
+    """y = norm(x) over a whole row. `weight` and `bias` are [width] or None."""
 
     norm: Norm
     width: int
@@ -38,22 +38,20 @@ class Normalise(Op):
     cpu_fields: ClassVar = ("norm", "width", "weight", "bias")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.width
         return OpCost(2 * elements * size + len(self.weights()) * self.width * FLOAT32, FLOPS * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: the states in float32 and their squares."""
+        """Return the bytes of the states in float32 and of their squares."""
         return self.width * size + 3 * self.width * FLOAT32
 
     def loaded(self, weights: Weights) -> Normaliser:
-        """What computes it."""
+        """Return the torch module of the norm."""
         return Normaliser(
             self.norm.kind, self.norm.eps, scale_of(self.norm, self.weight, weights), read(self.bias, weights)
         )
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         normaliser = self.loaded(weights)
 
         def run(step: Step, x: Tensor) -> Tensor:
@@ -62,13 +60,12 @@ class Normalise(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         check_known(self.norm, "eps", "kind", "offset", "weighted", "biased")
         if self.norm.kind == "rms" and self.bias is not None:
-            raise UnsupportedOpError("has no bias for root mean square norms")
+            raise UnsupportedOpError("does not support a bias of RMS norms")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: the last op of all writes the step's result."""
+        """Lower the op. The last op of a program writes the step's result."""
         source = values.floats(self.reads[0], self.width)
         values.at += 1
         [name] = self.writes
@@ -79,7 +76,7 @@ class Normalise(Op):
         yield CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target))
 
     def added(self, values: CpuValues, add: Add) -> CpuOp:
-        """It and the sum behind it, made where x is. `values` is at neither."""
+        """Return the norm and the sum after it as one op in x's buffer, and advance past both."""
         source, target = (values.floats(name, self.width) for name in (self.reads[0], add.reads[0]))
         values.at += 2
         values.changed(add.writes[0], add.width, target)
@@ -88,7 +85,9 @@ class Normalise(Op):
     def cpu_record(
         self, weights: CpuWeights, source: int, target: int, *, first: int = 0, adds: bool = False, scale: float = 1.0
     ) -> NormRecord:
-        """A norm of the columns from `first` on. `adds`: times `scale`, it is added to what is there."""
+        """Return the record of a norm of the columns from `first` on. `adds`: add `scale` times the result to the
+        target.
+        """
         return NormRecord(
             weight=weights.scale(self.weight, self.width, self.norm.offset, scale),
             bias=None if self.bias is None else weights.keep(weights.reader.read(self.bias) * scale),
@@ -103,19 +102,20 @@ class Normalise(Op):
 
 
 def scale_of(norm: Norm, weight: Weight | None, weights: Weights) -> Tensor | None:
-    """What is normed is multiplied by it: the weight with the offset, in float32."""
+    """Return the factors of a norm: the weight plus the offset, in float32."""
     found = read(weight, weights)
     return None if found is None else found.float() + norm.offset
 
 
 def read(weight: Weight | None, weights: Weights) -> Tensor | None:
-    """A tensor that may be missing."""
+    """Return an optional tensor."""
     return None if weight is None else weights.read(weight)
 
 
 class Normaliser:
-    """A norm over the last dimension, computed in float32 and rounded once. `scale` [D], or [H, D] for each of H heads,
-    has the offset in it already; `bias` [D].
+    """A norm over the last dimension, computed in float32 and rounded once.
+
+    `scale` is [D], or [H, D] for H heads, and includes the offset; `bias` is [D].
     """
 
     def __init__(self, kind: NormKind, eps: float, scale: Tensor | None, bias: Tensor | None = None) -> None:
@@ -128,7 +128,7 @@ class Normaliser:
         self._own = scale if of_heads else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., D] -> [..., D]."""
+        """Return the norm of x [..., D]."""
         if x.is_cuda and not self._layer and self._scale is not None and self._bias is None:
             return rms_norm(x, self._scale, self._eps)
         if self._layer:
@@ -139,7 +139,7 @@ class Normaliser:
         return (normed if self._own is None else normed * self._own).to(x.dtype)
 
     def of_sum(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-        """(norm of the sum, the sum), in one pass on a GPU."""
+        """Return (norm of the sum, the sum), in one pass on a GPU."""
         if x.is_cuda and not self._layer and self._scale is not None and self._bias is None:
             return add_rms_norm(x, added, self._scale, self._eps)
         total = x + added
@@ -148,9 +148,9 @@ class Normaliser:
 
 @dataclass(frozen=True, slots=True)
 class GatedNorm(Op):
-    """norm(x silu(g)) w, or norm(x) w silu(g) where the gate comes `after`; in float32. Reads x and g, `width` wide.
+    """norm(x silu(g)) w, or norm(x) w silu(g) if `after`; in float32. Reads x and g, both `width` wide.
 
-    Each of `groups` is normed by itself. `weight` [width], or [width / groups] for all groups alike.
+    Each of `groups` is normalised separately. `weight` is [width], or [width / groups] for all groups.
     """
 
     eps: float
@@ -165,16 +165,13 @@ class GatedNorm(Op):
     cpu_reads: ClassVar = CpuReads.COLUMNS
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.width
         return OpCost(3 * elements * size + self.weight.shape[0] * FLOAT32, (FLOPS + 2) * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return self.width * (5 * FLOAT32 + size)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         eps, after, shape = self.eps, self.after, (self.groups, self.width // self.groups)
         weight = weights.read(self.weight).float().view(-1, shape[1])
 
@@ -189,7 +186,6 @@ class GatedNorm(Op):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         [source, gate], target = values.over_columns(self, (self.width,) * 2, self.width, in_place=True)
 
         def record(weights: CpuWeights) -> GatedNormRecord:

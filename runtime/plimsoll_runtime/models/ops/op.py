@@ -1,4 +1,4 @@
-"""What every op has."""
+"""The contract of ops."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from plimsoll_runtime.models.spec.attention import RopeSpec
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
 Values = tuple[str, ...]
-"""Names of values: [rows, width] each. An op may write to one that it reads, or that had another width before."""
+"""Names of values, [rows, width] each. An op may overwrite a value that it reads, also with another width."""
 
 
 @dataclass(slots=True)
 class Step:
-    """What an op sees beside values: int64 [T] tokens and positions, cosines and sines by rope [T, D / 2].
+    """Inputs of ops besides values: int64 [T] tokens and positions, cosines and sines [T, D / 2] by rope.
 
-    `states` are there where the decoder has recurrent layers.
+    `states` are set if the decoder has recurrent layers.
     """
 
     token_ids: Tensor
@@ -36,21 +36,22 @@ class Step:
 
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
-"""(step, one tensor for each value that the op reads) -> one for each that it writes."""
+"""Maps (step, a tensor for each value that the op reads) to a tensor for each value that it writes."""
 
 
 def states_of(step: Step) -> States:
-    """Of a step of a decoder with recurrent layers."""
+    """Return a step's states. Raises ValueError if there are none."""
     if step.states is None:
         raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
     return step.states
 
 
 class Op(ABC):
-    """A frozen record, whose class is a dataclass. It is the one home of an op: weights, cost, and what computes it.
+    """An op: a frozen dataclass with its weights, its cost, its torch code and its lowering to the CPU.
 
-    `kind`: what it is timed as. `reads` and `writes`: its values. What it becomes on the CPU is said by `lower`:
-    executors that do not know an op, or a field that is not its default, refuse the program.
+    `kind` is the kind that its time is recorded under. `reads` and `writes` are names of values. Executors reject a
+    program with an op that they do not support, or with a field that differs from its default and that they do not
+    support.
     """
 
     __slots__ = ()
@@ -58,44 +59,44 @@ class Op(ABC):
     reads: Values
     writes: Values
     cpu_fields: ClassVar[tuple[str, ...] | None] = None
-    """The fields that `lower` reads, besides those above; None: the CPU kernels have no such op."""
+    """Fields that `lower` supports, besides those above; None if the CPU kernels lack the op."""
     cpu_reads: ClassVar[CpuReads] = CpuReads.FLOATS
 
     def weights(self) -> tuple[Weight, ...]:
-        """The tensors that it needs: those of its fields, in their order."""
+        """Return the tensors of its fields, in order."""
         return tuple(weights_in(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]
 
     @abstractmethod
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """Of a step, in elements of `size` bytes."""
+        """Return the cost of a step with elements of `size` bytes."""
 
     @abstractmethod
     def row_bytes(self, size: int) -> int:
-        """Bytes a row that computing it in torch allocates at once, its result included."""
+        """Return the bytes per row that computing it in torch allocates at once, including its result."""
 
     @abstractmethod
     def compiled(self, weights: Weights) -> Run:
-        """What computes it in torch, on any device."""
+        """Read the weights and return the torch function, for any device."""
 
     def check_cpu(self) -> None:  # noqa: B027 (most have none)
-        """Raises UnsupportedOpError for values of `cpu_fields` that the CPU kernels do not have."""
+        """Raise UnsupportedOpError for values of `cpu_fields` that the CPU kernels do not support."""
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """What it becomes on the CPU, perhaps with the ops that follow it; `values.at` is moved behind these.
+        """Yield the CPU ops of this op, perhaps with the ops after it, and advance `values.at` past them.
 
-        Raises UnsupportedOpError if the kernels do not have it between its neighbours.
+        Raises UnsupportedOpError if the kernels do not support it between its neighbours.
         """
         raise NotImplementedError
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An op that keeps something of each sequence, in its step's states under the number `state`."""
+    """An op with a recurrent state for each sequence, the step's state number `state`."""
 
     @property
     def state(self) -> int:
-        """Which of `Facts.states` is its own."""
+        """Index in `Facts.states`."""
 
     @property
     def keeps(self) -> StateShape:
-        """What that is."""
+        """Shape of the state."""

@@ -1,4 +1,4 @@
-"""What is computed of pooled vectors, in place of logits."""
+"""The head of pooling models: projects and normalises pooled vectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _activation(name: HeadActivation | None) -> Part | None:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """y = activation(x W^T + b), in float32. `parts`: W, or each of its rows."""
+    """y = activation(x W^T + b), in float32. `parts`: W, or its rows."""
 
     parts: tuple[Weight, ...]
     bias: Weight | None = None
@@ -34,20 +34,20 @@ class Project:
 
     @property
     def inputs(self) -> int:
-        """Width of x."""
+        """Columns of x."""
         return self.parts[0].shape[-1]
 
     @property
     def outputs(self) -> int:
-        """Width of y."""
+        """Columns of y."""
         return sum(1 if part.is_vector else part.shape[0] for part in self.parts)
 
     def weights(self) -> tuple[Weight, ...]:
-        """What it reads of the files."""
+        """Return the tensors that it reads."""
         return self.parts if self.bias is None else (*self.parts, self.bias)
 
     def compiled(self, weights: Weights) -> Part:
-        """What computes it."""
+        """Read the weights and return the torch function."""
         matrix = torch.cat([weights.read(part).view(-1, self.inputs) for part in self.parts])
         bias = None if self.bias is None else weights.read(self.bias)
         activation = _activation(self.activation)
@@ -61,7 +61,7 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class PooledHead:
-    """Pooled vectors [R, hidden] -> [R, outputs] in float32, through `parts`; `normalised` to a length of 1."""
+    """Maps pooled vectors [R, hidden] to float32 [R, outputs] by `parts`; `normalised`: scales results to length 1."""
 
     hidden: int
     parts: tuple[Project | Normalise, ...] = ()
@@ -70,15 +70,15 @@ class PooledHead:
 
     @property
     def outputs(self) -> int:
-        """Width of what comes of it."""
+        """Columns of the result."""
         return next((part.outputs for part in reversed(self.parts) if isinstance(part, Project)), self.hidden)
 
     def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
+        """Return the tensors that it reads."""
         return tuple(weight for part in self.parts for weight in part.weights())
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: nothing where no prompt ends."""
+        """Return the cost, zero if no prompt ends in the step."""
         if not rows.logits:
             return OpCost()
         products = [part for part in self.parts if isinstance(part, Project)]
@@ -88,7 +88,7 @@ class PooledHead:
         )
 
     def compiled(self, weights: Weights) -> Part:
-        """What computes it in torch."""
+        """Read the weights and return the torch function."""
         parts = [
             part.compiled(weights) if isinstance(part, Project) else part.loaded(weights).__call__
             for part in self.parts
@@ -103,6 +103,6 @@ class PooledHead:
         return run
 
     def row_bytes(self) -> int:
-        """Bytes that a row takes in torch, before and behind the widest part."""
+        """Return the bytes of a row in torch, before and after the widest part."""
         widest = max([self.hidden, *(part.outputs for part in self.parts if isinstance(part, Project))])
         return 4 * widest * FLOAT32

@@ -1,4 +1,4 @@
-"""Which experts compute a token, and what each of them weighs."""
+"""Routers: choose each token's experts and their weights."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from plimsoll_runtime.models.spec.feed_forward import Routing, SparseMixer, TopK
 
 INT64 = 8
 COPIES = 4
-"""Of the scores: as logits, as scores, corrected, and those of open groups alone."""
+"""Copies of the scores: logits, scores, corrected scores, and those of open groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route(Op):
-    """Writes weights, float32 [T, chosen], and the experts' numbers, int64 [T, chosen].
+    """Writes weights, float32 [T, chosen], and expert numbers, int64 [T, chosen].
 
-    The scores are computed in float32 whatever the run is in: two experts that are rounded to the same score are
-    another model. `weight` [experts, hidden], `correction`, `bias` and `scales` [experts] or None.
+    Scores are float32 in any run: rounding them could change the chosen experts. `weight` is [experts, hidden];
+    `correction`, `bias` and `scales` are [experts] or None.
     """
 
     routing: Routing
@@ -44,19 +44,17 @@ class Route(Op):
     cpu_fields: ClassVar = ("routing", "chosen", "weight", "correction", "bias")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         experts, hidden = self.weight.shape
         kept = (experts * hidden + experts * (len(self.weights()) - 1)) * FLOAT32
         passed = rows.count * (hidden * size + self.chosen * (FLOAT32 + INT64))
         return OpCost(kept + passed, 2 * rows.count * hidden * experts)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: the states in float32, and the scores."""
+        """Return the bytes of the states in float32 and of the scores."""
         experts, hidden = self.weight.shape
         return (hidden + COPIES * experts) * FLOAT32 + self.chosen * (FLOAT32 + INT64)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         linear = Linear(weights.read(self.weight), read(self.bias, weights))
         correction, scales = read(self.correction, weights), read(self.scales, weights)
         routing, chosen = self.routing, self.chosen
@@ -71,22 +69,20 @@ class Route(Op):
         return run
 
     def check_cpu(self) -> None:
-        """See Op."""
         match self.routing:
             case TopK() as rule:
                 known = ("scores", "renormalised", "corrected", "groups", "open_groups", "best", "least", "scale")
                 check_known(rule, *known)
                 if rule.scores.upper() not in Rule.__members__:
-                    raise UnsupportedOpError(f"has no scores by {rule.scores}")
+                    raise UnsupportedOpError(f"does not support the scores {rule.scores}")
             case SparseMixer() as rule:
                 check_known(rule, "jitter")
                 if self.correction is not None:
-                    raise UnsupportedOpError("corrects no scores of a sparse mixer")
+                    raise UnsupportedOpError("does not support a correction of SparseMixer scores")
             case _:
-                raise UnsupportedOpError(f"has no routing by {type(self.routing).__name__}")
+                raise UnsupportedOpError(f"does not support the routing {type(self.routing).__name__}")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         experts, hidden = self.weight.shape
         source = values.floats(self.reads[0], hidden)
         values.at += 1
@@ -119,7 +115,7 @@ class Route(Op):
 
 
 def by_top_k(routing: TopK, logits: Tensor, chosen: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """float32 [T, experts] -> weights and numbers, both [T, chosen]."""
+    """Return weights and expert numbers, both [T, chosen], for logits float32 [T, experts]."""
     scores = logits.softmax(dim=-1) if routing.scores == "softmax" else logits.sigmoid()
     ranked = scores if correction is None else scores + correction
     if routing.open_groups < routing.groups:
@@ -132,7 +128,7 @@ def by_top_k(routing: TopK, logits: Tensor, chosen: int, correction: Tensor | No
 
 
 def in_open_groups(routing: TopK, ranked: Tensor) -> Tensor:
-    """Scores [T, experts], those of groups that are not open lower than any."""
+    """Return scores [T, experts] with -inf for experts in groups that are not open."""
     groups = ranked.view(ranked.shape[0], routing.groups, -1)
     of_groups = groups.topk(routing.best, dim=-1).values.sum(dim=-1)
     is_open = torch.zeros_like(of_groups, dtype=torch.bool)
@@ -141,7 +137,7 @@ def in_open_groups(routing: TopK, ranked: Tensor) -> Tensor:
 
 
 def by_sparse_mixer(routing: SparseMixer, logits: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
-    """float32 [T, experts] -> weights and numbers, both [T, chosen]."""
+    """Return weights and expert numbers, both [T, chosen], for logits float32 [T, experts]."""
     left, weights, numbers = logits, [], []
     for _ in range(chosen):
         highest, number = left.max(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Columns multiplied by numbers: of the config, or of the files."""
+"""Ops that multiply columns by numbers of the config or of the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 
 @dataclass(frozen=True, slots=True)
 class Scale(Op):
-    """The next `widths` columns each times one of `factors`; with one factor all of them."""
+    """Multiplies each group of `widths` columns by its factor; a single factor applies to all columns."""
 
     widths: tuple[int, ...]
     factors: tuple[float, ...]
@@ -31,16 +31,13 @@ class Scale(Op):
     cpu_reads: ClassVar = CpuReads.COLUMNS
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * sum(self.widths)
         return OpCost(2 * elements * size, elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 2 * sum(self.widths) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         if len(self.factors) == 1:
             factor = self.factors[0]
             return lambda step, x: x * factor
@@ -52,12 +49,11 @@ class Scale(Op):
         return run
 
     def _each(self) -> Tensor:
-        """The factor of each column, float32."""
+        """Return the factor of each column, float32."""
         factors = self.factors if len(self.factors) > 1 else self.factors * len(self.widths)
         return torch.tensor([*chain.from_iterable(map(repeat, factors, self.widths))])
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op."""
         width = sum(self.widths)
         [source], target = values.over_columns(self, (width,), width, in_place=True)
 
@@ -70,7 +66,7 @@ class Scale(Op):
 
 @dataclass(frozen=True, slots=True)
 class ScaleAll(Op):
-    """All columns times one number of the files. `weight` [1]."""
+    """Multiplies all columns by one number of the files. `weight` [1]."""
 
     width: int
     weight: Weight
@@ -79,16 +75,13 @@ class ScaleAll(Op):
     kind: OpKind
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.width
         return OpCost(2 * elements * size, elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 2 * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         factor = weights.read(self.weight)
 
         def run(step: Step, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ops that take columns of a value: all of them split, or some alone."""
+"""Ops that take columns of a value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_runtime.models.ops.weight import Weights
 
 @dataclass(frozen=True, slots=True)
 class Split(Op):
-    """As many values as `widths`, which lie side by side in the one that is read. Nothing is copied."""
+    """Splits a value into adjacent groups of `widths` columns, without copying."""
 
     widths: tuple[int, ...]
     reads: Values
@@ -28,15 +28,13 @@ class Split(Op):
     cpu_reads: ClassVar = CpuReads.COLUMNS
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         return OpCost()
 
     def row_bytes(self, size: int) -> int:
-        """See Op: what is read stays until the last of its parts was."""
+        """Return the bytes of the input, which stays until its last part was read."""
         return sum(self.widths) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         widths = list(self.widths)
 
         def run(step: Step, x: Tensor) -> tuple[Tensor, ...]:
@@ -45,11 +43,11 @@ class Split(Op):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """See Op: parts stay where they are for those that read columns; others get copies."""
+        """Lower the op. Parts stay in place for ops that read columns, and are copied for others."""
         [whole] = self.reads
         values.at += 1
         if whole not in self.writes and values.lives(whole):
-            raise UnsupportedOpError(f"splits {whole}, which is read as a whole behind that")
+            raise UnsupportedOpError(f"does not support reading {whole} after a split of it")
         parts = [*zip(self.writes, self.widths, strict=True)]
         values.split(whole, parts)
         for name, width in parts:
@@ -65,7 +63,7 @@ class Split(Op):
 
 @dataclass(frozen=True, slots=True)
 class Columns(Op):
-    """The `part`-th `width` columns. Nothing is copied."""
+    """The `part`-th group of `width` columns, without copying."""
 
     part: int
     width: int
@@ -74,15 +72,12 @@ class Columns(Op):
     kind: OpKind
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         return OpCost()
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 0
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         first, end = self.part * self.width, (self.part + 1) * self.width
 
         def run(step: Step, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Hidden states in several streams (AltUp: Baykal et al., 2023), and the inputs that a token has for each layer."""
+"""Ops of AltUp's streams of hidden states (Baykal et al., 2023), and of per-layer inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.norm import Norm
 
 LEAST = 1e-5
-"""Of a mean square, where it is divided by."""
+"""Lower bound of a mean square that is a divisor."""
 FLOPS = 5
-"""For each element: square, add, multiply and divide, and again add."""
+"""Operations for each element: square, add, multiply and divide, and again add."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread(Op):
-    """x and, behind it, each `width` columns of y as large as x is in the mean of their squares.
+    """x followed by the groups of `width` columns of y, each scaled to x's mean square.
 
     Reads x [T, width] and y [T, (streams - 1) x width], writes [T, streams x width].
     """
@@ -37,16 +37,13 @@ class Spread(Op):
     kind: OpKind = OpKind.EMBED
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.streams * self.width
         return OpCost(2 * elements * size, FLOPS * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 4 * self.streams * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         width = self.width
 
         def run(step: Step, x: Tensor, y: Tensor) -> Tensor:
@@ -57,7 +54,7 @@ class Spread(Op):
 
 @dataclass(frozen=True, slots=True)
 class Average(Op):
-    """The mean of the values that are read, all as large as the first. Each is [T, width]."""
+    """The mean of its inputs, each scaled to the first one's mean square. Each is [T, width]."""
 
     width: int
     reads: Values
@@ -65,17 +62,13 @@ class Average(Op):
     kind: OpKind = OpKind.NORM
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.width
         return OpCost((len(self.reads) + 1) * elements * size, FLOPS * len(self.reads) * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 4 * len(self.reads) * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
-
         def run(step: Step, first: Tensor, *others: Tensor) -> Tensor:
             return torch.stack([first, *(as_large(first, other) for other in others)]).mean(dim=0)
 
@@ -84,7 +77,7 @@ class Average(Op):
 
 @dataclass(frozen=True, slots=True)
 class AddToOthers(Op):
-    """Streams, to each of which but the first y is added. Reads [T, streams x width] and y [T, width]."""
+    """Adds y to all streams except the first. Reads [T, streams x width] and y [T, width]."""
 
     width: int
     streams: int
@@ -93,16 +86,13 @@ class AddToOthers(Op):
     kind: OpKind = OpKind.DOWN
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.streams * self.width
         return OpCost(2 * elements * size, elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op."""
         return 2 * self.streams * self.width * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         width = self.width
 
         def run(step: Step, streams: Tensor, added: Tensor) -> Tensor:
@@ -113,7 +103,7 @@ class AddToOthers(Op):
 
 
 def as_large(target: Tensor, x: Tensor) -> Tensor:
-    """x [..., D], scaled so that the mean of its squares is that of the target's."""
+    """Return x [..., D] scaled to the target's mean square."""
     size = target.square().mean(dim=-1, keepdim=True).sqrt()
     own = x.square().mean(dim=-1, keepdim=True).clamp(min=LEAST).sqrt()
     return x * size / own
@@ -121,9 +111,10 @@ def as_large(target: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Predict(Op):
-    """Each of N streams plus a sum of all, whose weights the active one says; and the active one by itself.
+    """Adds to each of N streams a weighted sum of all. The active stream computes the weights. Also writes the active
+    one.
 
-    Reads and writes [T, N x hidden]; `coefficients` [N x N, N] times what `modes_of` says of the active stream.
+    Reads and writes [T, N x hidden]; `coefficients` [N x N, N] multiply the `modes_of` the active stream.
     """
 
     norm: Norm
@@ -136,18 +127,17 @@ class Predict(Op):
     kind: OpKind = OpKind.NORM
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: streams in and out, and two small products on the way."""
+        """Return the cost: streams in and out, and two small products."""
         streams, hidden = self.router.shape
         mixed = OpCost(2 * rows.count * streams * hidden * size, 2 * rows.count * streams * streams * hidden)
         small = product_cost(rows.count, streams, streams * streams, size, biased=False)
         return product_cost(rows.count, hidden, streams, size, biased=False) + small + mixed
 
     def row_bytes(self, size: int) -> int:
-        """See Op: streams, their mixture, and the sum of both."""
+        """Return the bytes of the streams, their mixture, and the sum of both."""
         return 3 * prod(self.router.shape) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         modes = modes_of(self.norm, self.norm_weight, self.router, weights)
         linear = Linear(weights.read(self.coefficients))
         count, active = self.router.shape[0], self.active
@@ -163,10 +153,10 @@ class Predict(Op):
 
 @dataclass(frozen=True, slots=True)
 class Correct(Op):
-    """Each predicted stream plus its share of what a layer has changed in the active one; and the active one then.
+    """Adds to each predicted stream its share of the layer's change of the active one. Also writes the active stream.
 
-    Reads predictions [T, N x hidden] and the active stream [T, hidden], writes alike; `coefficients` [N, N] times what
-    `modes_of` says of the active stream. `scale` [hidden] multiplies the active one that is written by itself.
+    Reads predictions [T, N x hidden] and the active stream [T, hidden], and writes the same shapes. `coefficients` [N,
+    N] multiply the `modes_of` the active stream. `scale` [hidden] multiplies the separately written active stream.
     """
 
     norm: Norm
@@ -180,18 +170,17 @@ class Correct(Op):
     kind: OpKind = OpKind.NORM
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op: streams in and out, and two small products on the way."""
+        """Return the cost: streams in and out, and two small products."""
         streams, hidden = self.router.shape
         corrected = OpCost(2 * rows.count * (streams + 1) * hidden * size, 2 * rows.count * streams * hidden)
         small = product_cost(rows.count, streams, streams, size, biased=False)
         return product_cost(rows.count, hidden, streams, size, biased=False) + small + corrected
 
     def row_bytes(self, size: int) -> int:
-        """See Op: predictions, what is added to them, and the sum of both."""
+        """Return the bytes of predictions, their corrections, and the sum of both."""
         return 3 * prod(self.router.shape) * size
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         modes = modes_of(self.norm, self.norm_weight, self.router, weights)
         linear = Linear(weights.read(self.coefficients))
         count, active, scale = self.router.shape[0], self.active, read(self.scale, weights)
@@ -208,7 +197,7 @@ class Correct(Op):
 
 
 def modes_of(norm: Norm, norm_weight: Weight, router: Weight, weights: Weights) -> Callable[[Tensor], Tensor]:
-    """tanh(W norm(x) / hidden): [T, hidden] -> [T, N], a number for each stream. The norm's [hidden]; W [N, hidden]."""
+    """Return the function tanh(W norm(x) / hidden): [T, hidden] -> [T, N], with W [N, hidden]."""
     normaliser = Normaliser(norm.kind, norm.eps, scale_of(norm, norm_weight, weights))
     linear, scale = Linear(weights.read(router)), 1.0 / router.shape[1]
 
@@ -220,7 +209,7 @@ def modes_of(norm: Norm, norm_weight: Weight, router: Weight, weights: Weights) 
 
 @dataclass(frozen=True, slots=True)
 class JoinInputs(Op):
-    """(x + norm(y x scale)) / sqrt(2), where each `width` columns of y are normed by themselves. `weight` [width].
+    """(x + norm(y x scale)) / sqrt(2), with a separate norm of each `width` columns of y. `weight` [width].
 
     Reads x and y, both [T, layers x width].
     """
@@ -235,16 +224,14 @@ class JoinInputs(Op):
     kind: OpKind = OpKind.EMBED
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
-        """See Op."""
         elements = rows.count * self.layers * self.width
         return OpCost(3 * elements * size + self.width * FLOAT32, (NORM_FLOPS + 3) * elements)
 
     def row_bytes(self, size: int) -> int:
-        """See Op: both that are read, y scaled, in float32 and normed, and the sum."""
+        """Return the bytes of both inputs, y scaled, in float32 and normalised, and the sum."""
         return self.layers * self.width * (4 * size + 2 * FLOAT32)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Op."""
         normaliser = Normaliser(self.norm.kind, self.norm.eps, scale_of(self.norm, self.weight, weights))
         scale, width, shrunk = self.scale, self.width, sqrt(0.5)
 

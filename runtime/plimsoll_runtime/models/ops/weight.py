@@ -1,4 +1,4 @@
-"""A tensor of the files, as an op reads it."""
+"""A tensor of the files, with the layout that an op reads."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from plimsoll_runtime.weights.stored_tensor import StoredTensor
 
 VECTOR_DTYPE = torch.float32
-"""Of norms and biases, whatever the dtype of the matrices."""
+"""Dtype of norms and biases in any run."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadByHead:
-    """Rows that are stored for each key head: its queries, its key, its value, each of `head_dim` rows."""
+    """Row order of files that store, for each key head, its queries, its key and its value of `head_dim` rows each."""
 
     kv_heads: int
     queries: int
     head_dim: int
 
     def undone(self, tensor: Tensor) -> Tensor:
-        """All queries, then all keys, then all values."""
+        """Return all queries, then all keys, then all values."""
         grouped = tensor.view(self.kv_heads, self.queries + 2, self.head_dim, *tensor.shape[1:])
         parts = torch.split(grouped, [self.queries, 1, 1], dim=1)
         return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
@@ -32,9 +32,9 @@ class HeadByHead:
 
 @dataclass(frozen=True, slots=True)
 class ByGroup:
-    """Rows that are stored for each of `groups`: parts of so many rows each. They are read part by part, as `first`.
+    """Row order of files that store, for each of `groups`, parts of these numbers of rows.
 
-    `first`: the numbers of the parts in the order in which they are wanted.
+    `first`: the numbers of the parts in the order that the op reads.
     """
 
     groups: int
@@ -42,7 +42,7 @@ class ByGroup:
     first: tuple[int, ...]
 
     def undone(self, tensor: Tensor) -> Tensor:
-        """All groups' rows of one part, then of the next."""
+        """Return the rows of all groups part by part, in the order `first`."""
         grouped = tensor.view(self.groups, sum(self.parts), *tensor.shape[1:])
         parts = torch.split(grouped, list(self.parts), dim=1)
         return torch.cat([parts[i].reshape(-1, *tensor.shape[1:]) for i in self.first])
@@ -53,7 +53,7 @@ Order = HeadByHead | ByGroup
 
 @dataclass(frozen=True, slots=True)
 class InStack:
-    """One of `count` tensors that the file has as one, [count, ...]."""
+    """One of `count` tensors that the file stores as one, [count, ...]."""
 
     index: int
     count: int
@@ -61,11 +61,13 @@ class InStack:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """`shape` is what the op reads: [outputs, inputs] of a matrix, [outputs] of a vector.
+    """A tensor that an op reads, with `shape` [outputs, inputs] (matrix) or [outputs] (vector).
 
-    `transposed`: the file has [inputs, outputs]. `order`: what has to be done to its rows. `folded`: the shape that it
-    has in the file, where that is another. `stack`: where it lies in a larger tensor of its name. `wide`: a matrix that
-    stays float32 whatever the run is in.
+    - `transposed`: the file has [inputs, outputs].
+    - `order`: the file's order of rows, which is undone.
+    - `folded`: the file's shape, if it differs.
+    - `stack`: the index in a larger tensor of its name.
+    - `wide`: a matrix that is float32 in any run.
     """
 
     name: str
@@ -78,25 +80,25 @@ class Weight:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """In the file, where one in a stack is [count, ...]."""
+        """Shape in the file; [count, ...] for one of a stack."""
         own = self.folded or (self.shape[::-1] if self.transposed else self.shape)
         return own if self.stack is None else (self.stack.count, *own)
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is one: those stay float32."""
+        """Whether it is a vector; vectors stay float32."""
         return len(self.shape) == 1
 
     def dtype(self, run: torch.dtype) -> torch.dtype:
-        """In which an op reads it, in a run of a dtype."""
+        """Return the dtype that an op reads, in a run of a dtype."""
         return VECTOR_DTYPE if self.is_vector or self.wide else run
 
     def cut(self, stored: StoredTensor) -> StoredTensor:
-        """Its own part of what the file has under its name."""
+        """Return its part of the stored tensor."""
         return stored if self.stack is None else stored.rows(self.stack.index, self.stack.index + 1)
 
     def arranged(self, stored: Tensor) -> Tensor:
-        """What the op reads, of its own part of the file."""
+        """Return the tensor in the op's layout, from its part of the file."""
         own = stored if self.stack is None else stored[0]
         found = own.t().contiguous() if self.transposed else own.reshape(self.shape)
         return found if self.order is None else self.order.undone(found)
@@ -106,7 +108,7 @@ class Weight:
 
 
 def weights_in(values: Iterable[object]) -> Iterator[Weight]:
-    """All of these values, and of tuples among them, that are weights."""
+    """Yield all weights among these values, including those in nested tuples."""
     for value in values:
         if isinstance(value, Weight):
             yield value
@@ -115,17 +117,17 @@ def weights_in(values: Iterable[object]) -> Iterator[Weight]:
 
 
 class Weights(Protocol):
-    """Where an op's tensors come from, when it is made ready to run."""
+    """Source of an op's tensors when it is compiled."""
 
     @property
     def device(self) -> torch.device:
-        """The run's."""
+        """The run's device."""
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """On the run's device: a vector in float32, a matrix in the run's dtype.
+        """Return a tensor on the run's device: vectors in float32, matrices in the run's dtype.
 
-        `keep`: the op computes with the matrix as it is, so that it must not be the mapped file; vectors never are.
+        `keep`: the op uses the matrix unchanged, so it must not be the mapped file. Vectors never are.
         """
 
     def joined(self, weights: Sequence[Weight]) -> Tensor:
-        """Several, one below the other."""
+        """Return several tensors concatenated by rows."""

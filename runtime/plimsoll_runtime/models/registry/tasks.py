@@ -161,7 +161,7 @@ def label_count(config: Mapping[str, Any]) -> int:
     if counted is None:
         return 2  # Transformers' own default
     if type(counted) is not int or counted < 1:
-        raise ModelError(f"config.json: num_labels is {counted!r}, and not a number of labels")
+        raise ModelError(f"config.json: num_labels is {counted!r}; it must be a positive integer")
     return counted
 
 

@@ -1,1 +1,1 @@
-"""What a decoder-only transformer is made of, as data: what a family says, and nothing that follows from it."""
+"""Decoder specs: a transformer as data, with the facts of its config and nothing derived."""

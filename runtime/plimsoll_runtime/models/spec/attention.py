@@ -1,4 +1,4 @@
-"""Attention of a layer, with its rotary embedding, as a config describes it."""
+"""Attention and rotary embedding of a layer, as a config describes them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "frequency
 class RopeSpec:
     """Rotary position embedding of a head's first `head_dim` dimensions (Su et al., 2021).
 
-    Dimension i turns with dimension i + head_dim / 2, as GPT-NeoX has it, or with its neighbour where `pairs` is set,
-    as GPT-J has it.
+    Dimensions i and i + head_dim / 2 form a pair as in GPT-NeoX; with `pairs`, neighbours do as in GPT-J.
 
-    `factor` and what follows belong to the scaled kinds: linear (Chen et al., 2023), llama3 (Dubey et al., 2024),
-    yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (as GGUF files store llama3);
-    those of a longrope (Ding et al., 2024) are for contexts of `original_max_positions`, and `long_factors` for others.
-    Of a proportional one only the first pairs turn, `share` of them all, as fast as if all did.
+    `factor` and the following fields are for scaled kinds: linear (Chen et al., 2023), llama3 (Dubey et al., 2024),
+    yarn (Peng et al., 2023). `frequency_factors` divide the plain frequencies, one each (GGUF files store llama3 so).
+    For longrope (Ding et al., 2024) these are for contexts up to `original_max_positions`, and `long_factors` for
+    longer ones. The kind proportional rotates only the first `share` of all pairs, with the frequencies of a full
+    rotation.
     """
 
     head_dim: int
@@ -40,7 +40,7 @@ class RopeSpec:
     share: float = 1.0
 
     def within(self, length: int) -> RopeSpec:
-        """What it is for contexts of at most so many tokens."""
+        """Return the rope for contexts of at most `length` tokens."""
         if self.kind != "longrope":
             return self
         factors = self.long_factors if length > self.original_max_positions else self.frequency_factors
@@ -49,10 +49,10 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Alibi:
-    """For each head, slope x (key's position - query's) is added to scores (Press et al., 2022).
+    """For each head, adds slope x (key's position - query's position) to scores (Press et al., 2022).
 
-    `coarse`: added is scale x slope x key's position instead, where slope x position is computed in
-    bfloat16: that is what Falcon is, and far from the first token it is something else.
+    `coarse`: adds scale x slope x key's position, with slope x position computed in bfloat16, as Falcon does. Far from
+    the first token the result differs.
     """
 
     slopes: tuple[float, ...]
@@ -61,14 +61,14 @@ class Alibi:
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What attention over the cache needs to know. `window` counts the tokens a query sees, itself included; None: all.
+    """Parameters of attention over the cache. `window` is how many tokens a query sees, including itself; None: all.
 
-    - Scores are multiplied by `scale`, and with a `softcap` c become c x tanh(score / c).
-    - `chunk`: a query sees the tokens from the last multiple of it on.
-    - `sinks`: attention is called with a score of each head whose value is zero (Xiao et al., 2024).
-    - `latent`: a token's keys are its values as well, and are kept once.
-    - `whole`: attention is bidirectional: a query also sees the tokens that follow it, those of both sides less than
-      `window` away. The layer keeps nothing of a sequence.
+    - Scores are multiplied by `scale`; a `softcap` c turns them into c x tanh(score / c).
+    - `chunk`: a query sees tokens from the last multiple of it on.
+    - `sinks`: each head has an extra score whose value is zero (Xiao et al., 2024).
+    - `latent`: a token's keys are also its values and are stored once.
+    - `whole`: attention is bidirectional: a query sees tokens on both sides less than `window` away. The layer caches
+      nothing.
     """
 
     heads: int
@@ -85,47 +85,48 @@ class AttentionShape:
 
     def __post_init__(self) -> None:
         if self.alibi is not None and len(self.alibi.slopes) != self.heads:
-            raise ValueError(f"{len(self.alibi.slopes)} slopes for {self.heads} heads")
+            raise ValueError(f"{len(self.alibi.slopes)} ALiBi slopes for {self.heads} heads")
         if self.alibi is not None and self.sinks:
-            raise ValueError("attention with both slopes and sinks is not computed: no model has it")
+            raise ValueError("attention with both ALiBi slopes and sinks is not supported")
 
     def first_seen(self, position: int) -> int:
-        """The first position that a query sees."""
+        """Return the first position that a query sees."""
         first = 0 if self.window is None else max(0, position - self.window + 1)
         return first if self.chunk is None else max(first, position // self.chunk * self.chunk)
 
     @property
     def most_seen(self) -> int | None:
-        """How many tokens a query sees at most; None: all."""
+        """The largest number of tokens that a query sees; None: all."""
         return min((size for size in (self.window, self.chunk) if size is not None), default=None)
 
     @property
     def query_width(self) -> int:
-        """Of all query heads together."""
+        """Columns of all query heads."""
         return self.heads * self.head_dim
 
     @property
     def key_width(self) -> int:
-        """Of all key heads together, and of all value heads."""
+        """Columns of all key heads, and of all value heads."""
         return self.kv_heads * self.head_dim
 
     @property
     def queries_alone(self) -> AttentionShape:
-        """Without keys and values, for what is done to heads before attention."""
+        """The shape without keys and values, for head ops before attention."""
         return replace(self, kv_heads=0)
 
     @property
     def cached_width(self) -> int:
-        """What is kept of a token: all keys, and all values where they are not the same."""
+        """Cached numbers for each token: keys, and values if they differ."""
         return self.key_width if self.latent else 2 * self.key_width
 
 
 @dataclass(frozen=True, slots=True)
 class HeadNorm:
-    """A norm over each head of queries and of keys, one weight [head_dim] for all heads of each.
+    """A norm over each head of queries and of keys, with one weight [head_dim] for all query heads and one for all key
+    heads.
 
-    - `together`: over all heads of queries at once, and over all heads of keys, with a weight for each dimension.
-    - `own`: over each head, with weights of its own.
+    - `together`: one norm over all query heads and one over all key heads, with a weight for each dimension.
+    - `own`: over each head, with its own weights.
     - `turned`: after the rotary embedding instead of before.
     """
 
@@ -137,7 +138,7 @@ class HeadNorm:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Queries are multiplied by 1 + scale x log(1 + floor((position + offset) / every)) (Nakanishi, 2025)."""
+    """Multiplies queries by 1 + scale x log(1 + floor((position + offset) / every)) (Nakanishi, 2025)."""
 
     scale: float
     every: float
@@ -146,17 +147,15 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class SelfAttention:
-    """Queries, keys and values by one product, over a layer's cache of keys and values.
+    """Attention with queries, keys and values from one product, over a layer's KV cache.
 
-    - `rope`: None where a layer knows nothing of positions.
-    - `clip`: queries, keys and values are cut to [-clip, clip].
-    - `growth`: what queries are multiplied by, last of all.
-    - `gated`: what comes of it is multiplied by the sigmoid of a number each, which the files have behind each head of
-      queries.
-    - `value_norm`: over each head of values.
-    - `values_of_keys`: the product gives no values: they are the keys as it gives them, normed.
-    - `shares`: the number of an earlier layer whose keys and values it attends to. It has none of its own, and a cache
-      like that layer's.
+    - `rope`: None for a layer without positions.
+    - `clip`: queries, keys and values are clipped to [-clip, clip].
+    - `growth`: factor of queries, applied last.
+    - `gated`: the result is multiplied by sigmoid gates, which the files store after each head of queries.
+    - `value_norm`: norm over each head of values.
+    - `values_of_keys`: the values are the projected keys, normalised.
+    - `shares`: the number of an earlier layer whose keys and values it uses. The layer has none, and uses that cache.
     """
 
     shape: AttentionShape
@@ -173,21 +172,21 @@ class SelfAttention:
 
     def __post_init__(self) -> None:
         if self.values_of_keys and self.value_norm is None:
-            raise ValueError("values that are keys as they are are not computed: no model has them")
+            raise ValueError("values_of_keys without value_norm is not supported")
         if self.gated and (self.values_of_keys or self.shares is not None):
-            raise ValueError("gates beside heads without values of their own are not computed: no model has them")
+            raise ValueError("gates with shared keys or values are not supported")
 
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Keys and values of all heads are made of one vector a token, and only that is kept (DeepSeek-AI, 2024).
+    """Attention whose keys and values are computed from one cached vector for each token (DeepSeek-AI, 2024).
 
-    The vector has `rank` numbers, which `norm` has normed, and behind them those that turn, which all keys share. A
-    head compares `plain` dimensions and those that turn, and its value has `value` dimensions.
+    The vector has `rank` numbers, normalised by `norm`, followed by rotated numbers, which all keys share. A head
+    compares `plain` dimensions and the rotated ones, and its value has `value` dimensions.
 
-    - `query_rank`: queries are made of a vector of so many numbers, normed as well; None: of the states.
-    - `bias`: of the products that make these vectors, and of the output.
-    - `growth`: what queries are multiplied by.
+    - `query_rank`: rank of a normalised vector from which queries are computed; None: they come from the states.
+    - `bias`: whether the products that make these vectors, and the output, have biases.
+    - `growth`: factor of queries.
     """
 
     heads: int
@@ -203,5 +202,5 @@ class LatentAttention:
 
     @property
     def shape(self) -> AttentionShape:
-        """Over the cache: keys are made of nothing, and what makes them of the vector is put into the queries."""
+        """The shape of attention over the cache, with the key projection applied to queries instead."""
         return AttentionShape(self.heads, 1, self.rank + self.rope.head_dim, self.scale, latent=True)

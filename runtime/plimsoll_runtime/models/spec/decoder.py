@@ -15,9 +15,9 @@ from plimsoll_runtime.models.spec.tensor_names import LLAMA, Names
 
 @dataclass(frozen=True, slots=True)
 class ParallelMixer:
-    """Attention and something recurrent, which read the same; what both give is added.
+    """Attention and a recurrent mixer with the same input, whose results are added.
 
-    Each is multiplied by a number of its own, and so is what attention reads.
+    Each result is scaled by its factor, and so is attention's input.
     """
 
     attention: SelfAttention
@@ -28,39 +28,41 @@ class ParallelMixer:
 
 
 Mixer = SelfAttention | LatentAttention | Recurrent | ParallelMixer
-"""One of these."""
+"""The mixer of a layer."""
 
 
 def attention_of(mixer: Mixer | None) -> SelfAttention | LatentAttention | None:
-    """What of it attends."""
+    """Return the attention of a mixer, or None."""
     if isinstance(mixer, ParallelMixer):
         return mixer.attention
     return mixer if isinstance(mixer, SelfAttention | LatentAttention) else None
 
 
 def owner_of(mixer: Mixer | None) -> int | None:
-    """The number of the layer whose keys and values it attends to; None: its own, or it does not attend."""
+    """Return the number of the layer whose keys and values a mixer uses; None if it has its own or no attention."""
     return mixer.shares if isinstance(mixer, SelfAttention) else None
 
 
 Residual = Literal["sequential", "normed", "parallel", "parallel-one-norm"]
-"""Whether the MLP reads what attention has been added to, or what attention reads; then with a norm of its own or not.
+"""How mixer and MLP are connected.
 
-`normed`: sums are normed, and go on so.
+- `sequential`: the MLP reads the sum of the mixer's result and the states.
+- `normed`: like sequential, but each sum is normalised and replaces the states.
+- `parallel`: both read the states, through separate norms; `parallel-one-norm`: through the same norm.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """x + mixer(norm(x)), then x + mlp(norm(x)); a sequential layer may have one of them alone.
+    """x + mixer(norm(x)), then x + mlp(norm(x)); a sequential layer may lack one of them.
 
     - `norm`: the kind of all norms over hidden states.
-    - `before`, `after`: whether there is one before the mixer and the MLP, and one of what they give.
-    - `bare_mixer`: there is none before the mixer.
-    - `scale`: what both add is multiplied by it.
-    - `laurel`: what the mixer reads, plus a product of it of this rank, is added beside what the mixer gives, and the
-      sum divided by the root of 2. Only in a sequential layer with both.
-    - `scalar`: what comes of it all is multiplied by a number of the files.
+    - `before`, `after`: norms before mixer and MLP, and after them.
+    - `bare_mixer`: there is no norm before the mixer.
+    - `scale`: factor of both results.
+    - `laurel`: rank of LAuReL: the mixer's input plus its low-rank product is added to the mixer's result, and the sum
+      divided by the root of 2. Only in a sequential layer with both parts.
+    - `scalar`: the layer's states are multiplied by a number of the files.
     """
 
     mixer: Mixer | None
@@ -77,11 +79,11 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """Each token has `width` numbers for each layer: those of a table of `vocab` rows, and a product of its embedding.
+    """Per-layer inputs: `width` numbers for each token and layer, from a table of `vocab` rows and from the embedding.
 
-    Behind its MLP a layer multiplies them by a gate, which the activation opens by the layer's states; a product of
-    that, normed, is added to the states. Tokens beyond the table have its first row. `norm`: of what the product of the
-    embedding gives, layer by layer, and of what a layer adds.
+    After its MLP, a layer multiplies them by a gate computed from its states; the normalised product of the result is
+    added to the states. Tokens beyond the table use its first row. `norm` applies to each layer's projection of the
+    embedding, and to the added value.
     """
 
     vocab: int
@@ -92,11 +94,11 @@ class TokenInputs:
 
 @dataclass(frozen=True, slots=True)
 class AltUp:
-    """Hidden states are in several streams, of which layers compute the `active` one (Baykal et al., 2023).
+    """Several streams of hidden states, of which layers compute the `active` one (Baykal et al., 2023).
 
-    A layer predicts each stream as a sum of all, computes the active one, and corrects all of them by what it changed
-    there. Inputs of tokens are gated by the active stream, whose columns are multiplied by a weight each before that if
-    it is `scaled`, and are added to all streams but the first. `norm`: of the states that say how streams are mixed.
+    A layer predicts each stream as a sum of all, computes the active one, and corrects all by its change. The active
+    stream (with a weight for each column if `scaled`) gates per-layer inputs, which are added to all streams except the
+    first. `norm` applies to the states from which mixing weights are computed.
     """
 
     streams: int
@@ -107,12 +109,12 @@ class AltUp:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A row of a table for each token.
+    """Embedding of tokens.
 
-    - `scale`: they are multiplied by it, rounded to the dtype that the model runs in.
-    - `positions`: rows of a table of positions that is added; the first position's row is `first_position`.
-    - `texts`: rows of a table that is added, one for each of the texts that a prompt may hold; then there is no scale.
-    - `norm`: of what comes of it.
+    - `scale`: factor of the rows, rounded to the run's dtype.
+    - `positions`: rows of a table of position embeddings; `first_position` is the row of the first position.
+    - `texts`: rows of a table with an embedding for each text of a prompt; not combined with a scale.
+    - `norm`: norm of the sum.
     """
 
     scale: float | None = None
@@ -124,7 +126,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Hidden states to logits, which are multiplied by `scale`, and with a `softcap` c become c x tanh(logit / c)."""
+    """Logits of hidden states, multiplied by `scale`; a `softcap` c turns them into c x tanh(logit / c)."""
 
     tied: bool = False
     bias: bool = False
@@ -134,12 +136,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder-only transformer, or an encoder-only one, whose layers see `whole` prompts.
+    """A decoder-only transformer, or an encoder (with `whole` attention).
 
-    Whatever computes it is made from its program (`models/program.py`).
+    Executors run its program (`models/program.py`).
 
-    `is_part`: its files are of a larger model, whose other tensors are not read. `inputs`, `altup`: what layers have
-    beside one row of hidden states.
+    `is_part`: the files are of a larger model, whose other tensors are not read. `inputs`, `altup`: per-layer inputs
+    and streams of hidden states.
     """
 
     architecture: str
@@ -157,11 +159,11 @@ class DecoderSpec:
 
     @property
     def num_layers(self) -> int:
-        """Decoder layers."""
+        """Number of decoder layers."""
         return len(self.layers)
 
     @property
     def attention(self) -> tuple[AttentionShape, ...]:
-        """One a layer that attends to keys and values of its own."""
+        """Shapes of the layers with their own keys and values."""
         attends = (attention_of(layer.mixer) for layer in self.layers)
         return tuple(mixer.shape for mixer in attends if mixer is not None and owner_of(mixer) is None)

@@ -8,20 +8,20 @@ from typing import Literal
 from plimsoll_kernels.activation.kinds import Activation
 
 Scores = Literal["softmax", "sigmoid"]
-"""Over all experts together, or of each by itself."""
+"""Over all experts together (softmax), or of each by itself (sigmoid)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """Experts with the highest scores compute a token and weigh what they score (Shazeer et al., 2017).
+    """Routing to the experts with the highest scores, weighted by these (Shazeer et al., 2017).
 
-    - `corrected`: a bias of the files is added to the scores where experts are chosen, and not where they are weighed
+    - `corrected`: a bias of the files is added to scores for the choice of experts, but not for their weights
       (DeepSeek-AI, 2024).
-    - `groups`: experts are in so many groups of one size. The `open_groups` of them whose `best` experts together score
-      most are open, and the experts of the others are chosen by no token.
-    - `renormalised`: weights are divided by their sum, or by `least` where that is more. With softmax this is the same
-      as a softmax over the chosen experts' logits alone.
-    - `scale`: weights are multiplied by it in the end; `scaled_each`: each by its expert's number of the files.
+    - `groups`: number of equal groups of experts. Only the `open_groups` groups with the highest sums of their `best`
+      experts' scores are eligible.
+    - `renormalised`: weights are divided by their sum (at least `least`). With softmax this equals a softmax over the
+      chosen experts' logits.
+    - `scale`: factor of the weights; `scaled_each`: each expert also has a factor in the files.
     """
 
     scores: Scores = "softmax"
@@ -37,26 +37,25 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class SparseMixer:
-    """Experts are chosen one after the other (Liu et al., 2024).
+    """Routing that chooses experts one after the other (Liu et al., 2024).
 
-    Each weighs its share of a softmax over the logits that are left, without those of earlier ones and without those
-    that are below the highest by more than 2 `jitter` of it, or of themselves where they are larger in size.
+    The weight of each is its share of a softmax over the remaining logits. Logits of earlier choices are excluded, and
+    those below the highest by more than 2 `jitter` times the larger of the highest and their own absolute value.
     """
 
     jitter: float
 
 
 Routing = TopK | SparseMixer
-"""One of these."""
+"""The routing of a mixture."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
     """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020).
 
-    `gate_scale` multiplies what the gate's activation takes, and `scale` what comes of it all. `sparsity`: the share of
-    a token's gates that is cut to 0, if they are normally distributed; the activation takes by how much the others
-    exceed the threshold (0: nothing is cut, and it takes gates as they are).
+    `gate_scale` is a factor of the activation's input, `scale` of the result. `sparsity`: the share of a token's gates
+    that is cut to 0 if they are normally distributed; the activation gets the excess over the threshold (0: no cut).
     """
 
     inner: int
@@ -78,7 +77,9 @@ class PlainMlp:
 
 @dataclass(frozen=True, slots=True)
 class ClampedGate:
-    """gate x sigmoid(alpha x gate) x (up + 1), the gate cut to at most `limit` and up to [-limit, limit]: gpt-oss's."""
+    """gate x sigmoid(alpha x gate) x (up + 1), with the gate clamped to at most `limit` and up to [-limit, limit]
+    (gpt-oss).
+    """
 
     alpha: float
     limit: float
@@ -86,7 +87,7 @@ class ClampedGate:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """One product makes the states that experts read `width` wide, another makes what they give as wide as states."""
+    """Projections of experts' inputs to `width` columns, and of their results back to the states' columns."""
 
     width: int
     bias: bool = False
@@ -94,15 +95,15 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """An MLP of `inner` for each expert, of which `chosen` compute a token: the sum of what they give, weighed.
+    """An MLP of `inner` columns for each expert; the weighted sum of `chosen` experts for each token.
 
-    - `clamped`: how experts' gates open instead of by the activation.
+    - `clamped`: replaces the activation of experts' gates.
     - `bias`, `router_bias`: whether experts and the router have biases.
-    - `weighs_inputs`: what experts compute is weighed, and not what they give.
+    - `weighs_inputs`: weights multiply experts' inputs instead of results.
     - `plain`: experts have no gates.
-    - `narrowed`: experts read less than the states.
-    - `shared`: another MLP that computes every token; what it gives is added.
-    - `shared_gated`: that is multiplied by the sigmoid of one number, a product of its own, before it is added.
+    - `narrowed`: experts work on narrower states.
+    - `shared`: an MLP for every token, whose result is added.
+    - `shared_gated`: that result is multiplied by a sigmoid gate, one number for each token.
     """
 
     experts: int
@@ -122,10 +123,10 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class MixtureBeside:
-    """A gated MLP and a mixture, what each of them gives normed and added (Gemma 4).
+    """A gated MLP and a mixture in parallel, whose normalised results are added (Gemma 4).
 
-    The mixture reads the layer's states through a norm of its own, and its router through another, multiplied by
-    hidden ** -0.5.
+    The mixture reads the layer's states through its own norm, and the router through another one, multiplied by hidden
+    ** -0.5.
     """
 
     mlp: GatedMlp
@@ -133,4 +134,4 @@ class MixtureBeside:
 
 
 FeedForward = GatedMlp | PlainMlp | Mixture | MixtureBeside
-"""One of these."""
+"""The MLP or mixture of a layer."""

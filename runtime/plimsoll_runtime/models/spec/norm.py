@@ -12,7 +12,7 @@ NormKind = Literal["rms", "layer"]
 class Norm:
     """Root mean square (Zhang and Sennrich, 2019) or layer normalisation (Ba et al., 2016).
 
-    - `offset`: what is normed is multiplied by (offset + weight): 1 for Gemma, 0 for the others.
+    - `offset`: the factor is (offset + weight): 1 for Gemma, 0 for others.
     - `weighted`, `biased`: whether the files have a weight, and a bias.
     """
 

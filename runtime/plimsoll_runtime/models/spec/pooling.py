@@ -1,4 +1,4 @@
-"""What becomes of a prompt's hidden states where nothing is generated, as a model's files describe it."""
+"""Pooling of models that do not generate, as their files describe it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_runtime.models.spec.norm import Norm
 
 PoolingKind = Literal["last", "first", "mean"]
-"""Of a prompt's hidden states: its last one, its first one, or the mean of all."""
+"""The hidden state to use: a prompt's last one, its first one, or the mean of all."""
 
 HeadActivation = Activation | Literal["tanh"]
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """y = activation(x W^T + b), `name` being that of the tensors without `.weight`."""
+    """y = activation(x W^T + b). `name` is the tensors' name without `.weight`."""
 
     name: str
     outputs: int
@@ -26,7 +26,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class VectorNorm:
-    """A norm over all of a vector, by the name of its tensors without `.weight`."""
+    """A norm over a whole vector. `name` is the tensors' name without `.weight`."""
 
     name: str
     norm: Norm
@@ -34,7 +34,7 @@ class VectorNorm:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """The logits of some tokens alone, by the model's own output layer."""
+    """The logits of some tokens, from the model's output layer."""
 
     token_ids: tuple[int, ...]
 
@@ -44,7 +44,7 @@ HeadLayer = Dense | VectorNorm | TokenScores
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """One vector of a prompt, through `layers` one after the other; in the end, where `normalised`, of length 1."""
+    """One vector for each prompt, passed through `layers` in order; `normalised`: scaled to length 1 at the end."""
 
     kind: PoolingKind
     layers: tuple[HeadLayer, ...] = ()

@@ -1,4 +1,4 @@
-"""Recurrent layers and the states that they keep, as a config describes them."""
+"""Recurrent layers and their states, as a config describes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_runtime.models.spec.norm import Norm
 class Mamba:
     """A convolution, then a selective scan with `state` numbers for each of `inner` columns (Gu and Dao, 2023).
 
-    Time steps are products of `rank` numbers. `norm`: of those, of B and of C.
+    Time steps are computed from `rank` numbers. `norm` applies to these, to B and to C.
     """
 
     inner: int
@@ -28,7 +28,7 @@ class Mamba:
 
 @dataclass(frozen=True, slots=True)
 class DualShape:
-    """Heads of Mamba 2, each with a state [head_dim, state]; those of a group share what they write and read by."""
+    """Heads of Mamba 2, each with a state [head_dim, state]. Heads of a group share B and C."""
 
     heads: int
     head_dim: int
@@ -37,12 +37,12 @@ class DualShape:
 
     @property
     def inner(self) -> int:
-        """Width of all heads together."""
+        """Columns of all heads together."""
         return self.heads * self.head_dim
 
     @property
     def mixed(self) -> int:
-        """Width of what is convolved: x, B and C."""
+        """Columns of the convolution: x, B and C."""
         return self.inner + 2 * self.groups * self.state
 
 
@@ -50,10 +50,10 @@ class DualShape:
 class Mamba2:
     """A convolution, then a scan with one decay for each head (Dao and Gu, 2024).
 
-    - `eps`: of the norm over each group of what comes of it and its gate; None: there is a gate alone.
-    - `gate_after`: that norm does not see the gate.
+    - `eps`: of the norm over each group of the gated result; None: there is only a gate.
+    - `gate_after`: the gate is applied after the norm.
     - `limits`: of time steps.
-    - `multipliers`: of what is read, and of gate, x, B, C and time steps (none: all are 1).
+    - `multipliers`: factors of gate, x, B, C and time steps (None: all 1); `input_multiplier`: factor of the input.
     """
 
     shape: DualShape
@@ -71,9 +71,10 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True)
 class DeltaShape:
-    """Heads of the gated delta rule: each of values has a state [key_dim, value_dim].
+    """Heads of the gated delta rule. Each value head has a state [key_dim, value_dim].
 
-    Those that share a head of keys lie side by side; `in_turns`: the first of each head of keys, then the second.
+    Value heads that share a key head are adjacent; `in_turns`: they alternate (first the first of each key head, then
+    the second).
     """
 
     key_heads: int
@@ -84,17 +85,17 @@ class DeltaShape:
 
     @property
     def keys(self) -> int:
-        """Width of all heads of keys, and of queries."""
+        """Columns of all key heads, and of all query heads."""
         return self.key_heads * self.key_dim
 
     @property
     def values(self) -> int:
-        """Width of all heads of values."""
+        """Columns of all value heads."""
         return self.value_heads * self.value_dim
 
     @property
     def mixed(self) -> int:
-        """Width of what is convolved: queries, keys and values."""
+        """Columns of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
 
@@ -102,8 +103,8 @@ class DeltaShape:
 class GatedDelta:
     """A convolution, then the gated delta rule (Yang et al., 2024), a norm over each head, and a gate.
 
-    `by_key_head`: the files have queries, keys, values and gates of one head of keys after the other, and alike what
-    says how much is written and forgotten. `gates_apart`: of these only the latter, and gates by themselves.
+    `by_key_head`: the files store queries, keys, values and gates of one key head after the other, and in the same way
+    write strengths and decays. `gates_apart`: only the latter are stored so, and gates separately.
     """
 
     shape: DeltaShape
@@ -125,7 +126,7 @@ class ShortConvolution:
 
 @dataclass(frozen=True, slots=True)
 class Griffin:
-    """A convolution, then a recurrence with gates of `heads` blocks, opened by another branch (De et al., 2024)."""
+    """A convolution, then a recurrence with gates of `heads` blocks, gated by another branch (De et al., 2024)."""
 
     inner: int
     heads: int
@@ -134,24 +135,26 @@ class Griffin:
 
 
 Recurrent = Mamba | Mamba2 | GatedDelta | ShortConvolution | Griffin
-"""One of these."""
+"""The recurrent mixers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """One tensor of `shape` a sequence, in the dtype of the run or, where it is `wide`, in float32 in every run."""
+    """A tensor of `shape` for each sequence, in the run's dtype, or in float32 if `wide`."""
 
     shape: tuple[int, ...]
     wide: bool = False
 
     def nbytes(self, element_bytes: int) -> int:
-        """Bytes a sequence, in a run whose elements have so many."""
+        """Return the bytes for each sequence in a run with elements of `element_bytes`."""
         return prod(self.shape) * (4 if self.wide else element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCache:
-    """Bytes in a run of such elements: of a sequence whatever its length, and of each of its tokens."""
+    """Bytes of a cache that the decoder keeps itself, by size of elements: for each sequence, and for each of its
+    tokens.
+    """
 
     element_bytes: int
     sequence: int

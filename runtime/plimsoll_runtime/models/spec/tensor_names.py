@@ -1,4 +1,4 @@
-"""What a family's files call the tensors, and how some of them are laid out."""
+"""Names and layouts of a family's tensors in its files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """Tensors of a mixture, within a layer. Qwen2-MoE's, where a family says nothing else.
+    """Tensors of a mixture within a layer. The defaults are Qwen2-MoE's.
 
-    - `gate_up`, `down`: `{}` is an expert's number. Without it the files have all experts in one: [experts, ...].
-    - `gate_up`, `shared_gate_up`: two tensors, or one that has the gate above the other.
-    - `suffix`, `bias_suffix`: what follows these names; `transposed`: experts' matrices are stored [inputs, outputs].
-    - `alternating`: one that has the gate and the other row by row in turns.
-    - `correction`: the whole name of the bias, which is [experts], or [1, experts] where `correction_is_row`.
-    - `shared_gate`: of what the shared experts give, [1, hidden], or [hidden] where `shared_gate_is_vector`.
-    - `scales`: a number for each expert; `narrowed`: to what experts read, and back.
+    - `gate_up`, `down`: `{}` is an expert's number. Without it the files store all experts in one tensor: [experts,
+      ...].
+    - `gate_up`, `shared_gate_up`: two tensors, or one with the gate above the up projection.
+    - `suffix`, `bias_suffix`: endings of these names; `transposed`: experts' matrices are stored [inputs, outputs].
+    - `alternating`: rows of gate and up projection alternate.
+    - `correction`: the full name of the router's bias, [experts], or [1, experts] if `correction_is_row`.
+    - `shared_gate`: the gate of shared experts, [1, hidden], or [hidden] if `shared_gate_is_vector`.
+    - `scales`: a factor for each expert; `narrowed`: projections of experts' inputs and results.
     """
 
     router: str = "mlp.gate"
@@ -40,10 +41,10 @@ QWEN2_MOE = ExpertNames()
 
 @dataclass(frozen=True, slots=True)
 class LatentNames:
-    """Tensors of latent attention, within a layer: DeepSeek's.
+    """Tensors of latent attention within a layer: DeepSeek's.
 
-    - `query`: of queries that are made of the states; `query_down`, `query_norm`, `query_up`: of those that are not.
-    - `down`, `norm`: the vector that is kept; `up`: for each head what makes its key of it, then its value.
+    - `query`: queries from states; `query_down`, `query_norm`, `query_up`: queries of low rank.
+    - `down`, `norm`: the cached vector; `up`: each head's key and value projection, one below the other.
     """
 
     query: str = "self_attn.q_proj"
@@ -60,7 +61,7 @@ DEEPSEEK = LatentNames()
 
 @dataclass(frozen=True, slots=True)
 class TokenInputNames:
-    """Tensors of tokens' inputs to layers: Gemma 3n's. `gate`, `up` and `after` are within a layer."""
+    """Tensors of per-layer inputs: Gemma 3n's. `gate`, `up` and `after` are within a layer."""
 
     table: str = "model.embed_tokens_per_layer"
     projection: str = "model.per_layer_model_projection"
@@ -75,10 +76,10 @@ GEMMA_INPUTS = TokenInputNames()
 
 @dataclass(frozen=True, slots=True)
 class StreamNames:
-    """Tensors of streams of hidden states: Gemma 3n's. All but `spread` and `gather` are within a layer.
+    """Tensors of streams of hidden states: Gemma 3n's. All except `spread` and `gather` are within a layer.
 
-    - `spread`, `gather`: `{}` is a stream's number behind the first. Without it the files have all in one.
-    - `laurel`: a narrow product's two parts and its norm.
+    - `spread`, `gather`: `{}` is a stream's number after the first. Without it the files store all in one tensor.
+    - `laurel`: the two matrices of a low-rank product, and its norm.
     """
 
     spread: str = "model.altup_projections.{}"
@@ -96,9 +97,9 @@ GEMMA_STREAMS = StreamNames()
 
 @dataclass(frozen=True, slots=True)
 class BesideNames:
-    """Norms of a mixture beside an MLP, within a layer: Gemma 4's.
+    """Norms of a mixture parallel to an MLP, within a layer: Gemma 4's.
 
-    `routed`: of what the router reads; `before`, `after`: around the mixture; `dense`: after the MLP.
+    `routed`: before the router; `before`, `after`: around the mixture; `dense`: after the MLP.
     """
 
     routed: str = "router.scale"
@@ -112,18 +113,18 @@ GEMMA_BESIDE = BesideNames()
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Llama's, where a family says nothing else. Names within a layer follow `layer`, whose `{}` is its number.
+    """Names of all tensors. The defaults are Llama's. Names within a layer follow `layer`, whose `{}` is its number.
 
-    - `query_key_value`: three tensors, or one that has queries, keys and values one below the other.
-    - `interleaved`: that one has them head by head instead: for each key head its queries, its key and its value.
-    - `shards`: that one has so many parts, each with its share of queries, of values and of keys.
-    - `gate_up`: two tensors, or one that has the gate above the other. A plain MLP has only the last of them.
-    - `recurrent`: what the names of a recurrent layer's tensors begin with.
-    - `scalar`: the whole name of the number that a layer's states are multiplied by.
-    - `norms`: before and after attention, before and after the MLP. A family has a norm where its layers have one.
-    - `transposed`: matrices are stored [inputs, outputs], but for the embedding and the head.
-    - `ignored`: tensors whose names end so are not read: what they hold is computed anyway, or by nobody.
-    - `beyond`: tensors whose names begin so are not read: layers that guess further tokens.
+    - `query_key_value`: three tensors, or one with queries, keys and values one below the other.
+    - `interleaved`: that one has, for each key head, its queries, its key and its value.
+    - `shards`: that one has this many parts, each with its share of queries, values and keys.
+    - `gate_up`: two tensors, or one with the gate above the up projection. A plain MLP has only the last.
+    - `recurrent`: prefix of a recurrent layer's tensors.
+    - `scalar`: the full name of the factor of a layer's states.
+    - `norms`: before and after attention, before and after the MLP, if the family's layers have these.
+    - `transposed`: matrices are stored [inputs, outputs], except embedding and head.
+    - `ignored`: suffixes of tensors that are not read, because they are computed or unused.
+    - `beyond`: prefixes of tensors that are not read: layers for multi-token prediction.
     """
 
     embedding: str = "model.embed_tokens"
