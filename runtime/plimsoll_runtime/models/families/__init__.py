@@ -1,1 +1,1 @@
-"""One short module an architecture: config.json to DecoderSpec."""
+"""Model families: a short module for each architecture translates config.json to a DecoderSpec."""

@@ -13,16 +13,16 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, PlainMlp
 
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """ArceeForCausalLM."""
+    """Return the spec of ArceeForCausalLM."""
     return plain_mlps(gated_decoder("ArceeForCausalLM", Config({**DEFAULTS, **values})))
 
 
 def plain_mlps(spec: DecoderSpec) -> DecoderSpec:
-    """Without gates."""
+    """Replace gated MLPs by plain ones."""
 
     def plain(layer: LayerSpec) -> LayerSpec:
         assert isinstance(layer.mlp, GatedMlp)

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al., 2019): learned positions, a row for each of two texts, norms behind the sums."""
+"""BERT (Devlin et al., 2019): learned positions, an embedding for each of two texts, norms after sums."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from plimsoll_runtime.models.spec.pooling import Pooling
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_act": "gelu"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 PREFIX = "bert"
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """BertModel."""
+    """Return the spec of BertModel."""
     config = Config({**DEFAULTS, **values})
     positions = config.get("max_position_embeddings", int)
     return with_positions("BertModel", config, PREFIX, first=0, max_positions=positions)
 
 
 def head(values: Mapping[str, Any], labels: int) -> Pooling:
-    """BertForSequenceClassification."""
+    """Return the pooling of BertForSequenceClassification."""
     return bert_head(Config(values), PREFIX, labels)
 
 
 def with_positions(architecture: str, config: Config, prefix: str, *, first: int, max_positions: int) -> DecoderSpec:
-    """BERT by another name, whose first position has the row `first` of its table."""
+    """Return BERT under another name, with `first` as the table row of the first position."""
     absolute_alone(config)
     embedding = Embedding(
         positions=config.get("max_position_embeddings", int),
@@ -49,7 +49,7 @@ def with_positions(architecture: str, config: Config, prefix: str, *, first: int
 
 
 def names_of(prefix: str) -> Names:
-    """BERT's tensors, whose names begin with that of the model."""
+    """Return BERT's tensor names with a prefix."""
     return Names(
         embedding=f"{prefix}.embeddings.word_embeddings",
         positions=f"{prefix}.embeddings.position_embeddings",

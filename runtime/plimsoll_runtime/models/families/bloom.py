@@ -1,4 +1,4 @@
-"""BLOOM: layer norms, biases, ALiBi, and a norm behind the embedding."""
+"""BLOOM: layer norms, biases, ALiBi, and a norm after the embedding."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ DEFAULTS = {
     "seq_length": 2048,
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """BloomForCausalLM. Its scores know no last position: `seq_length` is what it was trained for."""
+    """Return the spec of BloomForCausalLM. Scores have no position limit; `seq_length` is the training length."""
     config = Config({**renamed(values, FIELDS, DEFAULTS), "head_dim": None})
     config.refuse_unless(apply_residual_connection_post_layernorm=False)
     heads, _, head_dim = config.heads()

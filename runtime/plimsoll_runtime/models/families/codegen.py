@@ -1,4 +1,4 @@
-"""CodeGen: GPT-J with queries, values and keys in one tensor, a quarter of the heads after the other."""
+"""CodeGen: GPT-J with queries, values and keys in one tensor, in four shards of heads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAMES = replace(gptj.NAMES, query_key_value=("attn.qkv_proj",), shards=SHARDS)
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """CodeGenForCausalLM."""
+    """Return the spec of CodeGenForCausalLM."""
     spec = gptj.describe(values)
     heads = spec.attention[0].heads
     if heads % SHARDS:
-        raise ModelError(f"config.json: n_head is {heads}, which are no {SHARDS} shards")
+        raise ModelError(f"config.json: n_head is {heads}; it must be a multiple of {SHARDS}")
     return replace(spec, architecture="CodeGenForCausalLM", names=NAMES)

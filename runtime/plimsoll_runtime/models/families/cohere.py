@@ -1,5 +1,6 @@
-"""Cohere and Cohere 2: attention and MLP read one norm and both are added, with rotary embedding of pairs; Cohere 2 has
-windows on three layers of four and no rotary embedding on the fourth.
+"""Cohere and Cohere 2: parallel attention and MLP after one norm, with RoPE of neighbours.
+
+Cohere 2 has windows on three layers of four, and no RoPE on the fourth.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
 
 DEFAULTS = {"max_position_embeddings": 8192, "tie_word_embeddings": True, "logit_scale": 0.0625}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 500_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """CohereForCausalLM."""
+    """Return the spec of CohereForCausalLM."""
     config = Config({**DEFAULTS, **values, "mlp_bias": False})
     spec = side_by_side("CohereForCausalLM", config, theta=THETA)
     if not config.get("use_qk_norm", bool, default=False):
@@ -31,7 +32,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def side_by_side(architecture: str, config: Config, *, theta: float) -> DecoderSpec:
-    """The same layers, whatever their windows."""
+    """Return the layers that both versions share."""
     norm = Norm(config.get("layer_norm_eps", float, 1e-5), "layer")
     spec = gated_decoder(architecture, config, pairs=True, theta=theta)
     parallel = with_layers(spec, lambda layer: replace(layer, norm=norm, residual="parallel-one-norm"))
@@ -46,11 +47,11 @@ DEFAULTS_V2 = {
     "sliding_window": 4096,
     "sliding_window_pattern": 4,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
-    """Cohere2ForCausalLM."""
+    """Return the spec of Cohere2ForCausalLM."""
     config = Config({**DEFAULTS_V2, **values, "mlp_bias": False})
     spec = side_by_side("Cohere2ForCausalLM", config, theta=10_000.0)
     every = config.positive("sliding_window_pattern", int)

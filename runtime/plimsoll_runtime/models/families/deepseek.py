@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3 (and Kimi K2, which is V3): latent attention, mixtures in groups beside a shared expert."""
+"""DeepSeek V2 and V3 (and Kimi K2, which is V3): latent attention, grouped mixtures, and shared experts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ V3 = {
     "topk_method": "noaux_tc",
     "num_nextn_predict_layers": 1,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
-    """DeepseekV2ForCausalLM. A group is as good as the best of its experts; ropes turn neighbours."""
+    """Return the spec of DeepseekV2ForCausalLM. A group's score is that of its best expert; ropes rotate neighbours."""
     config = Config({**V2, **values})
     config.refuse_unless(scoring_func="softmax", moe_layer_freq=1, norm_topk_prob=False)
     spec = latent_decoder("DeepseekV2ForCausalLM", config.values, names=Names(experts=EXPERTS), pairs=True)
@@ -57,7 +57,7 @@ def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def describe_v3(values: Mapping[str, Any]) -> DecoderSpec:
-    """DeepseekV3ForCausalLM. Layers that guess further tokens lie behind the others in the files, and are not read."""
+    """Return the spec of DeepseekV3ForCausalLM. Layers for multi-token prediction, after the others, are not read."""
     config = Config({**V3, **values, "mlp_bias": False})
     config.refuse_unless(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
     spec = latent_decoder("DeepseekV3ForCausalLM", config.values, names=guessing(config))
@@ -66,7 +66,7 @@ def describe_v3(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def corrected(config: Config) -> TopK:
-    """V3's rule: sigmoids, to which a bias is added where experts are chosen."""
+    """Return V3's routing: sigmoid scores with a bias for the choice of experts."""
     return TopK(
         "sigmoid",
         renormalised=config.get("norm_topk_prob", bool, default=True),
@@ -77,20 +77,20 @@ def corrected(config: Config) -> TopK:
 
 
 def guessing(config: Config) -> Names:
-    """Names in files that have layers to guess further tokens behind the others."""
+    """Return tensor names that skip layers for multi-token prediction."""
     layers, more = config.layers(), config.get("num_nextn_predict_layers", int, 0)
     beyond = tuple(f"model.layers.{layers + i}." for i in range(min(more, layers)))
     return Names(experts=EXPERTS, beyond=beyond)
 
 
 def with_routed(config: Config, spec: DecoderSpec, counts: tuple[int, int], routing: TopK) -> DecoderSpec:
-    """With mixtures of experts beside those that compute every token, from the layer first_k_dense_replace on."""
+    """Return a spec with mixtures from the layer first_k_dense_replace on."""
     dense = config.get("first_k_dense_replace", int)
     return with_mixture(spec, mixture_of(config, counts, routing), lambda number: number >= dense)
 
 
 def mixture_of(config: Config, counts: tuple[int, int], routing: TopK) -> Mixture:
-    """So many experts, of which so many are chosen, and `n_shared_experts` as one."""
+    """Return a mixture with `counts` experts (all, for each token) and `n_shared_experts` merged into one."""
     inner, activation = config.positive("moe_intermediate_size", int), config.activation("hidden_act", "silu")
     shared = config.get("n_shared_experts", int) * inner
     beside = GatedMlp(shared, activation, config.get("mlp_bias", bool, default=False)) if shared else None

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama with rotary embedding of pairs and optional biases. Its MoE variant has mixtures in later layers."""
+"""ERNIE 4.5: Llama with RoPE of neighbours and optional biases. The MoE variant has mixtures in later layers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DEFAULTS = {
     "tie_word_embeddings": True,
     "use_bias": False,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 500_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Ernie4_5ForCausalLM."""
+    """Return the spec of Ernie4_5ForCausalLM."""
     values = {**DEFAULTS, **values}
     config = Config({**values, "attention_bias": values["use_bias"], "mlp_bias": values["use_bias"]})
     return gated_decoder("Ernie4_5ForCausalLM", config, pairs=True, theta=THETA)
@@ -47,11 +47,11 @@ MOE_DEFAULTS = {
     "moe_layer_start_index": 1,
     "moe_layer_interval": 1,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Ernie4_5_MoeForCausalLM."""
+    """Return the spec of Ernie4_5_MoeForCausalLM."""
     values = {**MOE_DEFAULTS, **values}
     bias = Config(values).get("use_bias", bool, default=False)
     config = Config({**values, "attention_bias": bias, "mlp_bias": bias})

@@ -1,4 +1,4 @@
-"""EXAONE 4: norms after attention and the MLP and over heads; where layers have windows, only those turn."""
+"""EXAONE 4: norms after attention and MLP, and over heads; if layers have windows, only those have RoPE."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DEFAULTS = {
     "sliding_window": 4096,
     "sliding_window_pattern": 4,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Exaone4ForCausalLM."""
+    """Return the spec of Exaone4ForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     spec = gated_decoder("Exaone4ForCausalLM", config, names=NAMES)
     norm = HeadNorm(spec.layers[0].norm)
@@ -38,7 +38,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _types(config: Config, layers: int) -> list[str]:
-    """A number n: each n-th layer is full; letters, over and over: L for those with a window."""
+    """Return the layer types of a pattern: a number n (each n-th layer is full), or letters to repeat (L: window)."""
     pattern = config.values["sliding_window_pattern"]
     if isinstance(pattern, str) and pattern:
         sliding = [pattern[i % len(pattern)] == "L" for i in range(layers)]

@@ -1,4 +1,4 @@
-"""Falcon, with rotary embeddings or ALiBi: one key and value for all heads, or some for groups of them; no biases."""
+"""Falcon, with RoPE or ALiBi: one key head for all query heads, or one for each group; no biases."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ DEFAULTS = {
     "activation": "gelu",
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """FalconForCausalLM."""
+    """Return the spec of FalconForCausalLM."""
     config = Config({**DEFAULTS, **values, "head_dim": None})
     grouped = config.get("new_decoder_architecture", bool, default=False)
     shared = config.get("multi_query", bool, default=True) and not grouped

@@ -1,4 +1,4 @@
-"""Falcon-H1: Mamba 2 beside attention on every layer, and numbers that scale what goes in and out of each."""
+"""Falcon-H1: Mamba 2 parallel to attention on each layer, with multipliers of their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_runtime.models.spec.recurrent import Mamba2
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 NAMES = Names(
     gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
     down="feed_forward.down_proj",
@@ -29,7 +29,7 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """FalconH1ForCausalLM."""
+    """Return the spec of FalconH1ForCausalLM."""
     config = Config({**DEFAULTS, **values})
     spec = gated_decoder("FalconH1ForCausalLM", config, names=NAMES)
     mixer = _mixer(config)
@@ -39,7 +39,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         assert isinstance(layer.mlp, GatedMlp)
         gate, down = _numbers(config, "mlp_multipliers", 2)
         shape = layer.mixer.shape
-        # Keys are multiplied after their bias, so that scores are.
+        # Keys are multiplied after their bias; the factor is applied to scores instead.
         shape = replace(shape, scale=shape.scale * config.get("key_multiplier", float, 1.0))
         both = ParallelMixer(
             replace(layer.mixer, shape=shape),
@@ -64,7 +64,7 @@ def _mixer(config: Config) -> Mamba2:
     wanted = config.values.get("mamba_d_head", "auto")
     head_dim = inner // heads if wanted == "auto" else config.positive("mamba_d_head", int)
     if heads * head_dim != inner:
-        raise ModelError(f"config.json: {heads} heads of {head_dim} dimensions are not {inner} wide")
+        raise ModelError(f"config.json: {heads} heads of {head_dim} dimensions do not make {inner} columns")
     normed = config.get("mamba_rms_norm", bool, default=False)
     z, x, b, c, dt = _numbers(config, "ssm_multipliers", 5)
     shape = dual_shape(
@@ -88,5 +88,5 @@ def _mixer(config: Config) -> Mamba2:
 def _numbers(config: Config, field: str, count: int) -> tuple[float, ...]:
     found = config.values.get(field) or [1.0] * count
     if not isinstance(found, list) or len(found) != count or not all(type(x) in (int, float) for x in found):
-        raise ModelError(f"config.json: {field} is {found!r}, which is no list of {count} numbers")
+        raise ModelError(f"config.json: {field} is {found!r}; it must be a list of {count} numbers")
     return tuple(map(float, found))

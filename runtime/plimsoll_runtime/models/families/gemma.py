@@ -1,4 +1,4 @@
-"""Gemma (the first): Llama with norms of weight + 1, scaled embeddings and a tanh GeLU."""
+"""Gemma (the first): Llama with norm weights + 1, scaled embeddings and a tanh GeLU."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEFAULTS = {
     "hidden_act": "gelu_pytorch_tanh",
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GemmaForCausalLM. Whatever the config calls the activation is the same one: the first configs said `gelu`."""
+    """Return the spec of GemmaForCausalLM. The activation is always the same: the first configs called it `gelu`."""
     config = Config({**DEFAULTS, **values, "hidden_act": "gelu_pytorch_tanh"})
     config.refuse_unless(use_bidirectional_attention=False)
     spec = gated_decoder("GemmaForCausalLM", config, norm_offset=1.0)

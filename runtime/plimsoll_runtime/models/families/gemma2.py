@@ -1,4 +1,4 @@
-"""Gemma 2: every other layer has a window, scores and logits are capped, and what each part adds is normed."""
+"""Gemma 2: windows on every second layer, capped scores and logits, and norms after attention and MLP."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DEFAULTS = {
     "final_logit_softcapping": 30.0,
     "attn_logit_softcapping": 50.0,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Gemma2ForCausalLM."""
+    """Return the spec of Gemma2ForCausalLM."""
     values = {**DEFAULTS, **values}
     config = Config({**values, "hidden_act": values["hidden_activation"]})
     config.refuse_unless(use_bidirectional_attention=False)

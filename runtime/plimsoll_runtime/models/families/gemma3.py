@@ -1,5 +1,6 @@
-"""Gemma 3 (text) and EmbeddingGemma: windows on five layers of six with a rotary embedding of their own, four norms a
-layer, norms over heads. Also which layers of Gemma 3n and 4 share keys and values.
+"""Gemma 3 (text) and EmbeddingGemma: windows with their own RoPE on five layers of six, four norms a layer, head norms.
+
+Also computes which layers of Gemma 3n and 4 share keys and values.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DEFAULTS = {
     "sliding_window_pattern": 6,
     "max_position_embeddings": 131_072,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 NAMES = Names(
     norms=(
         "input_layernorm",
@@ -38,7 +39,7 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Gemma3ForCausalLM."""
+    """Return the spec of Gemma3ForCausalLM."""
     values = {**DEFAULTS, **values}
     config = Config(values)
     config.refuse_unless(
@@ -49,11 +50,11 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     heads, kv_heads, head_dim = config.heads()
     pattern = config.get("sliding_window_pattern", int)
     if not pattern:
-        raise ModelError("config.json: sliding_window_pattern is 0")
+        raise ModelError("config.json: sliding_window_pattern is 0; it must be positive")
     types = config.layer_types([FULL if (i + 1) % pattern == 0 else SLIDING for i in range(config.layers())])
     scalar = config.get("query_pre_attn_scalar", float, 256.0)
     if not scalar:
-        raise ModelError("config.json: query_pre_attn_scalar is 0")
+        raise ModelError("config.json: query_pre_attn_scalar is 0; it must be positive")
     scale = scalar**-0.5
     whole = config.get("use_bidirectional_attention", bool, default=False)
     window = config.get("sliding_window", int)
@@ -72,7 +73,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def ropes_of(config: Config, head_dim: int) -> dict[str, RopeSpec]:
-    """For each kind of layers."""
+    """Return the rope of each layer type."""
     local = config.rope_of_type(SLIDING, head_dim, LOCAL_THETA, base="rope_local_base_freq", scaled=False)
     return {FULL: config.rope_of_type(FULL, head_dim, GLOBAL_THETA), SLIDING: local}
 
@@ -80,7 +81,7 @@ def ropes_of(config: Config, head_dim: int) -> dict[str, RopeSpec]:
 def decoder_of(
     architecture: str, config: Config, layers: Sequence[LayerSpec], norm: Norm, names: Names, vocab: int | None = None
 ) -> DecoderSpec:
-    """These layers between a scaled embedding and logits that may be capped. `vocab`: where the config says none."""
+    """Return a decoder with a scaled embedding and optionally capped logits. `vocab`: the default vocabulary size."""
     hidden = config.positive("hidden_size", int)
     return DecoderSpec(
         architecture,
@@ -99,27 +100,27 @@ def decoder_of(
 
 
 UNREAD = ("k_proj", "v_proj", "k_norm", "v_norm")
-"""Modules that files may have of such a layer, and nobody reads."""
+"""Modules of layers with shared keys that files may contain, and that are not read."""
 
 
 def owners_of(config: Config, kinds: Sequence[str], default: int) -> list[int | None]:
-    """For each layer the number of the one whose keys and values it reads; None: its own.
+    """Return for each layer the number of the layer whose keys and values it reads; None: its own.
 
-    The last num_kv_shared_layers (`default`) of them read those of the last layer of their kind before these.
+    The last num_kv_shared_layers (`default`) layers read those of the last earlier layer of their type.
     """
     shared = config.get("num_kv_shared_layers", int, default)
     own = kinds[: max(0, len(kinds) - shared)]
     if missing := [kind for kind in kinds if kind not in own]:
         raise ModelError(
-            f"config.json: num_kv_shared_layers is {shared}, and before these of {len(kinds)} layers is no "
-            f"{missing[0]} whose keys and values they could read"
+            f"config.json: num_kv_shared_layers is {shared}, but the {len(kinds) - shared} layers before have no "
+            f"{missing[0]} layer to share keys and values with"
         )
     last = {kind: number for number, kind in enumerate(own)}
     return [None if number < len(own) else last[kind] for number, kind in enumerate(kinds)]
 
 
 def unread(owners: Sequence[int | None]) -> Iterator[str]:
-    """How the names of tensors end that files may have of layers without keys and values of their own."""
+    """Yield the suffixes of unread tensors of layers with shared keys and values."""
     for number, owner in enumerate(owners):
         if owner is not None:
             for module in UNREAD:

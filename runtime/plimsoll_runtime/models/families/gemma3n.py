@@ -1,4 +1,4 @@
-"""Gemma 3n (text): streams of hidden states, inputs of tokens to layers, sparse gates, and layers that share keys."""
+"""Gemma 3n (text): streams of hidden states, per-layer inputs, sparse gates, and shared keys."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ DEFAULTS = {
     "max_position_embeddings": 32_768,
     "final_logit_softcapping": 30.0,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 SPARSE_LAYERS, SPARSITY = 10, 0.95
-"""Where activation_sparsity_pattern is missing: the first layers of a model that has more than so many."""
+"""Default of activation_sparsity_pattern: the first layers of a model with more layers than this."""
 MAX_STREAMS = 64
-"""More than any model has: a config that says more is damaged."""
+"""Most streams: no model has more; a larger number means a damaged config."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Gemma3nForCausalLM."""
+    """Return the spec of Gemma3nForCausalLM."""
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(use_bidirectional_attention=False)
     kinds = config.layer_types([FULL if (i + 1) % 5 == 0 else SLIDING for i in range(config.layers())])
@@ -64,7 +64,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _mixers(config: Config, norm: Norm) -> dict[str, SelfAttention]:
-    """For each kind of layers."""
+    """Return the attention of each layer type."""
     heads, kv_heads, head_dim = config.heads()
     full = AttentionShape(heads, kv_heads, head_dim, 1.0)
     shapes = {FULL: full, SLIDING: replace(full, window=config.positive("sliding_window", int))}
@@ -80,7 +80,7 @@ def _mlps(config: Config) -> list[GatedMlp]:
     sparse = SPARSE_LAYERS if count > SPARSE_LAYERS else 0
     sparsity = _of_layers(config, "activation_sparsity_pattern", float, [SPARSITY] * sparse + [0.0] * (count - sparse))
     if too_much := [share for share in sparsity if share >= 1]:
-        raise ModelError(f"config.json: activation_sparsity_pattern has {too_much[0]}, and a share is below 1")
+        raise ModelError(f"config.json: activation_sparsity_pattern has {too_much[0]}; values must be below 1")
     inner = config.values.get("intermediate_size")
     sizes = _of_layers(config, "intermediate_size", int, [0] * count) if isinstance(inner, list) else None
     return [
@@ -90,17 +90,19 @@ def _mlps(config: Config) -> list[GatedMlp]:
 
 
 def _of_layers(config: Config, field: str, kind: type[T], default: list[T]) -> list[T]:
-    """A list of one for each layer."""
+    """Return a list with one value for each layer."""
     found = config.values.get(field)
     if found is None:
         return default
     if not isinstance(found, list) or len(found) != config.layers():
-        raise ModelError(f"config.json: {field} is {found!r}, and not one for each of {config.layers()} layers")
+        raise ModelError(
+            f"config.json: {field} is {found!r}; it must have a value for each of {config.layers()} layers"
+        )
     return [typed({field: each}, field, kind, None) for each in found]
 
 
 def _altup(config: Config, norm: Norm, *, scaled: bool) -> AltUp:
     streams, active = config.get("altup_num_inputs", int, 4), config.get("altup_active_idx", int, 0)
     if not 2 <= streams <= MAX_STREAMS or active >= streams:
-        raise ModelError(f"config.json: altup_active_idx is {active}, of {streams} streams (altup_num_inputs)")
+        raise ModelError(f"config.json: altup_active_idx {active} and altup_num_inputs {streams} do not fit")
     return AltUp(streams, active, norm, scaled)

@@ -1,4 +1,4 @@
-"""Gemma 4 (text): larger heads where a layer sees all, shared keys, inputs of tokens, mixtures beside MLPs."""
+"""Gemma 4 (text): larger heads in full-attention layers, shared keys, per-layer inputs, mixtures parallel to MLPs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEFAULTS = {
     "hidden_size_per_layer_input": 256,
 }
 UNIFIED = {"sliding_window": 1024, "max_position_embeddings": 262_144}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 NAMES = replace(
     GEMMA3,
     experts=ExpertNames(
@@ -56,12 +56,12 @@ NAMES = replace(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Gemma4ForCausalLM."""
+    """Return the spec of Gemma4ForCausalLM."""
     return _decoder("Gemma4ForCausalLM", Config({**DEFAULTS, **values}))
 
 
 def describe_unified(values: Mapping[str, Any]) -> DecoderSpec:
-    """Gemma4UnifiedForCausalLM, which has neither inputs of tokens nor mixtures."""
+    """Return the spec of Gemma4UnifiedForCausalLM, which has neither per-layer inputs nor mixtures."""
     neither = {"hidden_size_per_layer_input": None, "enable_moe_block": False}
     return _decoder("Gemma4UnifiedForCausalLM", Config({**DEFAULTS, **UNIFIED, **values, **neither}))
 
@@ -69,7 +69,7 @@ def describe_unified(values: Mapping[str, Any]) -> DecoderSpec:
 def _decoder(architecture: str, config: Config) -> DecoderSpec:
     config.refuse_unless(use_bidirectional_attention="vision")
     kinds = config.layer_types([SLIDING if (i + 1) % 6 else FULL for i in range(config.layers())])
-    # Whatever the config says of it: to Transformers the last layer sees all.
+    # Transformers makes the last layer full attention, whatever the config says.
     kinds[-1] = FULL
     owners = owners_of(config, kinds, 0)
     norm = Norm(config.get("rms_norm_eps", float, 1e-6))
@@ -93,7 +93,7 @@ def _mixers(config: Config, kinds: Sequence[str], owners: Sequence[int | None], 
     mixers = []
     for number, (kind, owner, shape) in enumerate(zip(kinds, owners, shapes, strict=True)):
         if owner is not None and shapes[owner] != shape:
-            raise ModelError(f"config.json: layer {number} reads keys of layer {owner}, whose heads are others")
+            raise ModelError(f"config.json: layer {number} shares the keys of layer {owner}, whose heads differ")
         rope = ropes.rope_of_type(kind, shape.head_dim, THETAS[kind], scaled=False)
         mixer = SelfAttention(shape, rope, HeadNorm(norm), bias, bias, value_norm=replace(norm, weighted=False))
         mixers.append(replace(mixer, values_of_keys=alike and kind == FULL and owner is None, shares=owner))
@@ -101,16 +101,16 @@ def _mixers(config: Config, kinds: Sequence[str], owners: Sequence[int | None], 
 
 
 def _shapes(config: Config, kinds: Sequence[str]) -> list[AttentionShape]:
-    """One a layer: what its own config says, else what layers have that see all, or those with a window."""
+    """Return the shape of each layer, from per_layer_config or from the global_ fields of full-attention layers."""
     own = config.values.get("per_layer_config")
     of_layers = _of_full(config, kinds) if own is None else config.mapping("per_layer_config")
     if unknown := sorted(set(of_layers) - {str(number) for number in range(len(kinds))}):
-        raise ModelError(f"config.json: per_layer_config has {unknown[0]!r}, which is no layer's number")
+        raise ModelError(f"config.json: per_layer_config has {unknown[0]!r}, which is not a layer number")
     shapes = []
     for number, kind in enumerate(kinds):
         changed = Config(of_layers).mapping(str(number))
         if others := sorted(set(changed) - {"head_dim", "num_key_value_heads"}):
-            raise UnsupportedFieldError(f"config.json: per_layer_config has {others[0]!r}, which is not supported")
+            raise UnsupportedFieldError(f"config.json: per_layer_config has the unsupported field {others[0]!r}")
         heads, kv_heads, head_dim = Config({**config.values, **changed}).heads()
         window = config.positive("sliding_window", int) if kind == SLIDING else None
         shapes.append(AttentionShape(heads, kv_heads, head_dim, 1.0, window))
@@ -118,7 +118,7 @@ def _shapes(config: Config, kinds: Sequence[str]) -> list[AttentionShape]:
 
 
 def _of_full(config: Config, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
-    """What layers that see all have of their own, by their numbers."""
+    """Return the fields of full-attention layers that differ, by layer number."""
     found = {"head_dim": config.get("global_head_dim", int, 512)}
     if config.get("attention_k_eq_v", bool, default=False) and config.values.get("num_global_key_value_heads"):
         found["num_key_value_heads"] = config.get("num_global_key_value_heads", int)

@@ -1,4 +1,6 @@
-"""GLM 4 (9B, as GLM and as GLM-4-0414): half of each head turns, in pairs; queries, keys and values have biases."""
+"""GLM 4 (9B, as GLM and as GLM-4-0414): half of each head is rotated, in neighbours; biases of queries, keys,
+values.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ DEFAULTS = {
     "rms_norm_eps": 1.5625e-07,
     "attention_bias": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GlmForCausalLM."""
+    """Return the spec of GlmForCausalLM."""
     return _decoder("GlmForCausalLM", values, NAMES)
 
 
 def describe_normed(values: Mapping[str, Any]) -> DecoderSpec:
-    """Glm4ForCausalLM, which norms what each part adds."""
+    """Return the spec of Glm4ForCausalLM, which has norms after attention and MLP."""
     spec = _decoder("Glm4ForCausalLM", values, NORMED)
     return with_layers(spec, lambda layer: replace(layer, after=True))
 

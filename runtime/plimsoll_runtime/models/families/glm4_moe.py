@@ -1,4 +1,4 @@
-"""GLM-4-MoE (4.5 and later): half of each head turns; sigmoid scores, corrected, in groups; a shared expert."""
+"""GLM-4-MoE (4.5 and later): half of each head is rotated; grouped, corrected sigmoid scores; a shared expert."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ EXPERTS = ExpertNames(
     shared_down="mlp.shared_experts.down_proj",
 )
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "mlp_bias": False}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Glm4MoeForCausalLM. Layers that guess further tokens lie behind the others in the files, and are not read."""
+    """Return the spec of Glm4MoeForCausalLM. Layers for multi-token prediction, after the others, are not read."""
     config = Config({**DEFAULTS, **values})
     layers, guessing = config.layers(), config.get("num_nextn_predict_layers", int, 1)
     names = Names(experts=EXPERTS, beyond=tuple(f"model.layers.{layers + i}." for i in range(min(guessing, layers))))

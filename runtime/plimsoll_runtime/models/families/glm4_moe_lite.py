@@ -26,18 +26,16 @@ DEFAULTS = {
     "rms_norm_eps": 1e-5,
     "num_nextn_predict_layers": 1,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Glm4MoeLiteForCausalLM."""
+    """Return the spec of Glm4MoeLiteForCausalLM."""
     config = Config({**DEFAULTS, **values, "mlp_bias": False})
     spec = latent_decoder("Glm4MoeLiteForCausalLM", config.values, names=guessing(config))
     counts = experts_of(config, "n_routed_experts", "num_experts_per_tok", (64, 4))
     kinds = config.values.get("mlp_layer_types") or ["dense"] + ["sparse"] * (spec.num_layers - 1)
     if not isinstance(kinds, list) or len(kinds) != spec.num_layers or not set(map(str, kinds)) <= {"dense", "sparse"}:
-        raise ModelError(
-            f"config.json: mlp_layer_types does not say dense or sparse for each of {spec.num_layers} layers"
-        )
+        raise ModelError(f"config.json: mlp_layer_types must have dense or sparse for each of {spec.num_layers} layers")
     mixture = mixture_of(config, counts, in_groups(config, *counts, corrected(config)))
     return with_mixture(spec, mixture, lambda number: kinds[number] == "sparse")

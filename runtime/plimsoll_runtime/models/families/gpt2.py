@@ -1,4 +1,4 @@
-"""GPT-2: a table of positions, matrices stored the other way round."""
+"""GPT-2: a table of positions, and matrices stored transposed."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ DEFAULTS = {
     "activation_function": "gelu_new",
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GPT2LMHeadModel."""
+    """Return the spec of GPT2LMHeadModel."""
     config = Config(renamed(values, FIELDS, DEFAULTS))
     config.refuse_unless(scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     heads, _, head_dim = config.heads()

@@ -1,4 +1,4 @@
-"""GPT-BigCode (StarCoder): GPT-2 whose heads share one key and value, in matrices stored as others are."""
+"""GPT-BigCode (StarCoder): GPT-2 with one key head for all query heads, and matrices not transposed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 NAMES = replace(gpt2.NAMES, transposed=False)
 DEFAULTS = {**gpt2.DEFAULTS, "activation_function": "gelu_pytorch_tanh", "multi_query": True}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GPTBigCodeForCausalLM. With one key and value for each head they lie head by head."""
+    """Return the spec of GPTBigCodeForCausalLM. With a key head for each query head, rows are interleaved by head."""
     values = {**DEFAULTS, **values}
     spec = gpt2.describe(values)
     shared = Config(values).get("multi_query", bool)

@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 whose scores are not scaled, and with windows on every other layer."""
+"""GPT-Neo: GPT-2 with unscaled scores, and windows on every second layer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DEFAULTS = {
     "window_size": 256,
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GPTNeoForCausalLM."""
+    """Return the spec of GPTNeoForCausalLM."""
     config = Config(renamed(values, FIELDS, DEFAULTS))
     heads, _, head_dim = config.heads()
     spec = plain_decoder(
@@ -55,14 +55,16 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _local(config: Config, layers: int) -> list[bool]:
-    """By `attention_layers`, else by `attention_types`: [[["global", "local"], 12]] says both twelve times."""
+    """Return which layers are local, from `attention_layers` or `attention_types` ([[["global", "local"], 12]]: 12
+    repeats).
+    """
     kinds = config.values.get("attention_layers")
     if kinds is None:
         try:
             types = config.values.get("attention_types") or [[["global", "local"], -(-layers // 2)]]
             kinds = [kind for row, times in types for _ in range(min(times, layers)) for kind in row]
         except (TypeError, ValueError) as error:
-            raise ModelError(f"config.json: attention_types is no list of (kinds, times): {error}") from error
+            raise ModelError(f"config.json: attention_types must be a list of (kinds, times): {error}") from error
     if not isinstance(kinds, list) or len(kinds) < layers or not set(kinds[:layers]) <= {"global", "local"}:
-        raise ModelError(f"config.json: the types of attention do not say global or local for each of {layers} layers")
+        raise ModelError(f"config.json: attention_layers must have global or local for each of {layers} layers")
     return [kind == "local" for kind in kinds[:layers]]

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Pythia): attention and MLP side by side, each behind a norm; a quarter of each head turns."""
+"""GPT-NeoX (Pythia): parallel attention and MLP, each after its own norm; a quarter of each head is rotated."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NAMES = Names(
     ignored=("rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
 )
 DEFAULTS = {"vocab_size": 50432, "max_position_embeddings": 2048, "hidden_act": "gelu", "intermediate_size": 24576}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 FIELDS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GPTNeoXForCausalLM."""
+    """Return the spec of GPTNeoXForCausalLM."""
     config = Config(renamed(values, FIELDS, DEFAULTS))
     heads, _, head_dim = config.heads()
     bias = config.get("attention_bias", bool, default=True)

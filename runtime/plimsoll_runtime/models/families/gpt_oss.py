@@ -1,4 +1,4 @@
-"""gpt-oss: a sink for each head, windows on every other layer, and mixtures with biases and clamped gates."""
+"""gpt-oss: a sink for each head, windows on every second layer, and mixtures with biases and clamped gates."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ DEFAULTS = {
     "rms_norm_eps": 1e-5,
     "attention_bias": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 150_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GptOssForCausalLM. The gates of its experts open by a rule of their own, whatever `hidden_act` says."""
+    """Return the spec of GptOssForCausalLM. Its experts use clamped gates, independent of `hidden_act`."""
     ropes = {} if values.get("rope_parameters") or values.get("rope_scaling") else {"rope_parameters": YARN}
     config = Config({**DEFAULTS, **values, **ropes, "hidden_act": "silu", "mlp_bias": False})
     spec = gated_decoder("GptOssForCausalLM", config, theta=THETA, names=_names(values))
@@ -64,7 +64,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _names(values: Mapping[str, Any]) -> Names:
-    """In MXFP4 experts' matrices are stored [outputs, inputs]: blocks are of what is multiplied and added up."""
+    """Return tensor names. MXFP4 stores experts' matrices as [outputs, inputs], because blocks run along inputs."""
     quantisation = quantisation_of(values)
     packed = quantisation is not None and quantisation.method == MXFP4
     return replace(NAMES, experts=replace(NAMES.experts, transposed=False)) if packed else NAMES

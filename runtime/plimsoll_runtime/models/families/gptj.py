@@ -1,4 +1,4 @@
-"""GPT-J: attention and MLP side by side behind one norm; 64 dimensions of each head turn, in pairs."""
+"""GPT-J: parallel attention and MLP after one norm; 64 dimensions of each head are rotated, in neighbours."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ DEFAULTS = {
     "rotary_dim": 64,
     "activation_function": "gelu_new",
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GPTJForCausalLM."""
+    """Return the spec of GPTJForCausalLM."""
     config = Config(renamed(values, FIELDS, DEFAULTS))
     heads, _, head_dim = config.heads()
     turned = config.get("rotary_dim", int)
     if not 0 < turned <= head_dim or turned % 2:
-        raise ModelError(f"config.json: rotary_dim is {turned}, and heads have {head_dim} dimensions")
+        raise ModelError(f"config.json: rotary_dim is {turned}; it must be even and from 2 to {head_dim}")
     shape = AttentionShape(heads, heads, head_dim, head_dim**-0.5)
     return plain_decoder(
         "GPTJForCausalLM",

@@ -1,5 +1,6 @@
-"""Granite and Granite-MoE: Llama with scales of embeddings, scores, residuals and logits, and mixtures whose files have
-all experts of a layer in one tensor.
+"""Granite and Granite-MoE: Llama with factors of embeddings, scores, residuals and logits.
+
+Files of mixtures store all experts of a layer in one tensor.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GraniteForCausalLM."""
+    """Return the spec of GraniteForCausalLM."""
     config = Config(values)
     return scaled(config, gated_decoder("GraniteForCausalLM", config))
 
 
 def scaled(config: Config, spec: DecoderSpec) -> DecoderSpec:
-    """With Granite's four numbers."""
+    """Return a spec with Granite's four factors."""
     scale = config.positive("attention_multiplier", float, 1.0)
     residual = config.get("residual_multiplier", float, 1.0)
     mixers = with_mixers(spec, lambda mixer: replace(mixer, shape=replace(mixer.shape, scale=scale)))
@@ -47,12 +48,12 @@ NAMES = Names(
 
 
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GraniteMoeForCausalLM."""
+    """Return the spec of GraniteMoeForCausalLM."""
     return _decoder("GraniteMoeForCausalLM", Config({**values, "mlp_bias": False}), 0)
 
 
 def describe_shared(values: Mapping[str, Any]) -> DecoderSpec:
-    """GraniteMoeSharedForCausalLM."""
+    """Return the spec of GraniteMoeSharedForCausalLM."""
     config = Config({**values, "mlp_bias": False})
     return _decoder("GraniteMoeSharedForCausalLM", config, config.get("shared_intermediate_size", int, 0))
 

@@ -1,4 +1,4 @@
-"""Granite 4: Mamba 2 on most layers, attention on some; on each an MLP, and experts beside it or none."""
+"""Granite 4: Mamba 2 on most layers, attention on some; each layer has an MLP, and in some models experts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HYBRID = replace(NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.o
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GraniteMoeHybridForCausalLM. Positions turn heads only where the config says so."""
+    """Return the spec of GraniteMoeHybridForCausalLM. Heads are rotated only if position_embedding_type is rope."""
     config = Config({**values, "mlp_bias": False})
     shared = config.positive("shared_intermediate_size", int, 1024)
     spec = gated_decoder(

@@ -1,4 +1,4 @@
-"""Granite with windows on three layers of four, a sink for each head, and a rope of its own for each layer."""
+"""Granite with windows on three layers of four, a sink for each head, and a separate rope for each layer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ DENSE = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GraniteSWAForCausalLM."""
+    """Return the spec of GraniteSWAForCausalLM."""
     values = {**DENSE, **values}
     return replace(_sliding(Config(values), granite.describe(values)), architecture="GraniteSWAForCausalLM")
 
 
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
-    """GraniteMoeSWAForCausalLM."""
+    """Return the spec of GraniteMoeSWAForCausalLM."""
     values = {**DEFAULTS, **values}
     spec = _sliding(Config(values), describe_shared(values))
     return replace(spec, architecture="GraniteMoeSWAForCausalLM", names=MOE)
@@ -56,7 +56,7 @@ def _sliding(config: Config, spec: DecoderSpec) -> DecoderSpec:
     if thetas is None:
         return spec
     if not isinstance(thetas, list) or len(thetas) != spec.num_layers:
-        raise ModelError(f"config.json: layer_rope_theta is {thetas!r}, and not a number for each of {spec.num_layers}")
+        raise ModelError(f"config.json: layer_rope_theta is {thetas!r}; it must have {spec.num_layers} numbers")
     ropes = [
         _rope(self_attention(layer).rope, Config({"theta": each}))
         for layer, each in zip(spec.layers, thetas, strict=True)
@@ -68,6 +68,6 @@ def _sliding(config: Config, spec: DecoderSpec) -> DecoderSpec:
 
 
 def _rope(rope: RopeSpec | None, said: Config) -> RopeSpec | None:
-    """With a layer's own base; 0: it has none."""
+    """Return a layer's rope with its own base, None if the base is 0."""
     theta = said.get("theta", float)
     return None if rope is None or theta == 0 else replace(rope, theta=theta)

@@ -1,4 +1,4 @@
-"""Helium: Llama whose ropes turn pairs."""
+"""Helium: Llama with RoPE of neighbours."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DEFAULTS = {
     "max_position_embeddings": 4096,
     "rms_norm_eps": 1e-8,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 100_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """HeliumForCausalLM."""
+    """Return the spec of HeliumForCausalLM."""
     spec = gated_decoder("HeliumForCausalLM", Config({**DEFAULTS, **values}), pairs=True, theta=THETA)
     return with_mixers(spec, lambda mixer: replace(mixer, output_bias=False))

@@ -1,4 +1,4 @@
-"""Hunyuan, dense and with mixtures: Llama with norms over the heads of queries and keys after rotation."""
+"""Hunyuan, dense and MoE: Llama with norms over heads of queries and keys after rotation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 NAMES = Names(head_norms=("self_attn.query_layernorm", "self_attn.key_layernorm"))
 DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "mlp_bias": False}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """HunYuanDenseV1ForCausalLM."""
+    """Return the spec of HunYuanDenseV1ForCausalLM."""
     spec = gated_decoder("HunYuanDenseV1ForCausalLM", Config({**DEFAULTS, **values}), names=NAMES)
     norm = HeadNorm(spec.layers[0].norm, turned=True)
     return with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
@@ -36,7 +36,7 @@ EXPERTS = ExpertNames(
 
 
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
-    """HunYuanMoEV1ForCausalLM."""
+    """Return the spec of HunYuanMoEV1ForCausalLM."""
     config = Config(values)
     config.refuse_unless(use_cla=False)
     spec = describe({**values, "mlp_bias": False})
@@ -52,10 +52,10 @@ def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _chosen(config: Config, layers: int) -> list[int]:
-    """How many experts compute a token, in each layer: one number for all of them, or a list."""
+    """Return the number of experts for a token in each layer: one number for all layers, or a list."""
     listed = config.values.get("moe_topk")
     if not isinstance(listed, list):
         return [config.get("moe_topk", int, 1)] * layers
     if len(listed) != layers or not all(type(each) is int for each in listed):
-        raise ModelError(f"config.json: moe_topk is {listed!r}, and not a number for each of {layers} layers")
+        raise ModelError(f"config.json: moe_topk is {listed!r}; it must have a number for each of {layers} layers")
     return listed

@@ -1,4 +1,4 @@
-"""Jamba: Mamba on most layers, attention without positions on some, and experts on every other."""
+"""Jamba: Mamba on most layers, attention without positions on some, and experts on every second layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 262_144, "intermediate_size": 14_336}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 NAMES = Names(
     gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
     down="feed_forward.down_proj",
@@ -32,7 +32,7 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """JambaForCausalLM."""
+    """Return the spec of JambaForCausalLM."""
     config = Config({**DEFAULTS, **values, "mlp_bias": False, "attention_bias": False})
     spec = with_mixers(gated_decoder("JambaForCausalLM", config, names=NAMES), lambda mixer: replace(mixer, rope=None))
     mixer = mamba_mixer(

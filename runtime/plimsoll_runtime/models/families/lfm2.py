@@ -1,4 +1,4 @@
-"""LFM2: short convolutions between gates on most layers, attention on the others."""
+"""LFM2: gated short convolutions on most layers, attention on the others."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Lfm2ForCausalLM."""
+    """Return the spec of Lfm2ForCausalLM."""
     inner = values.get("block_ff_dim", values.get("intermediate_size", 12_288))
     return _decoder("Lfm2ForCausalLM", values, _adjusted(Config({**values, "intermediate_size": inner})))
 
 
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Lfm2MoeForCausalLM: the first layers have MLPs, the others mixtures."""
+    """Return the spec of Lfm2MoeForCausalLM, whose first layers have MLPs and the others mixtures."""
     config = Config(values)
     spec = _decoder("Lfm2MoeForCausalLM", values, config.get("intermediate_size", int, 7168))
     experts, chosen = experts_of(config, "num_experts", "num_experts_per_tok", (32, 4))
@@ -59,7 +59,7 @@ def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _adjusted(config: Config) -> int:
-    """What an MLP is wide: the config says it before it is cut and rounded."""
+    """Return the MLP width. The config has the value before it is scaled and rounded."""
     inner = config.get("intermediate_size", int)
     if not config.get("block_auto_adjust_ff_dim", bool, default=True):
         return inner

@@ -1,4 +1,4 @@
-"""Llama, and what computes as Llama does but for a few things."""
+"""Llama, and the gated decoder that many families build on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plimsoll_runtime.models.spec.tensor_names import LLAMA, Names
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """LlamaForCausalLM."""
+    """Return the spec of LlamaForCausalLM."""
     return gated_decoder("LlamaForCausalLM", Config(values))
 
 
@@ -28,7 +28,7 @@ def gated_decoder(
     norm_offset: float = 0.0,
     names: Names = LLAMA,
 ) -> DecoderSpec:
-    """RMS norms, rotary attention and gated MLPs. `partial`, `pairs` and `theta`: see Config.rope."""
+    """Return a decoder with RMS norms, RoPE and gated MLPs. `partial`, `pairs` and `theta`: see Config.rope."""
     config.refuse_unless(pretraining_tp=1)
     heads, kv_heads, head_dim = config.heads()
     bias = config.get("attention_bias", bool, default=False)

@@ -1,4 +1,4 @@
-"""Llama 4 (text): chunks and ropes of pairs on most layers, neither on the others; weighed inputs of experts."""
+"""Llama 4 (text): chunks and RoPE of neighbours on most layers, neither on the others; weighted inputs of experts."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ DEFAULTS = {
     "intermediate_size": 8192,
     "intermediate_size_mlp": 16_384,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 500_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Llama4ForCausalLM."""
+    """Return the spec of Llama4ForCausalLM."""
     config = Config({**DEFAULTS, **values, "mlp_bias": False})
     spec = gated_decoder("Llama4ForCausalLM", config, pairs=True, theta=THETA, names=NAMES)
     layers = config.layers()
@@ -69,7 +69,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _mixer(config: Config, layer: LayerSpec, turns: bool) -> SelfAttention:
-    """Where a layer turns queries and keys, it norms them then; where not, queries grow with their position."""
+    """Return a layer's attention: with RoPE it normalises heads after it, without RoPE queries grow with their
+    position.
+    """
     if turns:
         normed = config.get("use_qk_norm", bool, default=True)
         norm = HeadNorm(Norm(layer.norm.eps, weighted=False), turned=True) if normed else None
@@ -81,7 +83,7 @@ def _mixer(config: Config, layer: LayerSpec, turns: bool) -> SelfAttention:
 
 
 def _mlp(config: Config, expert: GatedMlp, *, is_sparse: bool) -> GatedMlp | Mixture:
-    """A mixture's shared expert is as wide as its others; layers without one are wider."""
+    """Return a layer's MLP or mixture. Shared experts have the width of the others; MLPs of dense layers are wider."""
     if not is_sparse:
         return replace(expert, inner=config.positive("intermediate_size_mlp", int))
     experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (16, 1))
@@ -90,11 +92,11 @@ def _mlp(config: Config, expert: GatedMlp, *, is_sparse: bool) -> GatedMlp | Mix
 
 
 def _sparse(config: Config, layers: int) -> set[int]:
-    """By `moe_layers`, else each interleave_moe_layer_step-th layer."""
+    """Return the numbers of layers with experts: `moe_layers`, or each interleave_moe_layer_step-th layer."""
     listed = config.values.get("moe_layers")
     if listed is None:
         step = config.positive("interleave_moe_layer_step", int)
         return set(range(step - 1, layers, step))
     if not isinstance(listed, list) or not all(type(i) is int for i in listed):
-        raise ModelError(f"config.json: moe_layers is {listed!r}, which is no list of layers' numbers")
+        raise ModelError(f"config.json: moe_layers is {listed!r}; it must be a list of layer numbers")
     return set(listed)

@@ -1,4 +1,4 @@
-"""Mamba, Falcon-Mamba and Mamba 2: convolutions and scans, no attention."""
+"""Mamba, Falcon-Mamba and Mamba 2: convolutions and scans, without attention."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """MambaForCausalLM."""
+    """Return the spec of MambaForCausalLM."""
     return _decoder("MambaForCausalLM", Config(values), None)
 
 
 def describe_falcon(values: Mapping[str, Any]) -> DecoderSpec:
-    """FalconMambaForCausalLM: time steps and what is written and read by are normed."""
+    """Return the spec of FalconMambaForCausalLM, which normalises time steps, B and C."""
     config = Config(values)
     norm = Norm(config.get("mixer_rms_eps", float, 1e-6), weighted=False)
     return _decoder("FalconMambaForCausalLM", config, norm)
 
 
 def scanning(architecture: str, config: Config, mixer: Recurrent, *, tied: bool) -> DecoderSpec:
-    """Layers that are nothing but a norm and a mixer."""
+    """Return a decoder whose layers are a norm and a mixer."""
     norm = Norm(config.get("layer_norm_epsilon", float, 1e-5))
     return DecoderSpec(
         architecture,
@@ -67,7 +67,7 @@ def _decoder(architecture: str, config: Config, norm: Norm | None) -> DecoderSpe
 
 
 def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
-    """Mamba2ForCausalLM."""
+    """Return the spec of Mamba2ForCausalLM."""
     config = Config(values)
     shape = dual_shape(
         config,

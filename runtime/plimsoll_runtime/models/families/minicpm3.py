@@ -1,4 +1,4 @@
-"""MiniCPM 3: latent attention, with scales of embeddings, residuals and logits."""
+"""MiniCPM 3: latent attention, with factors of embeddings, residuals and logits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DEFAULTS = {
     "scale_depth": 1.4,
     "dim_model_base": 256,
 }
-"""What a field that is missing means; one that is null scales nothing."""
+"""Defaults of missing fields. Null disables a factor."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """MiniCPM3ForCausalLM."""
+    """Return the spec of MiniCPM3ForCausalLM."""
     config = Config({**DEFAULTS, **values})
     hidden, heads = config.positive("hidden_size", int), config.positive("num_attention_heads", int)
     width = config.get("v_head_dim", int, hidden // heads)

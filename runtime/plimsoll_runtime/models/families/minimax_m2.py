@@ -1,4 +1,4 @@
-"""MiniMax M2: norms over all heads together, a part of each head turns, sigmoid scores that a bias corrects."""
+"""MiniMax M2: norms over all heads together, partly rotated heads, and sigmoid scores corrected by a bias."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 
 DEFAULTS = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 196_608}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 5_000_000.0
 COMPUTED = {
     "use_qk_norm": True,
@@ -25,11 +25,11 @@ COMPUTED = {
     "use_routing_bias": True,
     "shared_intermediate_size": 0,
 }
-"""What released configs say beside what Transformers reads."""
+"""Fields of released configs that Transformers ignores, with the supported value."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """MiniMaxM2ForCausalLM."""
+    """Return the spec of MiniMaxM2ForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     config.refuse_unless(**COMPUTED)
     head_dim = config.positive("head_dim", int)

@@ -11,11 +11,11 @@ from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131_072}
-"""What a field that is missing means; one that is null has no window, and as many key and value heads as others."""
+"""Defaults of missing fields. Null means no window, and as many key heads as query heads."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """MinistralForCausalLM."""
+    """Return the spec of MinistralForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     spec = gated_decoder("MinistralForCausalLM", config)
     window = config.get("sliding_window", int, default=0) or None

@@ -1,4 +1,4 @@
-"""Ministral 3: Mistral whose queries grow with their position."""
+"""Ministral 3: Mistral with queries that grow with their position."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DEFAULTS = {
     "rms_norm_eps": 1e-5,
     "hidden_act": "silu",
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 OF_QUERIES = ("llama_4_scaling_beta", "max_position_embeddings")
-"""What stands among the rope's parameters and is none of them."""
+"""Keys among the rope parameters that do not belong to the rope."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Ministral3ForCausalLM."""
+    """Return the spec of Ministral3ForCausalLM."""
     values = {**DEFAULTS, **values}
     said = Config(values).mapping("rope_parameters") or Config(values).mapping("rope_scaling") or ROPE
     rope = {key: value for key, value in said.items() if key not in OF_QUERIES}
@@ -50,7 +50,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def growth_of(rope: Mapping[str, Any], positions: int) -> Growth | None:
-    """Of queries, as a rope's parameters say it."""
+    """Return the growth of queries from the rope parameters, None if there is none."""
     parameters = Config(rope)
     if rope.get("llama_4_scaling_beta") is None:
         return None

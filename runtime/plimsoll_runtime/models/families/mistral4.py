@@ -1,4 +1,4 @@
-"""Mistral 4: DeepSeek's latent attention and mixtures, scored by softmax, and queries that grow with their position."""
+"""Mistral 4: DeepSeek's latent attention, mixtures with softmax scores, and queries that grow with their position."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ DEFAULTS = {
     "routed_scaling_factor": 1.0,
     "max_position_embeddings": 1_048_576,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Mistral4ForCausalLM."""
+    """Return the spec of Mistral4ForCausalLM."""
     given = Config({**DEFAULTS, **values})
     said = given.mapping("rope_parameters") or given.mapping("rope_scaling") or ROPE
     plain, turned = (given.positive(field, int) for field in ("qk_nope_head_dim", "qk_rope_head_dim"))

@@ -1,4 +1,4 @@
-"""Mixtral: Mistral whose MLPs are mixtures."""
+"""Mixtral: Mistral with mixtures instead of MLPs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NAMES = Names(
     )
 )
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 1_000_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """MixtralForCausalLM."""
+    """Return the spec of MixtralForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     spec = windowed(config, gated_decoder("MixtralForCausalLM", config, theta=THETA, names=NAMES))
     mlp = mlp_of(spec)
@@ -36,5 +36,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
-    """With the window on all layers, where there is one."""
+    """Return a spec with the config's window, if any, on all layers."""
     return with_windows(spec, [config.get("sliding_window", int, 0) or None] * spec.num_layers)

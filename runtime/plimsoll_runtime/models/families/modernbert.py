@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al., 2024): rotary positions, gated MLPs, windows on two layers of three, norms before."""
+"""ModernBERT (Warner et al., 2024): RoPE, gated MLPs, windows on two layers of three, norms before each part."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from plimsoll_runtime.models.spec.pooling import Dense, Pooling, VectorNorm
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"vocab_size": 50_368, "max_position_embeddings": 8192, "local_attention": 128, "classifier_bias": False}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 THETAS = {
     "full_attention": ("global_rope_theta", GLOBAL_THETA),
     "sliding_attention": ("local_rope_theta", LOCAL_THETA),
 }
-"""Of layers of each kind: the field of older configs that has the base of their rotation, and what it is without."""
+"""For each layer type: the field with the rope's base in older configs, and its default."""
 NAMES = Names(
     embedding="model.embeddings.tok_embeddings",
     embedding_norm="model.embeddings.norm",
@@ -37,13 +37,13 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """ModernBertModel. The first layer's attention reads what the embedding's norm gives."""
+    """Return the spec of ModernBertModel. The first layer has no norm before attention."""
     config = Config({**DEFAULTS, **values})
     norm, bias = _norm(config), config.get("attention_bias", bool, default=False)
     every = config.positive("global_attn_every_n_layers", int, 3)
     kinds = config.layer_types(["sliding_attention" if i % every else "full_attention" for i in range(config.layers())])
     full = whole_shape(config)
-    # A token sees those that are half a window away.
+    # A token sees those up to half a window away.
     shapes = {
         "full_attention": full,
         "sliding_attention": replace(full, window=config.get("local_attention", int) // 2 + 1),
@@ -75,7 +75,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def head(values: Mapping[str, Any], labels: int) -> Pooling:
-    """ModernBertForSequenceClassification."""
+    """Return the pooling of ModernBertForSequenceClassification."""
     config = Config({**DEFAULTS, **values})
     dense = Dense(
         "head.dense",

@@ -1,4 +1,4 @@
-"""MPT: layer norms without biases, ALiBi, no bias anywhere."""
+"""MPT: layer norms without biases, ALiBi, and no biases in products."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ DEFAULTS = {
     "max_seq_len": 2048,
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 COMPUTED = {"attn_type": "multihead_attention", "alibi": True, "prefix_lm": False, "qk_ln": False}
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """MptForCausalLM."""
+    """Return the spec of MptForCausalLM."""
     config = Config({**renamed(values, FIELDS, DEFAULTS), "head_dim": None})
     config.refuse_unless(expansion_ratio=4, no_bias=True, logit_scale=None, embedding_fraction=1.0)
     attention = Config(config.mapping("attn_config"))

@@ -1,4 +1,4 @@
-"""Nemotron: layer norms of weight + 1, half of each head turns, plain MLPs with ReLU squared."""
+"""Nemotron: layer norms of weight + 1, half of each head is rotated, plain MLPs with ReLU squared."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
 
 DEFAULTS = {"max_position_embeddings": 4096, "norm_eps": 1e-5, "hidden_act": "relu2"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """NemotronForCausalLM."""
+    """Return the spec of NemotronForCausalLM."""
     config = Config({**DEFAULTS, **values})
     norm = Norm(config.get("norm_eps", float), "layer", offset=1.0, biased=True)
     spec = plain_mlps(gated_decoder("NemotronForCausalLM", config, partial=0.5))

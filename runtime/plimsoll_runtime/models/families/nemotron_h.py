@@ -1,4 +1,4 @@
-"""Nemotron-H: layers that are Mamba 2, attention without positions, an MLP or experts, each by itself."""
+"""Nemotron-H: each layer is one of Mamba 2, attention without positions, an MLP, or experts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULTS = {
     "moe_intermediate_size": 7688,
     "moe_shared_expert_intermediate_size": 7688,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 """Kinds of layers in `hybrid_override_pattern`."""
 NAMES = Names(
@@ -53,7 +53,7 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """NemotronHForCausalLM."""
+    """Return the spec of NemotronHForCausalLM."""
     found = _kinds(values)
     eps = values.get("layer_norm_epsilon", values.get("rms_norm_eps", 1e-5))
     config = Config({**DEFAULTS, **values, "num_hidden_layers": len(found), "rms_norm_eps": eps, "hidden_act": "silu"})
@@ -77,7 +77,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _kinds(values: Mapping[str, Any]) -> list[str]:
-    """As a list, or a letter for each layer."""
+    """Return the kind of each layer, from a list or from a pattern with a letter for each layer."""
     for field in ("layer_types", "layers_block_type"):
         if isinstance(found := values.get(field), list) and found:
             return [str(kind) for kind in found]
@@ -85,7 +85,7 @@ def _kinds(values: Mapping[str, Any]) -> list[str]:
     if pattern is None:
         return ["linear_attention", "moe", "full_attention", "mlp"]
     if not isinstance(pattern, str) or not pattern or set(pattern) - set(LETTERS):
-        raise ModelError(f"config.json: hybrid_override_pattern is {pattern!r}, which is no text of {''.join(LETTERS)}")
+        raise ModelError(f"config.json: hybrid_override_pattern is {pattern!r}; it may contain only {''.join(LETTERS)}")
     return [LETTERS[letter] for letter in pattern]
 
 

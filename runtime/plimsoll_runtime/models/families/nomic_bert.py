@@ -1,6 +1,6 @@
-"""NomicBERT (Nussbaum et al., 2024): BERT with rotary positions, gated MLPs and no biases.
+"""NomicBERT (Nussbaum et al., 2024): BERT with RoPE, gated MLPs and no biases.
 
-A config has its fields as its authors' own code calls them, or as Transformers does; tensors have its authors' names.
+Configs use the names of its authors' code or those of Transformers; tensors have the authors' names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plimsoll_runtime.models.spec.pooling import Pooling
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"vocab_size": 30_528, "type_vocab_size": 2, "max_position_embeddings": 2048, "hidden_act": "silu"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 1000.0
 PREFIX = "nomic_bert"
 FIELDS = {
@@ -30,7 +30,7 @@ FIELDS = {
     "rotary_emb_base": "rope_theta",
     "max_trained_positions": "max_position_embeddings",
 }
-"""What its authors call a field."""
+"""Field names of its authors' code."""
 NAMES = Names(
     embedding=f"{PREFIX}.embeddings.word_embeddings",
     texts=f"{PREFIX}.embeddings.token_type_embeddings",
@@ -46,7 +46,7 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """NomicBertModel. By its authors' config it is served as far as it was trained: beyond, its rotation changes."""
+    """Return the spec of NomicBertModel. The context ends at the training length, beyond which its rotation changes."""
     config = Config(renamed(values, FIELDS, DEFAULTS))
     _check_authors(config)
     _, _, head_dim = config.heads()
@@ -63,12 +63,12 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def head(values: Mapping[str, Any], labels: int) -> Pooling:
-    """NomicBertForSequenceClassification."""
+    """Return the pooling of NomicBertForSequenceClassification."""
     return bert_head(Config(renamed(values, FIELDS, DEFAULTS)), PREFIX, labels)
 
 
 def _check_authors(config: Config) -> None:
-    """Raises UnsupportedFieldError for what their code can do and these models do not."""
+    """Raise UnsupportedFieldError for features of the authors' code that released models do not use."""
     config.refuse_unless(
         activation_function="swiglu",
         prenorm=False,
@@ -84,4 +84,4 @@ def _check_authors(config: Config) -> None:
         num_experts=0,
     )
     if config.values.get("rope_scaling") is not None:
-        raise UnsupportedFieldError("config.json: rope_scaling is not supported of NomicBERT")
+        raise UnsupportedFieldError("config.json: rope_scaling is not supported for NomicBERT")

@@ -1,4 +1,4 @@
-"""OLMo: Llama with norms that have no weights, and products that may be cut."""
+"""OLMo: Llama with norms without weights, and optionally clipped queries, keys and values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
 
 DEFAULTS = {"max_position_embeddings": 2048}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 NORM = Norm(1e-5, "layer", weighted=False)
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """OlmoForCausalLM."""
+    """Return the spec of OlmoForCausalLM."""
     config = Config({**DEFAULTS, **values, "mlp_bias": False})
     clip = config.get("clip_qkv", float, 0.0) or None
     spec = gated_decoder("OlmoForCausalLM", config)

@@ -1,5 +1,6 @@
-"""OLMo 2 and OLMo 3: norms after attention and MLP, and over all heads together. OLMo 3 has windows on three layers of
-four.
+"""OLMo 2 and OLMo 3: norms after attention and MLP, and over all heads together.
+
+OLMo 3 has windows on three layers of four.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(norms=("", "post_attention_layernorm", "", "post_feedforward_layernorm"))
 DEFAULTS = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "mlp_bias": False}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Olmo2ForCausalLM."""
+    """Return the spec of Olmo2ForCausalLM."""
     return normed_after("Olmo2ForCausalLM", Config({**DEFAULTS, **values}))
 
 
 def normed_after(architecture: str, config: Config, *, theta: float = 10_000.0) -> DecoderSpec:
-    """The same layers, whatever their windows and ropes."""
+    """Return the layers that both versions share."""
     spec = gated_decoder(architecture, config, theta=theta, names=NAMES)
     norm = HeadNorm(spec.layers[0].norm, together=True)
     normed = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
@@ -34,12 +35,12 @@ def normed_after(architecture: str, config: Config, *, theta: float = 10_000.0) 
 
 
 DEFAULTS_V3 = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "mlp_bias": False, "sliding_window": 4096}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA_V3 = 500_000.0
 
 
 def describe_v3(values: Mapping[str, Any]) -> DecoderSpec:
-    """Olmo3ForCausalLM."""
+    """Return the spec of Olmo3ForCausalLM."""
     values = {**DEFAULTS_V3, **values}
     config = Config(values)
     plain = {k: v for k, v in values.items() if k not in ("rope_parameters", "rope_scaling")}

@@ -1,4 +1,4 @@
-"""OLMoE: Llama with mixtures, and with norms over all heads of queries together, and of keys."""
+"""OLMoE: Llama with mixtures, and with one norm over all query heads and one over all key heads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "mlp_bias": False}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """OlmoeForCausalLM."""
+    """Return the spec of OlmoeForCausalLM."""
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(clip_qkv=None)
     spec = gated_decoder("OlmoeForCausalLM", config)

@@ -1,4 +1,4 @@
-"""GPT, the first: GPT-2 with its norms behind the sums."""
+"""The first GPT: GPT-2 with norms after the sums."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAMES = replace(
     final_norm="",
 )
 DEFAULTS = {"vocab_size": 40478, "n_positions": 512, "afn": "gelu"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 ACTIVATIONS = {"gelu": "gelu_new", "swish": "silu"}
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """OpenAIGPTLMHeadModel."""
+    """Return the spec of OpenAIGPTLMHeadModel."""
     values = {**DEFAULTS, **values}
     said = values["afn"]
     activation = ACTIVATIONS.get(said, said) if isinstance(said, str) else said

@@ -1,4 +1,4 @@
-"""OPT: a table of positions that begins at its third row, and ReLU."""
+"""OPT: a table of positions that starts at its third row, and ReLU."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ DEFAULTS = {
     "activation_function": "relu",
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 FIRST_POSITION = 2
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """OPTForCausalLM, but for the one size (350M) that norms afterwards and projects its embeddings."""
+    """Return the spec of OPTForCausalLM.
+
+    Rejects the 350M size, which normalises after each part and projects its embeddings.
+    """
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(
         do_layer_norm_before=True,

@@ -1,4 +1,4 @@
-"""Phi (1 to 2): attention and MLP side by side behind one norm, half of each head turns, biases everywhere."""
+"""Phi (1 to 2): parallel attention and MLP after one norm, half of each head is rotated, biases in all products."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NAMES = Names(
     final_norm="model.final_layernorm",
 )
 DEFAULTS = {"vocab_size": 51200, "max_position_embeddings": 2048, "hidden_act": "gelu_new"}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """PhiForCausalLM."""
+    """Return the spec of PhiForCausalLM."""
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(qk_layernorm=False)
     heads, kv_heads, head_dim = config.heads()

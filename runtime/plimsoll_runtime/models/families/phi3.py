@@ -1,4 +1,4 @@
-"""Phi-3 and Phi-4: Llama whose products are stored as one."""
+"""Phi-3 and Phi-4: Llama with joined projections."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 ROPES = ("rope_parameters", "rope_scaling")
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Phi3ForCausalLM."""
+    """Return the spec of Phi3ForCausalLM."""
     config = Config({**DEFAULTS, **values, **{field: _rope(values.get(field)) for field in ROPES}})
     spec = gated_decoder("Phi3ForCausalLM", config, partial=1.0, names=NAMES)
     window = config.get("sliding_window", int, default=0) or None
@@ -26,7 +26,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _rope(values: Any) -> Any:
-    """The first configs called a longrope `su`, or `yarn`."""
+    """Return rope parameters with longrope's current name: the first configs called it `su` or `yarn`."""
     if not isinstance(values, Mapping):
         return values
     return {k: "longrope" if k in ("type", "rope_type") and v in ("su", "yarn") else v for k, v in values.items()}

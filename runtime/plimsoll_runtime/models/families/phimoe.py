@@ -1,4 +1,4 @@
-"""PhiMoE: layer norms with biases, and two experts a token, chosen by SparseMixer."""
+"""PhiMoE: layer norms with biases, and two experts a token, routed by SparseMixer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROPES = ("rope_parameters", "rope_scaling")
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """PhimoeForCausalLM."""
+    """Return the spec of PhimoeForCausalLM."""
     ropes = {field: _rope(values.get(field)) for field in ROPES}
     config = Config({**DEFAULTS, **values, **ropes, "mlp_bias": False})
     config.refuse_unless(num_experts_per_tok=2)
@@ -34,13 +34,13 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _rope(values: Any) -> Any:
-    """A longrope says its scale twice, for short contexts and for long ones; released ones say the same."""
+    """Return rope parameters with one attention_factor. Configs have it for short and for long contexts, with equal
+    values.
+    """
     if not isinstance(values, Mapping) or not {"short_mscale", "long_mscale"} & values.keys():
         return values
     short, long = values.get("short_mscale"), values.get("long_mscale")
     if short != long:
-        raise UnsupportedFieldError(
-            f"config.json: short_mscale = {short!r} and long_mscale = {long!r} are supported if equal"
-        )
+        raise UnsupportedFieldError(f"config.json: short_mscale = {short!r} and long_mscale = {long!r} must be equal")
     rest = {key: value for key, value in values.items() if key not in ("short_mscale", "long_mscale")}
     return {**rest, "attention_factor": short}

@@ -1,4 +1,4 @@
-"""Qwen2: biases on queries, keys and values; sliding windows on the upper layers where they are switched on."""
+"""Qwen2: biases of queries, keys and values; optional sliding windows on the upper layers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {"num_key_value_heads": 32, "sliding_window": 4096, "max_position_embeddings": 32_768}
-"""What a field that is missing means (null: no window, as many key and value heads as others)."""
+"""Defaults of missing fields. Null means no window, and as many key heads as query heads."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen2ForCausalLM."""
+    """Return the spec of Qwen2ForCausalLM."""
     values = {**DEFAULTS, **values}
     config = Config(values)
     config.refuse_unless(use_mrope=False)
@@ -25,7 +25,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
-    """With the window on those layers that slide: layer_types, else from max_window_layers on."""
+    """Return a spec with windows on sliding layers: those of layer_types, or from max_window_layers on."""
     if not config.get("use_sliding_window", bool, default=False):
         return spec
     full = config.get("max_window_layers", int, default=28)

@@ -1,4 +1,4 @@
-"""Qwen2-MoE: mixtures with a gated expert that computes every token; windows on every other of the lower layers."""
+"""Qwen2-MoE: mixtures with a gated shared expert; windows on every second of the lower layers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
 
 DEFAULTS = {"num_key_value_heads": 16, "sliding_window": 4096, "max_position_embeddings": 32_768}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen2MoeForCausalLM."""
+    """Return the spec of Qwen2MoeForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     spec = gated_decoder("Qwen2MoeForCausalLM", config)
     biased = config.get("qkv_bias", bool, default=True)

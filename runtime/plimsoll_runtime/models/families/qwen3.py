@@ -1,4 +1,4 @@
-"""Qwen3: norms over the heads of queries and keys; no biases unless the config asks for them."""
+"""Qwen3: norms over heads of queries and keys; biases only if the config enables them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen3ForCausalLM."""
+    """Return the spec of Qwen3ForCausalLM."""
     values = {**DEFAULTS, "head_dim": 128, **values, "mlp_bias": False}
     config = Config(values)
     spec = gated_decoder("Qwen3ForCausalLM", config)

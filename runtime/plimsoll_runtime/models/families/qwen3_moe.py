@@ -16,11 +16,11 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 
 DEFAULTS = {"num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 32_768}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen3MoeForCausalLM."""
+    """Return the spec of Qwen3MoeForCausalLM."""
     config = Config({**DEFAULTS, **values, "mlp_bias": False})
     spec = gated_decoder("Qwen3MoeForCausalLM", config)
     norm = HeadNorm(spec.layers[0].norm)

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: gated delta rules on most layers, attention with gates on every fourth."""
+"""Qwen3-Next and Qwen3.5: gated delta rules on most layers, gated attention on every fourth."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from plimsoll_runtime.models.spec.recurrent import DeltaShape, GatedDelta
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"head_dim": 256, "max_position_embeddings": 32_768}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
-"""Of text the positions by rows and columns are the same as those in time."""
+"""Rope parameters for images; for text, all three positions of a token are equal."""
 NAMES = Names(recurrent="linear_attn", beyond=("mtp.", "model.mtp."))
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen3NextForCausalLM."""
+    """Return the spec of Qwen3NextForCausalLM."""
     config = Config({**DEFAULTS, "num_key_value_heads": 2, "intermediate_size": 5632, **values, "mlp_bias": False})
     spec = _decoder("Qwen3NextForCausalLM", config, by_key_head=True)
     renormalised = config.get("norm_topk_prob", bool, default=True)
@@ -34,12 +34,12 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def describe_dense(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen3_5ForCausalLM."""
+    """Return the spec of Qwen3_5ForCausalLM."""
     return _decoder("Qwen3_5ForCausalLM", Config({**DEFAULTS, "num_key_value_heads": 4, **values, "mlp_bias": False}))
 
 
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Qwen3_5MoeForCausalLM: every layer has experts."""
+    """Return the spec of Qwen3_5MoeForCausalLM, whose layers all have experts."""
     config = Config({**DEFAULTS, "num_key_value_heads": 2, "intermediate_size": 1, **values, "mlp_bias": False})
     spec = _decoder("Qwen3_5MoeForCausalLM", config)
     return with_mixture(spec, _mixture(config, spec, renormalised=True, default=(256, 8)))
@@ -81,6 +81,7 @@ def _shape(config: Config) -> DeltaShape:
     )
     if shape.value_heads % shape.key_heads:
         raise ModelError(
-            f"config.json: {shape.key_heads} linear heads of keys cannot serve {shape.value_heads} of values"
+            f"config.json: linear_num_value_heads {shape.value_heads} is not a multiple of the {shape.key_heads} key "
+            "heads"
         )
     return shape

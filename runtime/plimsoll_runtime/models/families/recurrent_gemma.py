@@ -1,4 +1,4 @@
-"""RecurrentGemma: Griffin's recurrence on two layers of three, attention over a window on the third."""
+"""RecurrentGemma: Griffin's recurrence on two layers of three, attention with a window on the third."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_runtime.models.spec.recurrent import Griffin
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 NAMES = Names(
     query_key_value=("temporal_block.q_proj", "temporal_block.k_proj", "temporal_block.v_proj"),
     output="temporal_block.o_proj",
@@ -31,7 +31,7 @@ NAMES = Names(
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """RecurrentGemmaForCausalLM. What an MLP is wide, the config says of gate and what it opens together."""
+    """Return the spec of RecurrentGemmaForCausalLM. The config's MLP width counts gate and up projection together."""
     config = Config({**DEFAULTS, **values})
     hidden = config.get("hidden_size", int)
     said = {
@@ -49,7 +49,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     assert isinstance(mlp, GatedMlp)
     heads, inner = spec.attention[0].heads, config.get("lru_width", int, hidden)
     if not inner or inner % heads:
-        raise ModelError(f"config.json: lru_width is {inner}, which {heads} heads cannot share")
+        raise ModelError(f"config.json: lru_width is {inner}; it must be a multiple of the {heads} heads")
     mixer = Griffin(inner, heads, taps_of(config, "conv1d_width", 4), mlp.activation)
     return replace(
         with_kinds(spec, _kinds(config, spec.num_layers), mixer),
@@ -59,15 +59,15 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _in_bfloat16(number: float) -> float:
-    """The nearest number of bfloat16, in which it was trained: of float32 it has the upper half of the bits."""
+    """Round a number to bfloat16, the training dtype: the upper half of a float32's bits."""
     bits: int = struct.unpack("<I", struct.pack("<f", number))[0]
     upper = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
     return float(struct.unpack("<f", struct.pack("<I", upper))[0])
 
 
 def _kinds(config: Config, layers: int) -> list[str]:
-    """As many as there are layers of `block_types`, over and over."""
+    """Return the kind of each layer by repeating `block_types`."""
     types = config.values.get("block_types") or ["recurrent", "recurrent", "attention"]
     if not isinstance(types, list) or set(types) - {"recurrent", "attention"}:
-        raise ModelError(f"config.json: block_types is {types!r}, which is no list of recurrent and attention")
+        raise ModelError(f"config.json: block_types is {types!r}; it must be a list of recurrent and attention")
     return ["linear_attention" if types[i % len(types)] == "recurrent" else "full_attention" for i in range(layers)]

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al., 2019), XLM-R (Conneau et al., 2020): BERT whose first position has the row behind padding's."""
+"""RoBERTa (Liu et al., 2019), XLM-R (Conneau et al., 2020): BERT whose positions start after the padding row."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ DEFAULTS = {
     "pad_token_id": 1,
     "hidden_act": "gelu",
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 PREFIX = "roberta"
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """RobertaModel."""
+    """Return the spec of RobertaModel."""
     config = Config({**DEFAULTS, **values})
     first, rows = config.get("pad_token_id", int) + 1, config.get("max_position_embeddings", int)
     if rows <= first:
-        raise ModelError(f"config.json: max_position_embeddings is {rows}, and the first position has row {first}")
+        raise ModelError(
+            f"config.json: max_position_embeddings is {rows}; it must be more than {first} (pad_token_id + 1)"
+        )
     return bert.with_positions("RobertaModel", config, PREFIX, first=first, max_positions=rows - first)
 
 
 def head(values: Mapping[str, Any], labels: int) -> Pooling:
-    """RobertaForSequenceClassification."""
+    """Return the pooling of RobertaForSequenceClassification."""
     hidden = Config(values).get("hidden_size", int)
     dense = Dense("classifier.dense", hidden, activation="tanh")
     return Pooling("first", (dense, Dense("classifier.out_proj", labels)))

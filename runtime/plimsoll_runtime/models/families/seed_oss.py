@@ -1,4 +1,4 @@
-"""Seed-OSS: Llama with biases on queries, keys and values."""
+"""Seed-OSS: Llama with biases of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DEFAULTS = {
     "attention_bias": True,
     "attention_out_bias": False,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """SeedOssForCausalLM."""
+    """Return the spec of SeedOssForCausalLM."""
     config = Config({**DEFAULTS, **values})
     bias = config.get("attention_out_bias", bool)
     spec = gated_decoder("SeedOssForCausalLM", config)

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama in which every fourth layer knows nothing of positions."""
+"""SmolLM3: Llama without RoPE on every fourth layer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEFAULTS = {
     "tie_word_embeddings": True,
     "no_rope_layer_interval": 4,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 THETA = 2_000_000.0
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """SmolLM3ForCausalLM."""
+    """Return the spec of SmolLM3ForCausalLM."""
     config = Config({**DEFAULTS, **values})
     spec = gated_decoder("SmolLM3ForCausalLM", config, theta=THETA)
     turns = turning(config, spec.num_layers)
@@ -38,9 +38,11 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def turning(config: Config, layers: int) -> list[bool]:
-    """Which layers have a rope: `no_rope_layers` says 1 for those that do."""
+    """Return which layers have a rope: those with 1 in `no_rope_layers`."""
     every = config.positive("no_rope_layer_interval", int)
     listed = config.values.get("no_rope_layers") or [(i + 1) % every != 0 for i in range(layers)]
     if not isinstance(listed, list) or len(listed) != layers:
-        raise ModelError(f"config.json: no_rope_layers is {listed!r}, and not a number for each of {layers} layers")
+        raise ModelError(
+            f"config.json: no_rope_layers is {listed!r}; it must have a number for each of {layers} layers"
+        )
     return [bool(each) for each in listed]

@@ -1,4 +1,4 @@
-"""StableLM: Llama with layer norms, of whose heads a quarter turns."""
+"""StableLM: Llama with layer norms, and with a quarter of each head rotated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec, Residual
 from plimsoll_runtime.models.spec.norm import Norm
 
 DEFAULTS = {"num_key_value_heads": 32, "max_position_embeddings": 4096}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """StableLmForCausalLM."""
+    """Return the spec of StableLmForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
     config.refuse_unless(qk_layernorm=False)
     norm = Norm(config.get("layer_norm_eps", float, 1e-5), "layer", biased=True)

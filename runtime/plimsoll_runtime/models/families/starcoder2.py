@@ -23,11 +23,11 @@ DEFAULTS = {
     "use_bias": True,
     "tie_word_embeddings": True,
 }
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Starcoder2ForCausalLM."""
+    """Return the spec of Starcoder2ForCausalLM."""
     values = {**DEFAULTS, **values}
     config = Config({**values, "attention_bias": values["use_bias"], "mlp_bias": values["use_bias"]})
     norm = Norm(config.get("norm_epsilon", float), "layer", biased=True)

@@ -1,4 +1,4 @@
-"""Youtu: latent attention as DeepSeek V3 has it, and no mixtures."""
+"""Youtu: DeepSeek V3's latent attention without mixtures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from plimsoll_runtime.models.families.deepseek import V3
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {**V3, "max_position_embeddings": 131_072, "tie_word_embeddings": True}
-"""What a field that is missing means."""
+"""Defaults of missing fields."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """YoutuForCausalLM."""
+    """Return the spec of YoutuForCausalLM."""
     return latent_decoder("YoutuForCausalLM", {**DEFAULTS, **values, "mlp_bias": False})

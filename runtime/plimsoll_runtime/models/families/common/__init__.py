@@ -1,1 +1,1 @@
-"""What families share. The folder above has architectures only."""
+"""Code that several families share."""

@@ -1,4 +1,4 @@
-"""Reads config.json: typed fields, rotary embeddings, and errors for values that would change the numbers unnoticed."""
+"""Reads config.json: typed fields, rotary embeddings, and errors for unsupported values that would change results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ MAX_NUMBER = 2**63
 
 
 def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | None, what: str = "") -> T:
-    """Null or missing is the default, and a ModelError when there is none; `what` stands before the field's name."""
+    """Return a field of a type. Null or missing gives the default, or ModelError if there is none.
+
+    `what` precedes the field's name in messages.
+    """
     value = values.get(field)
     if value is None:
         if default is None:
@@ -26,14 +29,14 @@ def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | Non
     if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_NUMBER:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ModelError(f"config.json: {what}{field} is {value!r}, which is no {kind.__name__}")
+        raise ModelError(f"config.json: {what}{field} is {value!r}; it must be of type {kind.__name__}")
     if isinstance(value, int | float) and not 0 <= value < MAX_NUMBER:
-        raise ModelError(f"config.json: {what}{field} is {value!r}, which is negative or beyond all use")
+        raise ModelError(f"config.json: {what}{field} is {value!r}; it must be from 0 to below 2**63")
     return value
 
 
 def saved_class(config: Mapping[str, Any]) -> str:
-    """The class that the files were saved from; "" where they do not say."""
+    """Return the class that the files were saved from, "" if unknown."""
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 
@@ -53,18 +56,18 @@ _ROPE_KEYS: Mapping[str, frozenset[str]] = {
 
 
 def check_dictionaries(newer: Mapping[str, Any], older: Mapping[str, Any]) -> None:
-    """Raises ModelError if a config has rope_parameters and rope_scaling, and they differ."""
+    """Raise ModelError if a config has both rope_parameters and rope_scaling, and they differ."""
     if newer and older and newer != older:
         raise ModelError(
-            f"config.json: rope_parameters = {dict(newer)!r} and rope_scaling = {dict(older)!r} say different things; "
+            f"config.json: rope_parameters = {dict(newer)!r} and rope_scaling = {dict(older)!r} contradict each other; "
             "keep one of them"
         )
 
 
 def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positions: int) -> RopeSpec:
-    """A RopeSpec from one dictionary of rope parameters; `theta` is for one that does not say it.
+    """Return the RopeSpec of a dictionary of rope parameters; `theta` is the default base.
 
-    Unknown kinds and parameters are refused by name.
+    Raises ModelError naming an unknown type or parameter.
     """
     kind = values.get("rope_type") or values.get("type") or "default"
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
@@ -72,7 +75,7 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
     neutral = {"partial_rotary_factor"} if values.get("partial_rotary_factor") == 1.0 else set()
     given = {key for key, value in values.items() if value is not None}
     if unknown := given - _ROPE_NOTES - _ROPE_KEYS[kind] - neutral:
-        raise ModelError(f"config.json: rope parameters {sorted(unknown)} are unknown for rope type {kind!r}")
+        raise ModelError(f"config.json: rope parameters {sorted(unknown)} are not supported for rope type {kind!r}")
     plain = RopeSpec(head_dim, _positive(values, "rope_theta", theta))
     if kind == "default":
         return plain
@@ -87,30 +90,30 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
     if kind == "proportional":
         share = typed(values, "partial_rotary_factor", float, 1.0, "rope parameter ")
         if share > 1:
-            raise ModelError(f"config.json: rope parameter partial_rotary_factor is {share}, and a head is no larger")
+            raise ModelError(f"config.json: rope parameter partial_rotary_factor is {share}; it must be at most 1")
         return replace(plain, kind="proportional", factor=_positive(values, "factor", 1.0), share=share)
     scaled = replace(plain, factor=_positive(values, "factor"))
     if kind == "linear":
         return replace(scaled, kind="linear")
     original = typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
     if not original:
-        raise ModelError("config.json: rope parameter original_max_position_embeddings is 0")
+        raise ModelError("config.json: rope parameter original_max_position_embeddings is 0; it must be positive")
     scaled = replace(scaled, original_max_positions=original)
     return _llama3(scaled, values) if kind == "llama3" else _yarn(scaled, values)
 
 
 def _dynamic(plain: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
-    """Stretched for contexts beyond max_position_embeddings, which nobody gets here; by `alpha` always."""
+    """Scale the base by `alpha`. Scaling beyond max_position_embeddings is not needed: contexts are never longer."""
     alpha = _positive(values, "alpha", 1.0)
     dims = plain.head_dim
     return replace(plain, theta=plain.theta * alpha ** (dims / (dims - 2))) if dims > 2 else plain
 
 
 def _longrope(plain: RopeSpec, values: Mapping[str, Any], max_positions: int) -> RopeSpec:
-    """Factors for short contexts and for long ones (Ding et al., 2024): see `RopeSpec`."""
+    """Read factors for short and for long contexts (Ding et al., 2024): see `RopeSpec`."""
     original = typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
     if original < 2:
-        raise ModelError(f"config.json: rope parameter original_max_position_embeddings is {original}")
+        raise ModelError(f"config.json: rope parameter original_max_position_embeddings is {original}; at least 2")
     stretched = _positive(values, "factor", max_positions / original)
     unsaid = sqrt(1 + log(stretched) / log(original)) if stretched > 1 else 1.0
     return replace(
@@ -132,7 +135,7 @@ def _llama3(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
 
 def _yarn(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
     if scaled.theta == 1.0:
-        raise ModelError("config.json: rope parameter rope_theta is 1, so that every pair turns alike: not for yarn")
+        raise ModelError("config.json: rope parameter rope_theta is 1, which yarn does not support")
     return replace(
         scaled,
         kind="yarn",
@@ -144,7 +147,7 @@ def _yarn(scaled: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
 
 
 def _yarn_attention_factor(values: Mapping[str, Any], factor: float) -> float:
-    """As given; else of the two scales where both are, which DeepSeek introduced; else YaRN's own."""
+    """Return attention_factor if given, else DeepSeek's ratio of both mscales, else YaRN's formula."""
     if values.get("attention_factor") is not None:
         return typed(values, "attention_factor", float, None, "rope parameter ")
 
@@ -160,19 +163,21 @@ def _factors(values: Mapping[str, Any], field: str, head_dim: int) -> tuple[floa
     factors = values.get(field)
     if not isinstance(factors, list) or len(factors) != head_dim // 2:
         count = len(factors) if isinstance(factors, list) else 0
-        raise ModelError(f"the rope has {count} frequency factors ({field}), but {head_dim} dimensions of a head turn")
+        raise ModelError(
+            f"the rope has {count} frequency factors ({field}); {head_dim} rotated dimensions need {head_dim // 2}"
+        )
     return tuple(_positive({field: factor}, field) for factor in factors)
 
 
 def _positive(values: Mapping[str, Any], field: str, default: float | None = None) -> float:
     value = typed(values, field, float, default, "rope parameter ")
     if value == 0:
-        raise ModelError(f"config.json: rope parameter {field} is 0")
+        raise ModelError(f"config.json: rope parameter {field} is 0; it must be positive")
     return value
 
 
 MAX_LAYERS = 4096
-"""More than any model has: a config that says more is damaged, and would fill the memory with descriptions."""
+"""Most layers: no model has more. A larger number means a damaged config, whose specs would fill the memory."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 ACTIVATION_NAMES: Mapping[str, Activation] = {
     "silu": "silu",
@@ -187,54 +192,60 @@ ACTIVATION_NAMES: Mapping[str, Activation] = {
 
 
 class Config:
-    """One model's config.json. Every refusal is a ModelError that names the field."""
+    """A model's config.json. Each error is a ModelError that names the field."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
 
     def get(self, field: str, kind: type[T], default: T | None = None) -> T:
-        """A field of a kind; null or missing is the default, and an error when there is none."""
+        """Return a field of a type. Null or missing gives the default, or ModelError if there is none."""
         return typed(self.values, field, kind, default)
 
     def refuse_unless(self, **expected: Any) -> None:
-        """Refuse a field that says anything but what is computed here; missing and null are fine."""
+        """Raise UnsupportedFieldError if a field has a value other than the expected one. Missing and null are
+        accepted.
+        """
         for field, wanted in expected.items():
             value = self.values.get(field)
             if value is not None and value != wanted:
                 raise UnsupportedFieldError(f"config.json: {field} = {value!r} is not supported (only {wanted!r})")
 
     def heads(self) -> tuple[int, int, int]:
-        """Query heads, key and value heads, dimensions of a head."""
+        """Return the number of query heads, of key and value heads, and the dimensions of a head."""
         heads = self.get("num_attention_heads", int)
         kv_heads = self.get("num_key_value_heads", int, heads)
         hidden = self.get("hidden_size", int)
         head_dim = self.get("head_dim", int, hidden // max(1, heads))
         if not heads or not kv_heads or heads % kv_heads:
-            raise ModelError(f"config.json: {heads} heads cannot share {kv_heads} key and value heads evenly")
+            raise ModelError(
+                f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+            )
         if not head_dim or head_dim % 2:
-            raise ModelError(f"config.json: head_dim is {head_dim}; a rotary embedding needs pairs of dimensions")
+            raise ModelError(f"config.json: head_dim is {head_dim}; a rotary embedding needs an even number")
         return heads, kv_heads, head_dim
 
     def layers(self) -> int:
-        """How many decoder layers there are."""
+        """Return the number of decoder layers."""
         layers = self.get("num_hidden_layers", int)
         if not 1 <= layers <= MAX_LAYERS:
-            raise ModelError(f"config.json: num_hidden_layers is {layers}, and not from 1 to {MAX_LAYERS}")
+            raise ModelError(f"config.json: num_hidden_layers is {layers}; it must be from 1 to {MAX_LAYERS}")
         return layers
 
     def layer_types(self, default: list[str], known: tuple[str, ...] = LAYER_TYPES) -> list[str]:
-        """One of the `known` for each layer."""
+        """Return the type of each layer. Raises ModelError if one is not `known`."""
         types = self.values.get("layer_types") or default
         if not isinstance(types, list):
-            raise ModelError(f"config.json: layer_types is {types!r}, which is no list")
+            raise ModelError(f"config.json: layer_types is {types!r}; it must be a list")
         if unknown := [kind for kind in types if kind not in known]:
-            raise UnsupportedFieldError(f"config.json: layer_types has {unknown[0]!r}, which is not supported")
+            raise UnsupportedFieldError(f"config.json: layer_types has the unsupported value {unknown[0]!r}")
         if len(types) != self.layers():
-            raise ModelError(f"config.json: layer_types names {len(types)} layers, num_hidden_layers {self.layers()}")
+            raise ModelError(f"config.json: layer_types has {len(types)} layers, num_hidden_layers is {self.layers()}")
         return list(types)
 
     def windows(self, default: list[str]) -> list[int | None]:
-        """A window for each layer that slides, by its type; `default`: the types where the config does not say them."""
+        """Return the window of each sliding layer, None for others. `default`: the layer types if the config has
+        none.
+        """
         types = self.layer_types(default)
         if "sliding_attention" not in types:
             return [None] * len(types)
@@ -242,21 +253,21 @@ class Config:
         return [window or None if kind == "sliding_attention" else None for kind in types]
 
     def positive(self, field: str, kind: type[T], default: T | None = None) -> T:
-        """A number that is not 0."""
+        """Return a number. Raises ModelError if it is 0."""
         value = self.get(field, kind, default)
         if not value:
-            raise ModelError(f"config.json: {field} is 0")
+            raise ModelError(f"config.json: {field} is 0; it must be positive")
         return value
 
     def mapping(self, field: str) -> Mapping[str, Any]:
-        """A field that holds an object; null or missing is an empty one."""
+        """Return a field that is an object; empty if null or missing."""
         value = self.values.get(field) or {}
         if not isinstance(value, Mapping):
-            raise ModelError(f"config.json: {field} is {value!r}, which is no object")
+            raise ModelError(f"config.json: {field} is {value!r}; it must be an object")
         return value
 
     def activation(self, field: str, default: str | None = None) -> Activation:
-        """An activation by any of the names that Transformers has for it."""
+        """Return the activation of a field, by any of Transformers' names."""
         name = self.get(field, str, default)
         if name not in ACTIVATION_NAMES:
             known = ", ".join(ACTIVATION_NAMES)
@@ -266,9 +277,9 @@ class Config:
     def rope(
         self, head_dim: int, *, partial: float | None = None, pairs: bool = False, theta: float = 10_000.0
     ) -> RopeSpec:
-        """The rotary embedding of all layers, written as rope_parameters or, by older configs, as rope_scaling.
+        """Return the rotary embedding of all layers, from rope_parameters or, in older configs, rope_scaling.
 
-        `partial`: the share of a head that turns where the config does not say it; None: all of it, and none less.
+        `partial`: the default of the rotated share of a head; None: the whole head, and no other share is accepted.
         """
         newer, older = self.mapping("rope_parameters"), self.mapping("rope_scaling")
         check_dictionaries(newer, older)
@@ -281,10 +292,12 @@ class Config:
             values.pop("partial_rotary_factor", None)
             if (values.get("rope_type") or values.get("type")) == "proportional":
                 raise UnsupportedFieldError(
-                    "config.json: rope type 'proportional' is not supported of a part of a head"
+                    "config.json: rope type 'proportional' is not supported for a part of a head"
                 )
             if head_dim < 2 or head_dim % 2:
-                raise ModelError(f"config.json: {head_dim} dimensions of a head turn, which cannot be paired")
+                raise ModelError(
+                    f"config.json: {head_dim} dimensions of a head are rotated; the number must be even and at least 2"
+                )
         if (original := self.values.get("original_max_position_embeddings")) is not None:
             values["original_max_position_embeddings"] = original
         limit = self.get("max_position_embeddings", int, 2048)
@@ -293,13 +306,13 @@ class Config:
     def rope_of_type(
         self, kind: str, head_dim: int, theta: float, *, base: str = "rope_theta", scaled: bool = True
     ) -> RopeSpec:
-        """The rope of one type of layers, for which newer configs have a dictionary each.
+        """Return the rope of one type of layers, for which newer configs have a dictionary each.
 
-        Older ones have a base (in the field `base`, else `theta`), and a `rope_scaling` for types that are `scaled`.
+        Older configs have a base (in the field `base`, else `theta`), and a `rope_scaling` for types that are `scaled`.
         """
         nested = self.mapping("rope_parameters")
         if unknown := set(nested) - set(LAYER_TYPES):
-            raise ModelError(f"config.json: rope_parameters has {sorted(unknown)}, which are no types of layers")
+            raise ModelError(f"config.json: rope_parameters has {sorted(unknown)}, which are not layer types")
         values = {**Config(nested).mapping(kind), **(self.mapping("rope_scaling") if scaled else {})}
         limit = self.get("max_position_embeddings", int)
         return rope_spec(values, head_dim, self.get(base, float, theta), limit)

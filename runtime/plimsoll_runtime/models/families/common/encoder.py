@@ -12,11 +12,11 @@ from plimsoll_runtime.models.spec.pooling import Dense, Pooling
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 HEADS_OF_TRAINING = ("cls.", "lm_head.", "head.", "decoder.", "classifier.", "pooler.", "score.")
-"""How names begin of what encoders were trained with: it is not read where they are served for something else."""
+"""Prefixes of training heads of encoders, which are not read for other tasks."""
 
 
 def whole_shape(config: Config) -> AttentionShape:
-    """Over a prompt from both ends; keys and values have as many heads as queries, whatever a config says of them."""
+    """Return a bidirectional attention shape with as many key heads as query heads, ignoring num_key_value_heads."""
     heads, _, head_dim = Config({**config.values, "num_key_value_heads": None}).heads()
     return AttentionShape(heads, heads, head_dim, head_dim**-0.5, whole=True)
 
@@ -32,7 +32,7 @@ def norms_behind(
     rope: RopeSpec | None = None,
     bias: bool = True,
 ) -> DecoderSpec:
-    """Layers as BERT has them, all alike."""
+    """Return an encoder with BERT's layers, which are all equal."""
     norm = layer_norm(config)
     layer = LayerSpec(
         SelfAttention(whole_shape(config), rope, qkv_bias=bias, output_bias=bias),
@@ -55,23 +55,23 @@ def norms_behind(
 
 
 def layer_norm(config: Config) -> Norm:
-    """With a weight and a bias."""
+    """Return a layer norm with weight and bias."""
     return Norm(config.get("layer_norm_eps", float, 1e-12), "layer", biased=True)
 
 
 def absolute_alone(config: Config) -> None:
-    """Raises UnsupportedFieldError for BERTs that compare positions in their scores, or that generate."""
+    """Raise UnsupportedFieldError for BERTs with relative positions in scores, and for generating ones."""
     config.refuse_unless(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
 
 
 def bert_head(config: Config, prefix: str, labels: int) -> Pooling:
-    """The first token through a layer with tanh, then labels."""
+    """Return a pooling of the first token, with a tanh layer and a classifier."""
     hidden = config.get("hidden_size", int)
     return Pooling("first", (Dense(f"{prefix}.pooler.dense", hidden, activation="tanh"), Dense("classifier", labels)))
 
 
 def chosen(config: Config, field: str, known: tuple[str, ...], default: str) -> str:
-    """A word of those that are known. Raises UnsupportedFieldError."""
+    """Return a field whose value must be one of `known`. Raises UnsupportedFieldError."""
     word = config.get(field, str, default)
     if word not in known:
         raise UnsupportedFieldError(f"config.json: {field} = {word!r} is not supported (only {', '.join(known)})")

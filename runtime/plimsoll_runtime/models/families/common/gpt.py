@@ -1,4 +1,4 @@
-"""Decoders without gates: layer norms with biases, plain MLPs, and ALiBi slopes (Press et al., 2022)."""
+"""Decoders without gated MLPs: layer norms with biases, plain MLPs, and ALiBi slopes (Press et al., 2022)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def plain_decoder(
     embedding: Embedding = TOKENS_ALONE,
     head: Head,
 ) -> DecoderSpec:
-    """All layers alike. The config's fields have Llama's names by now; `eps`: the one that the norms' epsilon has."""
+    """Return a decoder with equal layers. `config` has Llama's field names; `eps` is the field of the norms'
+    epsilon.
+    """
     norm = Norm(config.get(eps, float, 1e-5), "layer", biased=True)
     return DecoderSpec(
         architecture,
@@ -45,29 +47,32 @@ def plain_decoder(
 
 
 def renamed(values: Mapping[str, Any], fields: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A config under Llama's names: what is missing gets its default, and `fields` say which name stands for which."""
+    """Return a config with Llama's field names and defaults. `fields` maps the family's names to Llama's."""
     found = {**defaults, **values}
     return {**found, **{ours: found[theirs] for theirs, ours in fields.items() if theirs in found}}
 
 
 def inner_size(config: Config, field: str) -> int:
-    """Of the MLP: four times the hidden size where the config does not say."""
+    """Return the MLP's inner size; by default four times the hidden size."""
     return config.get(field, int, 4 * config.get("hidden_size", int))
 
 
 MAX_HEADS = 4096
-"""More than any model has: a config that says more is damaged, and would fill the memory with slopes."""
+"""Most heads with ALiBi: no model has more. A larger number means a damaged config, whose slopes would fill the
+memory."""
 
 
 def slopes_of(heads: int) -> tuple[float, ...]:
-    """BLOOM's and Falcon's: those of the next smaller power of two, then every other one of the next larger."""
+    """Return BLOOM's and Falcon's slopes: those of the next lower power of two, then every second one of the next
+    higher.
+    """
     _check(heads)
     whole = 2 ** floor(log2(heads))
     return (*_geometric(whole), *_geometric(2 * whole)[::2][: heads - whole])
 
 
 def alternating_slopes_of(heads: int, largest: int) -> tuple[float, ...]:
-    """MPT's: of those of the next larger power of two the second, the fourth and so on, then the others.
+    """Return MPT's slopes: of those of the next higher power of two, the second, fourth and so on, then the others.
 
     The exponents of 1/2 end at `largest`.
     """
@@ -78,7 +83,7 @@ def alternating_slopes_of(heads: int, largest: int) -> tuple[float, ...]:
 
 def _check(heads: int) -> None:
     if heads > MAX_HEADS:
-        raise ModelError(f"config.json: there are {heads} heads, and at most {MAX_HEADS} can have slopes (ALiBi)")
+        raise ModelError(f"config.json: {heads} heads exceed the limit of {MAX_HEADS} for ALiBi")
 
 
 def _geometric(heads: int, largest: int = 8) -> tuple[float, ...]:

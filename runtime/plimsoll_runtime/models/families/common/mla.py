@@ -1,4 +1,4 @@
-"""Latent attention as DeepSeek's configs say it, in decoders that are Llama but for that."""
+"""Latent attention from DeepSeek's config fields, in otherwise Llama-like decoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.tensor_names import LLAMA, Names
 
 NORM = Norm(1e-6)
-"""Of the vectors that queries, keys and values are made of, whatever the config says of the others."""
+"""Norm of the low-rank vectors, independent of the config's other norms."""
 
 
 def latent_decoder(
@@ -28,7 +28,9 @@ def latent_decoder(
     growth: Growth | None = None,
     pairs: bool | None = None,
 ) -> DecoderSpec:
-    """A gated decoder with latent attention. `pairs`: whether ropes turn neighbours; None: as rope_interleave says."""
+    """Return a gated decoder with latent attention. `pairs`: the rope rotates neighbours; None: as in
+    rope_interleave.
+    """
     turned = Config(values).positive("qk_rope_head_dim", int)
     config = Config({**values, "head_dim": turned, "num_key_value_heads": None})
     if pairs is None:
@@ -52,7 +54,7 @@ def latent_decoder(
 
 
 def _mscale(config: Config) -> float:
-    """What scores are larger by, twice, where a rope is stretched and says so."""
+    """Return the square root of the factor of scores for a scaled rope with mscale_all_dim."""
     rope = Config(config.mapping("rope_parameters") or config.mapping("rope_scaling"))
     stretched = rope.get("mscale_all_dim", float, 0.0)
     if (rope.values.get("rope_type") or rope.values.get("type") or "default") == "default" or not stretched:

@@ -1,4 +1,4 @@
-"""Specs that differ from their neighbours' in one thing."""
+"""Changes to specs, for families that differ from another in a few points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, Mixture
 
 
 def mlp_of(spec: DecoderSpec) -> GatedMlp | PlainMlp | Mixture:
-    """What the first layer does to each token, of a family all of whose layers do one thing, and alike."""
+    """Return the MLP of the first layer, for families whose layers are all equal."""
     mlp = spec.layers[0].mlp
     assert mlp is not None
     assert not isinstance(mlp, MixtureBeside)
@@ -19,24 +19,24 @@ def mlp_of(spec: DecoderSpec) -> GatedMlp | PlainMlp | Mixture:
 
 
 def with_layers(spec: DecoderSpec, change: Callable[[LayerSpec], LayerSpec]) -> DecoderSpec:
-    """Each layer changed."""
+    """Return a spec with each layer changed."""
     return replace(spec, layers=tuple(map(change, spec.layers)))
 
 
 def with_mixers(spec: DecoderSpec, change: Callable[[SelfAttention], SelfAttention]) -> DecoderSpec:
-    """Each layer's attention changed. Raises TypeError for a layer that has another mixer."""
+    """Return a spec with each layer's attention changed. Raises TypeError if a layer has another mixer."""
     return with_layers(spec, lambda layer: replace(layer, mixer=change(self_attention(layer))))
 
 
 def self_attention(layer: LayerSpec) -> SelfAttention:
-    """A layer's. Raises TypeError for one that has another mixer."""
+    """Return a layer's attention. Raises TypeError if it has another mixer."""
     if not isinstance(layer.mixer, SelfAttention):
-        raise TypeError(f"a layer's mixer is {type(layer.mixer).__name__}")
+        raise TypeError(f"expected attention, but the layer's mixer is {type(layer.mixer).__name__}")
     return layer.mixer
 
 
 def with_windows(spec: DecoderSpec, windows: Sequence[int | None]) -> DecoderSpec:
-    """A window for each layer; None: none."""
+    """Return a spec with a window for each layer; None: no window."""
     layers = zip(spec.layers, windows, strict=True)
     return replace(spec, layers=tuple(_windowed(layer, window) for layer, window in layers))
 
@@ -44,7 +44,7 @@ def with_windows(spec: DecoderSpec, windows: Sequence[int | None]) -> DecoderSpe
 def with_mixture(
     spec: DecoderSpec, mixture: Mixture, is_sparse: Callable[[int], bool] = lambda index: True
 ) -> DecoderSpec:
-    """With a mixture in place of the MLPs of those layers whose numbers are sparse."""
+    """Return a spec with a mixture instead of the MLP in each layer whose number is sparse."""
     layers = (replace(layer, mlp=mixture) if is_sparse(i) else layer for i, layer in enumerate(spec.layers))
     return replace(spec, layers=tuple(layers))
 
