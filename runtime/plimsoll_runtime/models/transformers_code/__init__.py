@@ -1,1 +1,1 @@
-"""Models that Transformers code computes: over our KV cache, or with caches of its own."""
+"""Models that run on Transformers code: with our KV cache, or with their own caches."""

@@ -1,7 +1,7 @@
-"""Our attention behind Transformers' `AttentionInterface`: who is called, with what, and what that means for a cache.
+"""Our attention as an implementation of Transformers' `AttentionInterface`.
 
-Transformers calls the function that is registered as `NAME` with the attention module itself, so that each model's
-modules carry the one whom their calls are for (`connect`); several models in one process do not meet.
+Transformers calls the function registered as `NAME` with the attention module. `connect` stores a receiver in each
+module of a model, so that several models in one process do not interfere.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ _HARMLESS = frozenset(
         "use_cache",
     }
 )
-"""Arguments that modules pass on and that change no score: positions are in queries and keys already."""
+"""Arguments that modules pass and that do not change scores; queries and keys already contain positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One layer's attention: query [heads, T, D], key [kv_heads, T, D], value [kv_heads, T, DV].
+    """A call of one layer's attention: query [heads, T, D], key [kv_heads, T, D], value [kv_heads, T, DV].
 
-    `window` is what the module says of a sliding window beside its mask; `mask` is what the model has made of ours.
+    `window` is the sliding window that the module passes besides its mask; `mask` is the mask that the model made from
+    ours.
     """
 
     query: Tensor
@@ -59,17 +60,19 @@ class Call:
 
     @property
     def head_dim(self) -> int:
-        """Of the cache, which has one for keys and values: the larger of the two."""
+        """The head size of the cache, which keys and values share: the larger of the two."""
         return max(self.key.shape[-1], self.value.shape[-1])
 
     def shape(self, window: int | None) -> AttentionShape:
-        """What the cache has to be for it."""
+        """Return the attention shape that the cache needs."""
         return AttentionShape(
             self.query.shape[0], self.key.shape[0], self.head_dim, self.scale, window=window, softcap=self.softcap
         )
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query [T, heads, D], key and value [T, kv_heads, D] as a cache takes them, zeros where one is narrower."""
+        """Return query [T, heads, D], key and value [T, kv_heads, D] for a cache, padded with zeros to equal head
+        sizes.
+        """
         query, key, value = (
             pad(t, (0, self.head_dim - t.shape[-1])) if t.shape[-1] < self.head_dim else t
             for t in (self.query, self.key, self.value)
@@ -78,21 +81,21 @@ class Call:
 
 
 class Receiver(Protocol):
-    """Whom a model's attention modules call."""
+    """Receives the attention calls of a model."""
 
     def attend(self, call: Call) -> Tensor:
-        """One layer's attention -> [T, heads, DV]."""
+        """Compute one layer's attention. Return [T, heads, DV]."""
 
 
 def connect(model: torch.nn.Module, receiver: Receiver) -> None:
-    """From here on the attention modules of a model call this receiver; nobody else's do."""
+    """Send the attention calls of a model's modules to a receiver."""
     register()
     for module in model.modules():
         setattr(module, _RECEIVER, receiver)
 
 
 def register() -> None:
-    """Make our attention known to Transformers."""
+    """Register our attention with Transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _called)
@@ -108,7 +111,7 @@ def _called(
     dropout: float = 0.0,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """What Transformers calls: query [1, heads, T, D], key and value [1, kv_heads, T, D] -> [1, T, heads, DV]."""
+    """Handle a call by Transformers: query [1, heads, T, D], key and value [1, kv_heads, T, D] -> [1, T, heads, DV]."""
     window, softcap = rest.pop("sliding_window", None), rest.pop("softcap", None)
     _check(module, query, key, value, rest)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
@@ -118,13 +121,13 @@ def _called(
 
 
 def _check(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, rest: Mapping[str, Any]) -> None:
-    """Raises UnservedError for what a cache of keys and values, and causal attention over it, does not have."""
+    """Raise UnservedError for features that causal attention over a KV cache does not have."""
     if said := sorted(name for name, value in rest.items() if value is not None and name not in _HARMLESS):
-        raise UnservedError(f"gives attention what ours does not take ({', '.join(said)})")
+        raise UnservedError(f"calls attention with unsupported arguments ({', '.join(said)})")
     if rest.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        raise UnservedError("attends to later tokens too")
+        raise UnservedError("attends to later tokens")
     if query.shape[0] != 1 or not query.shape[2] == key.shape[2] == value.shape[2]:
-        raise UnservedError("attends to other rows than the step's own (cross attention, or a cache of its own)")
+        raise UnservedError("attends to rows outside the step (cross attention, or its own cache)")
     if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
         raise UnservedError(
             f"has {query.shape[1]} heads of queries, {key.shape[1]} of keys and {value.shape[1]} of values"

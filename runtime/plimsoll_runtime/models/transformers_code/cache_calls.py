@@ -1,4 +1,4 @@
-"""Calls of a model that keeps its own caches: which calls it can take, and one call over rows at one position."""
+"""Calls of a model that keeps its own caches: the kinds of calls that it supports, and one call for several rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from plimsoll_runtime.models.transformers_code.model_classes import UnservedErro
 from plimsoll_runtime.models.transformers_code.skeleton import Halves
 
 CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_states")
-"""What outputs call their cache; the argument has the same name."""
+"""Names of caches in model outputs and of the arguments for them."""
 
 
 class Takes(Enum):
-    """How many tokens a call may take: any number, that at the start alone and then one, or always one."""
+    """How many tokens a call may have: any number, any number only at the start and then one, or always one."""
 
     ANY = "any"
     FIRST = "first"
@@ -29,9 +29,9 @@ class Takes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """How a model is called. `base`: the part that gives hidden states; `cache`: the argument that its cache is.
+    """How to call a model. `base`: the submodule that returns hidden states; `cache`: the name of its cache argument.
 
-    Without one it is given all tokens anew in each step. `positions`: it is told them, or counts by itself.
+    Without a cache, each step passes all tokens again. `positions`: the model gets them as an argument.
     """
 
     base: str
@@ -40,7 +40,7 @@ class Calling:
 
 
 class Stepper:
-    """Calls `model` as `calling` says. A cache is None before a row's first token, and then whatever came of it."""
+    """Calls `model` in the way that `calling` describes. A row's cache is None before its first token."""
 
     def __init__(self, model: Any, calling: Calling) -> None:
         self._base = model.get_submodule(calling.base)
@@ -48,9 +48,10 @@ class Stepper:
         self._halves = Halves(model, self._base)
 
     def step(self, tokens: Tensor, start: int, cache: Any) -> tuple[Tensor, Any]:
-        """tokens int64 [B, n] at positions from `start` -> hidden states [B, n, H], and the rows' cache after them.
+        """Return hidden states [B, n, H] of tokens int64 [B, n] at positions from `start`, and the rows' cache after
+        them.
 
-        The cache that was given is used up.
+        The given cache must not be used again.
         """
         if self.calling.cache is None:
             return self._anew(tokens, cache)
@@ -59,7 +60,7 @@ class Stepper:
         self._halves.answered(found)
         after = getattr(found, self.calling.cache, None)
         if after is None:
-            raise UnservedError(f"gives no {self.calling.cache} back")
+            raise UnservedError(f"returns no {self.calling.cache}")
         return found.last_hidden_state, after
 
     def _anew(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -76,26 +77,30 @@ class Stepper:
         return {"position_ids": torch.arange(start, start + count, device=tokens.device).expand(rows, count)}
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, H] -> float32 [R, vocab]."""
+        """Return float32 logits [R, vocab] of hidden [R, H]."""
         return self._halves.logits(hidden)
 
 
 def has(part: Any, argument: str) -> bool:
-    """Whether a module's forward names this argument."""
+    """Return whether a module's forward has this argument."""
     return argument in inspect.signature(part.forward).parameters
 
 
 SCORES_BYTES = 2**28
-"""Scores, with their copies, that a call should make at most: for each row and each token that it attends to."""
+"""Target limit of a call's attention scores with their copies, in bytes."""
 _A_SCORE = 12
-"""Bytes: in the run's dtype, in float32, and their softmax, at most."""
+"""Bytes of a score: at most in the run's dtype, in float32, and as softmax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`takes`: how many tokens a call may have. `axes`: how rows lie in a cache, where one call can take several; else
-    None. `kept`: what caches take, in runs of elements of two bytes and of four. `widest`: elements a row of its
-    largest result; `heads` a row has scores of, where it attends.
+    """Results of probing a model with its own caches.
+
+    - `takes`: how many tokens a call may have.
+    - `axes`: how rows are laid out in a cache if one call can take several; else None.
+    - `kept`: cache sizes, for elements of two bytes and of four.
+    - `widest`: elements per row of its largest result.
+    - `heads`: attention heads, for the size of scores.
     """
 
     calling: Calling
@@ -109,23 +114,23 @@ class Findings:
 
     @property
     def most(self) -> int:
-        """Scores of a head that a call should make at most."""
+        """Target limit of a call's scores for one head."""
         return SCORES_BYTES // (_A_SCORE * self.heads)
 
     def at_least(self, start: int, length: int) -> int:
-        """Rows that a call for a sequence's next `length` tokens computes at once, however it is cut."""
+        """Return how many rows a call for a sequence's next `length` tokens computes at least at once."""
         if self.calling.cache is None:
             return start + length
         return length if self.takes is Takes.FIRST and start == 0 else 1
 
     def together(self, start: int, length: int) -> int:
-        """How many sequences that go on there, with so many tokens, one call may have."""
+        """Return how many sequences with `length` tokens from `start` one call may have."""
         if self.axes is None:
             return 1
         return max(1, self.most // (self.at_least(start, length) * (start + length)))
 
     def piece(self, count: int, start: int, length: int) -> int:
-        """How many of their tokens `count` sequences may have in a call."""
+        """Return how many tokens of `count` sequences a call may have."""
         if self.calling.cache is None or (self.takes is Takes.FIRST and start == 0):
             return length
         if self.takes is not Takes.ANY:
@@ -133,7 +138,9 @@ class Findings:
         return min(length, max(1, self.most // (count * (start + length))))
 
     def scores_bytes(self, rows: int, longest: int) -> int:
-        """Bytes that the scores of a step's largest call take; none where caches do not grow, for nothing attends."""
+        """Return the bytes of scores of a step's largest call; 0 if caches do not grow, because then nothing
+        attends.
+        """
         if not any(each.token for each in self.kept):
             return 0
         anew = self.calling.cache is None

@@ -1,8 +1,7 @@
-"""Asks a model with a cache of its own how it is called, and whether that gives what it computes without one.
+"""Probes a model with its own cache: how to call it, and whether steps give the results of a pass without a cache.
 
-As in the other probe (`probe`) the model has its real shapes, made-up weights of hardly any memory, and
-products that are hardly any work; attention, convolutions and recurrences are its own. Everything is compared with one
-pass over all tokens that keeps nothing.
+As in `probe`, the model has its real shapes, generated weights that need little memory, and cheap products; attention,
+convolutions and recurrences are its own. All results are compared with one pass over all tokens without a cache.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ from plimsoll_runtime.models.transformers_code.skeleton import fill, skeleton
 
 ROWS = 19
 _FIRST = 8
-"""Tokens of the first call, where there are two."""
+"""Tokens of the first of two calls."""
 _MEASURED = (8, 16)
 WINDOWS = ("sliding_window", "sliding_window_size", "attention_window_size", "attention_chunk_size")
-"""What configs call how far back a token sees."""
+"""Names of config fields that limit how far back a token sees."""
 WINDOW = 6
 
 
 @torch.inference_mode()
 def probe(kind: type[Any], config: Any) -> Findings:
-    """Raises UnservedError where its steps cannot be ours, with what is in the way."""
+    """Probe a class. Raises UnservedError with the reason if we cannot compute its steps."""
     try:
         with quiet():
             return _probed(kind, config)
     except UnservedError:
         raise
     except Exception as error:
-        raise UnservedError(f"fails with {type(error).__name__} in a step with its own cache: {error}") from error
+        raise UnservedError(f"raises {type(error).__name__} in a step with its own cache: {error}") from error
 
 
 def _probed(kind: type[Any], config: Any) -> Findings:
@@ -63,12 +62,12 @@ def _probed(kind: type[Any], config: Any) -> Findings:
         return _probed_as(kind, config, narrowed(config))
     except UnservedError:
         raise
-    except Exception:  # noqa: BLE001 - of a class that does not take its config with other windows
+    except Exception:  # the class does not accept its config with other windows
         return _probed_as(kind, config, config)
 
 
 def narrowed(config: Any) -> Any:
-    """A config whose windows and chunks are so small that a few tokens go beyond them."""
+    """Return a config with windows and chunks so small that a few tokens exceed them."""
     found = copy.deepcopy(config)
     text = found.get_text_config()
     for name in WINDOWS:
@@ -78,7 +77,7 @@ def narrowed(config: Any) -> Any:
 
 
 def _probed_as(kind: type[Any], config: Any, asked: Any) -> Findings:
-    """Asks with the config `asked`; what caches take is found with the real one."""
+    """Probe with the config `asked`; measure cache sizes with the real one."""
     model = hollow_model(kind, asked, torch.float32)
     tokens = tokens_of(config, ROWS)
     with CheapProducts(ROWS) as products:
@@ -88,7 +87,7 @@ def _probed_as(kind: type[Any], config: Any, asked: Any) -> Findings:
         stepper, takes = _stepper(model, base, tokens, hidden)
         calling = stepper.calling
         if not close(stepper.logits(hidden[1:]), logits[1:]):
-            raise UnservedError("does more with hidden states than can be done row by row")
+            raise UnservedError("computes logits that depend on several rows")
         axes = _axes(stepper, tokens)
     kept = tuple(_kept(kind, config, calling, dtype, tokens) for dtype in (torch.bfloat16, torch.float32))
     heads = getattr(config.get_text_config(), "num_attention_heads", None)
@@ -105,7 +104,7 @@ def _probed_as(kind: type[Any], config: Any, asked: Any) -> Findings:
 
 
 def hollow_model(kind: type[Any], config: Any, dtype: torch.dtype) -> Any:
-    """With attention as Transformers chooses it for the class."""
+    """Return a model with generated weights and the attention that Transformers chooses for the class."""
     model = skeleton(kind, config, dtype, attention=None, experts_implementation="eager")
     generator = torch.Generator().manual_seed(0)
     fill(model, lambda name, wanted: made_up(wanted, generator))
@@ -115,18 +114,20 @@ def hollow_model(kind: type[Any], config: Any, dtype: torch.dtype) -> Any:
 def _check_causal(model: Any, tokens: Tensor, expected: Tensor) -> None:
     _, hidden, _ = whole_pass(model, tokens, None)
     if not close(hidden, expected):
-        raise UnservedError("gives other numbers each time")
+        raise UnservedError("returns different results in each pass")
     changed = tokens.clone()
     changed[-1] = tokens[0]
     _, hidden, _ = whole_pass(model, changed, None)
     if not close(hidden[:-1], expected[:-1]):
-        raise UnservedError("lets tokens see later ones")
+        raise UnservedError("lets tokens attend to later ones")
     if close(hidden[-1], expected[-1]):
-        raise UnservedError("gives the same for any token")
+        raise UnservedError("returns the same result for any token")
 
 
 def _stepper(model: Any, base: str, tokens: Tensor, expected: Tensor) -> tuple[Stepper, Takes]:
-    """How it is to be called, and with how many tokens: the first way that gives what one pass gives."""
+    """Return the first way to call the model that gives the results of one pass, and the tokens that a call may
+    have.
+    """
     for calling in _ways(model, base):
         stepper = Stepper(model, calling)
         for takes, sizes in (
@@ -136,7 +137,7 @@ def _stepper(model: Any, base: str, tokens: Tensor, expected: Tensor) -> tuple[S
         ):
             if _gives(stepper, tokens, sizes, expected):
                 return stepper, takes
-    raise UnservedError("gives other hidden states in several steps than in one")
+    raise UnservedError("returns other hidden states in several steps than in one")
 
 
 def _ways(model: Any, base: str) -> Iterator[Calling]:
@@ -148,9 +149,10 @@ def _ways(model: Any, base: str) -> Iterator[Calling]:
 
 
 def _gives(stepper: Stepper, tokens: Tensor, sizes: Sequence[int], expected: Tensor) -> bool:
-    """Whether steps of these sizes give the hidden states of one pass, in turns with another sequence's.
+    """Return whether steps of these sizes give the hidden states of one pass, while steps of another sequence
+    interleave.
 
-    (There are classes that keep states in their modules.) A step that fails gives none.
+    (Some classes keep state in their modules.) A step that raises counts as False.
     """
     others = tokens.flip(0)
     found, cache, other, start = [], None, None, 0
@@ -160,14 +162,16 @@ def _gives(stepper: Stepper, tokens: Tensor, sizes: Sequence[int], expected: Ten
             _, other = stepper.step(others[None, start : start + size], start, other)
             found.append(hidden[0])
             start += size
-    except Exception:  # noqa: BLE001 - of anybody's code, in a way that it may not be meant to be called
+    except Exception:  # foreign code, possibly called in an unsupported way
         return False
     whole = torch.cat(found)
     return whole.shape == expected.shape and close(whole, expected)
 
 
 def _axes(stepper: Stepper, tokens: Tensor) -> Axes | None:
-    """How rows lie in caches, if rows that are stacked, and unstacked, give what each gives alone; else None."""
+    """Return how rows are laid out in caches, or None if stacked and unstacked rows do not give the results of single
+    rows.
+    """
     one, other = tokens[: _FIRST + 2], tokens.flip(0)[: _FIRST + 2]
     both = torch.stack([one, other])
     try:
@@ -178,7 +182,7 @@ def _axes(stepper: Stepper, tokens: Tensor) -> Axes | None:
         pair = joined(caches, found)
         stacked, pair = stepper.step(both[:, _FIRST : _FIRST + 1], _FIRST, pair)
         last, _ = stepper.step(other[None, _FIRST + 1 :], _FIRST + 1, taken(pair, [1], 2, found))
-    except Exception:  # noqa: BLE001 - Misfit, or whatever a model says to a cache that it has not made
+    except Exception:  # Misfit, or an error of the model for a cache that it has not made
         return None
     for i, each in enumerate(alone):
         if not close(hidden[i], each.first) or not close(stacked[i], each.second):
@@ -209,7 +213,9 @@ def _copy(cache: Any) -> Any:
 
 
 def _kept(kind: type[Any], config: Any, calling: Calling, dtype: torch.dtype, tokens: Tensor) -> OwnCache:
-    """By caches of a few tokens and of some more; with room for the copy that the largest tensor makes as it grows."""
+    """Measure cache sizes from a short and a longer cache. Adds space for the copy of the largest tensor when it
+    grows.
+    """
     stepper = Stepper(hollow_model(kind, config, dtype), calling)
     with CheapProducts(ROWS):
         few, many = (_held(stepper, tokens[:count]) for count in _MEASURED)
@@ -219,7 +225,7 @@ def _kept(kind: type[Any], config: Any, calling: Calling, dtype: torch.dtype, to
 
 
 def _held(stepper: Stepper, tokens: Tensor) -> dict[Path, int]:
-    """Bytes that a cache of these tokens holds, whole allocations, each once, by where the first tensor of it lies."""
+    """Return the bytes of a cache's allocations, each once, by the path of its first tensor."""
     cache = None
     for start in range(len(tokens)):
         _, cache = stepper.step(tokens[None, start : start + 1], start, cache)

@@ -1,4 +1,4 @@
-"""The caches of a step's rows: which slots share a cache object, and which rows are computed in one call."""
+"""Caches of a step's rows: which slots share a cache object, and which rows one call computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.models.transformers_code.cache_tensors import Axes, Misfit
 
 @dataclass(slots=True, eq=False)
 class Stack:
-    """A cache with a row for each of these slots, in this order, all of which have so many tokens."""
+    """A cache with a row for each of these slots, in this order. All rows have `tokens` tokens."""
 
     slots: list[int]
     cache: Any
@@ -23,7 +23,7 @@ class Stack:
 
 
 class Rows:
-    """The rows of all slots. `axes`: how they lie in caches; None: each has one of its own for good."""
+    """The caches of all slots. `axes`: how rows are laid out in caches; None: each slot keeps a separate cache."""
 
     def __init__(self, axes: Axes | None) -> None:
         self._axes = axes
@@ -31,11 +31,11 @@ class Rows:
 
     @property
     def slots(self) -> set[int]:
-        """Those that have a row."""
+        """Slots that have a cache."""
         return set(self._stacks)
 
     def begin(self, slots: Sequence[int]) -> list[Stack]:
-        """Stacks without a token for rows that begin; what their slots had is gone."""
+        """Return empty stacks for new sequences, dropping the old caches of their slots."""
         self.free(slots)
         groups = [[slot] for slot in slots] if self._axes is None else [list(slots)]
         found = [Stack(group, None, 0) for group in groups]
@@ -44,7 +44,9 @@ class Rows:
         return found
 
     def gather(self, slots: Sequence[int]) -> list[Stack]:
-        """Stacks of these rows and no others: one, if their caches are of one form. All have equally many tokens."""
+        """Return stacks with exactly these rows: one, if their caches have one form. All rows have equally many
+        tokens.
+        """
         parts = [self._alone(stack, slots) for stack in self._stacks_of(slots)]
         if len(parts) == 1 or self._axes is None:
             return parts
@@ -57,7 +59,7 @@ class Rows:
         return [whole]
 
     def free(self, slots: Iterable[int]) -> None:
-        """These slots have no rows any more."""
+        """Drop the caches of these slots."""
         gone = set(slots)
         for stack in self._stacks_of(gone):
             left = [slot for slot in stack.slots if slot not in gone]
@@ -70,7 +72,7 @@ class Rows:
         return list({id(stack): stack for slot in slots if (stack := self._stacks.get(slot)) is not None}.values())
 
     def _alone(self, stack: Stack, slots: Sequence[int]) -> Stack:
-        """The rows of a stack that are asked for; the others go into one of their own."""
+        """Split a stack so that one contains only requested rows; return that one."""
         wanted = [slot for slot in stack.slots if slot in slots]
         others = [slot for slot in stack.slots if slot not in slots]
         if not others:
@@ -81,10 +83,10 @@ class Rows:
         return apart
 
     def _some(self, stack: Stack, slots: list[int]) -> Stack:
-        """Rows of a stack, copied."""
+        """Return a copy of some rows of a stack."""
         if stack.cache is None:
             return Stack(slots, None, stack.tokens)
-        assert self._axes is not None, "rows share a cache that nobody knows how to part"
+        assert self._axes is not None, "rows share a cache without known axes"
         rows = [stack.slots.index(slot) for slot in slots]
         return Stack(slots, taken(stack.cache, rows, len(stack.slots), self._axes), stack.tokens)
 
@@ -93,19 +95,21 @@ class Rows:
             self._stacks[slot] = stack
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where a slot's stack does not have it, or a stack has a slot that is another's."""
+        """Raise AssertionError if the slots and stacks are inconsistent."""
         for slot, stack in self._stacks.items():
-            assert stack.slots.count(slot) == 1, f"the stack of slot {slot} has it {stack.slots.count(slot)} times"
+            assert stack.slots.count(slot) == 1, (
+                f"the stack of slot {slot} contains the slot {stack.slots.count(slot)} times"
+            )
             for other in stack.slots:
-                assert self._stacks.get(other) is stack, f"slot {other} is in a stack that is not its own"
-            assert len(stack.slots) == 1 or self._axes is not None, "rows share a cache that nobody knows how to part"
+                assert self._stacks.get(other) is stack, f"slot {other} is in the stack of another slot"
+            assert len(stack.slots) == 1 or self._axes is not None, "rows share a cache without known axes"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnStep:
-    """The sequences of a step: each one's slot, its first position in the step, how many rows it has there.
+    """The sequences of a step: each one's slot, its first position, and its rows.
 
-    It stands where other decoders have `States`, of which it has none.
+    It is passed instead of `States`, but has no states to read or write.
     """
 
     slots: Sequence[int]
@@ -114,17 +118,17 @@ class OwnStep:
     rows: Rows
 
     def read(self, index: int) -> Tensor:
-        """See States. Always raises TypeError."""
-        raise TypeError("sequences have caches of their own, and no states that could be read")
+        """Raise TypeError: there are no states."""
+        raise TypeError("sequences have their own caches and no states to read")
 
     def write(self, index: int, states: Tensor) -> None:
-        """See States. Always raises TypeError."""
-        raise TypeError("sequences have caches of their own, and no states that could be written")
+        """Raise TypeError: there are no states."""
+        raise TypeError("sequences have their own caches and no states to write")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCall:
-    """Rows that are computed together. `firsts`: where each one's `length` tokens begin among the rows of the step."""
+    """Rows to compute together. `firsts`: the index of each one's `length` tokens among the rows of the step."""
 
     slots: list[int]
     firsts: list[int]
@@ -133,7 +137,9 @@ class CacheCall:
 
 
 def calls_of(step: OwnStep, found: Findings) -> Iterator[CacheCall]:
-    """Each sequence in one call, in order; with those that stand where it stands and have as many tokens, if it may."""
+    """Yield calls that cover all sequences. Sequences at one position with equally many tokens share a call if
+    possible.
+    """
     groups: dict[tuple[int, int], list[int]] = {}
     first, firsts = 0, []
     for index, (start, length) in enumerate(zip(step.starts, step.spans.lengths, strict=True)):
@@ -148,7 +154,7 @@ def calls_of(step: OwnStep, found: Findings) -> Iterator[CacheCall]:
 
 
 def pieces_of(call: CacheCall, found: Findings) -> Iterator[tuple[int, int]]:
-    """(first token, how many) of a call's tokens at a time."""
+    """Yield (first token, number of tokens) of the pieces of a call."""
     size = found.piece(len(call.slots), call.start, call.length)
     for first in range(0, call.length, size):
         yield first, min(size, call.length - first)

@@ -1,4 +1,4 @@
-"""The tensors of Transformers' cache objects: finding and replacing them, joining rows and taking some."""
+"""Finds and replaces tensors of Transformers' cache objects, joins rows of several, and selects rows."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import torch
 from torch import Tensor
 
 Path = tuple[Any, ...]
-"""Names, keys and indices that lead from the object to a tensor."""
+"""Names, keys and indices from the cache object to a tensor."""
 
 _THEIRS = "transformers."
 _NOT_OPENED = ("transformers.configuration_utils", "transformers.modeling_utils")
 
 
 def tensors_of(cache: Any) -> dict[Path, Tensor]:
-    """Each tensor of a cache by where it lies."""
+    """Return the tensors of a cache by path."""
     return dict(_tensors(cache, ()))
 
 
 def atoms_of(cache: Any) -> dict[Path, Any]:
-    """What else a cache says: lengths it counts by itself, flags. Two rows for one call have to agree on these."""
+    """Return the other values of a cache by path (lengths, flags). Rows of one call must agree on these."""
     return dict(_atoms(cache, ()))
 
 
 def with_tensors(cache: Any, tensor_of: Callable[[Path, Tensor], Tensor]) -> Any:
-    """A cache of the same form, none of whose parts is shared, with what `tensor_of` makes of each tensor."""
+    """Return a copy of a cache, with each tensor replaced by the result of `tensor_of`."""
     return _copied(cache, (), tensor_of)
 
 
 def forget(cache: Any, path: Path) -> None:
-    """Let go of a tensor of a cache that nobody will use again, where it lies in something that can be changed."""
+    """Drop the reference to a tensor in a cache that is not used again, if its container is mutable."""
     *way, last = path
     for name in way:
         cache = getattr(cache, name) if _is_theirs(cache) else cache[name]
@@ -44,7 +44,7 @@ def forget(cache: Any, path: Path) -> None:
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]] | None:
-    """What lies in a value, by name, key or index; None for one that is not opened."""
+    """Return the items of a container by name, key or index; None for other values."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, list | tuple):
@@ -55,7 +55,9 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _is_theirs(value: Any) -> bool:
-    """An object of Transformers' that may hold tensors: a cache, a layer of one; not a config and not a model."""
+    """Return whether a value is a Transformers object that may hold tensors: a cache or a cache layer, not a config or
+    model.
+    """
     kind = type(value)
     opened = kind.__module__.startswith(_THEIRS) and not isinstance(value, type | Enum) and hasattr(value, "__dict__")
     return opened and not any(base.__module__ in _NOT_OPENED for base in kind.__mro__)
@@ -101,15 +103,17 @@ def _copied(value: Any, path: Path, tensor_of: Callable[[Path, Tensor], Tensor])
 
 
 Axes = Mapping[Path, int | None]
-"""By where a tensor lies in a cache, the dimension that rows lie along, one after the other; None: it is of no row."""
+"""For each tensor's path, the dimension along which rows are concatenated; None: the tensor belongs to no row."""
 
 
 class Misfit(Exception):
-    """Caches that are not of one form, so that no call can take their rows together."""
+    """Caches have different forms, so that no call can take their rows together."""
 
 
 def axes_of(one: Any, two: Any) -> Axes:
-    """From caches of one row and of two, of equally many tokens. Raises Misfit where rows lie in no one dimension."""
+    """Find axes by comparing caches of one row and of two, with equally many tokens. Raises Misfit if there are
+    none.
+    """
     alone, both = tensors_of(one), tensors_of(two)
     if alone.keys() != both.keys() or atoms_of(one) != atoms_of(two):
         raise Misfit
@@ -128,7 +132,10 @@ def _axis(one: Tensor, two: Tensor) -> int | None:
 
 
 def joined(caches: Sequence[Any], axes: Axes) -> Any:
-    """One cache of the rows of all, in order; they are used up. Raises Misfit where they are not of one form."""
+    """Return one cache with the rows of all, in order. The given caches must not be used again.
+
+    Raises Misfit if their forms differ.
+    """
     first, *others = caches
     every = [tensors_of(cache) for cache in caches]
     atoms = atoms_of(first)
@@ -166,7 +173,7 @@ def _without(tensor: Tensor, axis: int) -> tuple[int, ...]:
 
 
 def taken(cache: Any, rows: Sequence[int], count: int, axes: Axes) -> Any:
-    """A cache of some of its `count` rows, in this order, which shares no memory with it."""
+    """Return a cache with some of the `count` rows, in this order, which shares no memory with the given one."""
 
     def some(path: Path, tensor: Tensor) -> Tensor:
         axis = axes[path]

@@ -18,7 +18,7 @@ from plimsoll_runtime.models.transformers_code.skeleton import Halves, stored_te
 
 
 class TransformersDecoder:
-    """See Decoder. All rows of a step are one sequence to the model, each at its own position."""
+    """A Decoder with our attention. To the model, all rows of a step are one sequence with arbitrary positions."""
 
     def __init__(self, outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
         self.outline = outline
@@ -31,19 +31,19 @@ class TransformersDecoder:
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
-        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+        """Compute final hidden states [T, hidden], normalised, from token_ids and positions, both int64 [T]."""
         self._layers.begin(attention)
         hidden = self._halves.hidden(token_ids, positions)
         self._layers.end()
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab]."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden]."""
         return self._halves.logits(hidden)
 
 
 class _Layers:
-    """Each call for attention of a step, in order, is the next layer's of the cache."""
+    """Assigns the attention calls of a step, in order, to the layers of the cache."""
 
     def __init__(self, outline: TransformersOutline) -> None:
         self._shapes = outline.facts.attention
@@ -51,33 +51,39 @@ class _Layers:
         self._next = 0
 
     def begin(self, attention: Attention) -> None:
-        """A step, or the same once more on another backend."""
+        """Start a step, or start it again with another backend."""
         self._attention = attention
         self._next = 0
 
     def end(self) -> None:
-        """Raises UnservedError where the model has left layers out."""
+        """End a step. Raises UnservedError if the model has skipped layers."""
         self._attention = None
         if self._next != len(self._shapes):
-            raise UnservedError(f"attended {self._next} times in a step, and {len(self._shapes)} times when asked")
+            raise UnservedError(
+                f"called attention {self._next} times in a step, but {len(self._shapes)} times when probed"
+            )
 
     def attend(self, call: Call) -> Tensor:
-        """See Receiver. Raises UnservedError for a call that is not what the model was asked about."""
+        """Run the next layer's attention. Raises UnservedError if the call differs from the probed one."""
         layer = self._next
         self._next += 1
         expected = self._shapes[layer] if layer < len(self._shapes) else None
         if self._attention is None or expected is None or call.shape(expected.window) != expected:
-            raise UnservedError(f"attends in layer {layer} in another way ({call.shape(call.window)}) than {expected}")
+            raise UnservedError(
+                f"calls attention in layer {layer} with {call.shape(call.window)} instead of {expected}"
+            )
         if call.mask is not None or call.window not in (None, expected.window):
-            raise UnservedError(f"masks tokens in layer {layer}, or has another window than {expected.window}")
+            raise UnservedError(f"masks tokens in layer {layer}, or has a window other than {expected.window}")
         return self._attention(layer, *call.rows())[..., : call.value.shape[-1]]
 
 
 class OwnCacheDecoder:
-    """See Decoder. Sequences that stand at one position, with as many tokens each, are one call to the model."""
+    """A Decoder with the model's own caches. Sequences at one position with equally many tokens are one call to the
+    model.
+    """
 
     def __init__(self, outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
-        assert outline.own is not None, "attends through our interface, and keeps nothing"
+        assert outline.own is not None, "the model uses our attention and has no own cache"
         self.outline = outline
         self.dtype = dtype
         self.weight_bytes = sum(tensor.nbytes for _, tensor in stored_tensors(model))
@@ -87,9 +93,9 @@ class OwnCacheDecoder:
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
-        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+        """Compute final hidden states [T, hidden], normalised, from token_ids and positions, both int64 [T]."""
         if not isinstance(states, OwnStep):
-            raise TypeError(f"sequences with caches of their own need a step of them, not {type(states).__name__}")
+            raise TypeError(f"a model with its own caches needs an OwnStep, not {type(states).__name__}")
         result: Tensor | None = None
         for call in calls_of(states, self._own):
             index = _index(call, token_ids.device)
@@ -101,11 +107,11 @@ class OwnCacheDecoder:
         return result
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab]."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden]."""
         return self._stepper.logits(hidden)
 
     def _computed(self, call: CacheCall, tokens: Tensor, step: OwnStep) -> Tensor:
-        """tokens [B, n] -> hidden states [B, n, hidden]."""
+        """Return hidden states [B, n, hidden] of tokens [B, n]."""
         rows = step.rows
         stacks = rows.begin(call.slots) if call.start == 0 else rows.gather(call.slots)
         found = []
@@ -123,5 +129,5 @@ class OwnCacheDecoder:
 
 
 def _index(call: CacheCall, device: torch.device) -> Tensor:
-    """int64 [B, n]: where each token of a call lies among the rows of the step."""
+    """Return the row in the step of each token of a call, int64 [B, n]."""
     return torch.tensor(call.firsts, device=device)[:, None] + torch.arange(call.length, device=device)

@@ -1,4 +1,4 @@
-"""Reads a model's weights into Transformers' code, by Transformers' own loader, and holds it to what it found."""
+"""Loads weights into Transformers code with its own loader, and checks the result against the outline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFile
 
 ForeignDecoder = TransformersDecoder | OwnCacheDecoder
 _NAMED = 5
-"""How many tensors an error lists."""
+"""Number of tensors that an error lists."""
 
 
 def load(
@@ -37,16 +37,16 @@ def load(
     progress: Progress,
     places: Places | None = None,
 ) -> ForeignDecoder:
-    """What the decoder keeps of its weights lies in `places`, as plain tensors.
+    """Load a model's weights; `places` stores them as plain tensors.
 
-    Raises ModelError where a file is damaged, or a tensor is missing, unexpected or of another shape.
+    Raises ModelError if a file is damaged, or a tensor is missing, unexpected or has the wrong shape.
     """
     progress(STAGE, 0.0)
     if files.format != "safetensors":
         raise ModelError(
-            f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
+            f"{files.name}: {outline.facts.architecture} runs on Transformers code, which supports only safetensors"
         )
-    stored = SafetensorsFiles(files.weights, FLOATS | OTHERS)  # which looks into the header of each
+    stored = SafetensorsFiles(files.weights, FLOATS | OTHERS)  # reads and checks all headers
     kind, config = class_of(files.config, outline.code)
     register()
     with _silent():
@@ -72,12 +72,12 @@ def load(
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Not the file itself, mapped: where memory is short, each look into that would read the disk again."""
+    """Return a tensor that is not the mapped file: if memory is short, each access would read the disk again."""
     return tensor if tensor.untyped_storage().resizable() else tensor.clone()
 
 
 def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device, places: Places) -> ForeignDecoder:
-    """The decoder that `load` made while it filled the same places."""
+    """Build the decoder of `load` from `places` that are filled already."""
     kind, config = class_of(outline.config, outline.code)
     model = skeleton(kind, config, dtype, attention=_attention(outline))
     dtypes = {tensor.name: tensor.dtype or dtype for tensor in outline.tensors}
@@ -86,7 +86,9 @@ def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device,
 
 
 def _attention(outline: TransformersOutline) -> str | None:
-    """What Transformers is to attend with: ours, or what it chooses for a class with caches of its own."""
+    """Return the attention implementation for Transformers: ours, or its own choice (None) for a class with its own
+    caches.
+    """
     return NAME if outline.own is None else None
 
 
@@ -96,12 +98,12 @@ def _decoder(outline: TransformersOutline, model: Any, dtype: torch.dtype, devic
 
 
 def _check_kept(outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
-    """Raises ModelError where Transformers keeps other tensors than its own code had said."""
+    """Raise ModelError if Transformers keeps other tensors than its code announced."""
     kept = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in stored_tensors(model)]
     said = [(tensor.name, tensor.shape, tensor.dtype or dtype) for tensor in outline.tensors]
     if kept != said:
         odd = next((pair for pair in zip(kept, said, strict=False) if pair[0] != pair[1]), (len(kept), len(said)))
-        raise ModelError(f"{outline.facts.architecture}: Transformers keeps {odd[0]}, where its code says {odd[1]}")
+        raise ModelError(f"{outline.facts.architecture}: Transformers keeps {odd[0]}, but its code announced {odd[1]}")
 
 
 def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collection[str]) -> None:
@@ -109,11 +111,11 @@ def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collecti
         name: f"{name} {list(there)} instead of {list(wanted)}" for name, there, wanted in found["mismatched_keys"]
     }
     if errors := found.get("error_msgs", ()):
-        raise ModelError(f"{outline.facts.architecture}: the weights cannot be read: {_named(errors)}")
+        raise ModelError(f"{outline.facts.architecture}: cannot read the weights: {_named(errors)}")
     for problem, names in (
         ("lack", found["missing_keys"]),
-        ("have unexpected tensors:", found["unexpected_keys"]),
-        ("have a wrong shape:", shapes),
+        ("have unexpected tensors", found["unexpected_keys"]),
+        ("have a wrong shape in", shapes),
     ):
         if names:
             listed = _named(shapes.get(name, name) for name in names)
@@ -122,12 +124,12 @@ def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collecti
 
 
 def _shapes_of(config: Mapping[str, Any], code: Path | None) -> dict[str, tuple[int, ...]]:
-    """The tensors of a config's class. Raises ModelError for a config that the class does not take."""
+    """Return the tensors of a config's class. Raises ModelError if the class rejects the config."""
     kind, theirs = class_of(config, code)
     try:
         model = skeleton(kind, theirs, torch.bfloat16, attention=None)
     except Exception as error:
-        raise ModelError(f"config.json: {kind.__name__} does not take it: {error}") from error
+        raise ModelError(f"config.json: {kind.__name__} rejects it: {error}") from error
     return {name: tuple(tensor.shape) for name, tensor in stored_tensors(model)}
 
 
@@ -139,7 +141,7 @@ def _named(names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without Transformers' own bars and tables: what is wrong is ours to say."""
+    """Disable Transformers' progress bars and tables; we report errors ourselves."""
     from transformers.utils import logging as theirs
 
     told: Any = theirs

@@ -1,4 +1,4 @@
-"""Which class of Transformers, or of the model's own code, computes a config, or why none can be served."""
+"""Finds the class of Transformers, or of the model's own code, that runs a config, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from plimsoll_runtime.weights.quantisation import quantisation_of
 
 
 class UnservedError(Exception):
-    """The message is the second half of a sentence whose subject is the model's code: "it ..."."""
+    """A model cannot be served. The message completes a sentence whose subject is the model's code: "it ..."."""
 
 
 _CONFIG, _MODEL = "AutoConfig", "AutoModelForCausalLM"
 HOW_TO_TRUST = (
-    "which runs only with --trust-remote-code (in a cluster, spec.model.trustRemoteCode); give it if you trust whoever "
-    "wrote that code"
+    "which runs only with --trust-remote-code (in a cluster, spec.model.trustRemoteCode); set it if you trust the "
+    "authors of "
+    "that code"
 )
 
 
 def own_code(config: Mapping[str, Any]) -> str | None:
-    """The class of the model's own that generates text, as FILE.CLASS of its config's `auto_map`; None without one."""
+    """Return the model's own text generation class as FILE.CLASS, from its config's `auto_map`; None if there is
+    none.
+    """
     return _reference(config, _MODEL)
 
 
 def own_class(config: Mapping[str, Any], folder: Path) -> tuple[type[Any], type[Any]]:
-    """That class, and the class of its config, out of a folder: importing them runs what is there.
+    """Import that class and its config class from a folder, which runs the code there.
 
-    Raises UnservedError where they cannot be had.
+    Raises UnservedError if that fails.
     """
     from transformers import PreTrainedModel
 
@@ -40,11 +43,11 @@ def own_class(config: Mapping[str, Any], folder: Path) -> tuple[type[Any], type[
         raise UnservedError(f"has no {_MODEL} in auto_map")
     model = _imported(named, folder)
     if not (isinstance(model, type) and issubclass(model, PreTrainedModel)):
-        raise UnservedError(f"has a {named} that is no PreTrainedModel of Transformers")
+        raise UnservedError(f"has a {named} that is not a PreTrainedModel of Transformers")
     named_record = _reference(config, _CONFIG)
     record = model.config_class if named_record is None else _imported(named_record, folder)
     if record is None:
-        raise UnservedError(f"says no class for its config: {named} has no config_class, auto_map no {_CONFIG}")
+        raise UnservedError(f"has no config class: {named} has no config_class and auto_map no {_CONFIG}")
     return model, record
 
 
@@ -59,92 +62,95 @@ def _imported(reference: str, folder: Path) -> Any:
 
     elsewhere, _, name = reference.rpartition("--")
     if elsewhere:
-        raise UnservedError(f"lies in another repository ({elsewhere}): copy it beside the weights, and name it {name}")
+        raise UnservedError(
+            f"is in another repository ({elsewhere}); copy it next to the weights and change auto_map to {name}"
+        )
     if re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", name) is None:
-        raise UnservedError(f"is called {reference[:80]!r} in auto_map, and not FILE.CLASS")
+        raise UnservedError(f"is {reference[:80]!r} in auto_map; it must be FILE.CLASS")
     try:
         return get_class_from_dynamic_module(name, str(folder), local_files_only=True)
-    except Exception as error:  # it is anybody's code
+    except Exception as error:  # arbitrary code may raise anything
         raise UnservedError(f"cannot be imported ({name}): {type(error).__name__}: {error}") from error
 
 
 DRAFTS: Mapping[str, str] = dict.fromkeys(
     ("gemma4_assistant", "gemma4_unified_assistant"),
-    "it drafts for another model, whose hidden states and cache it takes, and generates nothing alone",
+    "it is a drafter, which needs the hidden states and cache of another model",
 )
-"""Model types that Transformers lists among causal language models, and why they are not served."""
+"""Model types that Transformers lists as causal language models, with the reason why they are not served."""
 
 
 def check_known(config: Mapping[str, Any], *, trusted: bool) -> None:
-    """What `class_of` refuses, as far as it can be seen without torch. Raises ModelError as that does."""
+    """Raise the ModelErrors of `class_of` that can be found without torch."""
     check_plain(config)
     check_decoder(config)
     try:
         from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
-    except ImportError:  # older ones have the table where torch is
+    except ImportError:  # older versions have the table in modules that import torch
         return
     if (kind := str(config.get("model_type"))) not in CONFIG_MAPPING_NAMES:
         check_own_code(config, unknown(kind), trusted=trusted)
 
 
 def check_plain(config: Mapping[str, Any]) -> None:
-    """Raises ModelError for quantised weights."""
+    """Raise ModelError if the weights are quantised."""
     if (quantised := quantisation_of(config)) is not None:
-        reason = f"Transformers' code is given no weights in {quantised.method}: take the model unquantised"
+        reason = f"Transformers code does not support weights in {quantised.method}; use the model unquantised"
         raise refused(architecture_of(config), reason)
 
 
 def check_decoder(config: Mapping[str, Any]) -> None:
-    """Raises ModelError for what generates nothing alone."""
+    """Raise ModelError for drafters and encoder-decoders."""
     if (kind := str(config.get("model_type"))) in DRAFTS:
         raise refused(architecture_of(config), DRAFTS[kind])
     if config.get("is_encoder_decoder"):
-        raise refused(architecture_of(config), "it is an encoder-decoder, and only decoders are served")
+        raise refused(architecture_of(config), "it is an encoder-decoder; only decoders are supported")
 
 
 def check_own_code(config: Mapping[str, Any], reason: str, *, trusted: bool) -> None:
-    """Raises ModelError where no code of the model's own may stand in for a class that is missing for a `reason`."""
+    """Raise ModelError if the model has no own code to replace the missing class, or may not run it. `reason`: why it
+    is missing.
+    """
     name, own = architecture_of(config), own_code(config)
     if own is None:
         raise refused(name, reason)
     if not trusted:
-        raise refused(name, f"{reason}. Its own code comes with it ({own}), {HOW_TO_TRUST}")
+        raise refused(name, f"{reason}. The model has its own code ({own}), {HOW_TO_TRUST}")
 
 
 def unknown(kind: str) -> str:
-    """The reason for a model_type that neither we nor Transformers have."""
+    """Return the reason for a model_type that neither we nor Transformers support."""
     from transformers import __version__
 
-    return f"neither we nor Transformers {__version__} have its model_type {kind}; see plimsoll models"
+    return f"neither Plimsoll nor Transformers {__version__} supports the model_type {kind}; see plimsoll models"
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """What a config calls its class, else its kind."""
+    """Return a config's class name, or its model_type."""
     return saved_class(config) or str(config.get("model_type"))
 
 
 def refused(name: str, reason: str) -> ModelError:
-    """What is said of an architecture that cannot be served."""
+    """Return the error for an architecture that cannot be served."""
     return ModelError(f"config.json: architecture {name} is not supported: {reason}")
 
 
 _OTHERS = (
-    ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "an encoder-decoder, and only decoders are served"),
-    ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "an encoder-decoder of speech, and only decoders of text are served"),
-    ("MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES", "a model of sound, and only decoders of text are served"),
-    ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "a model of images and text, and only decoders of text are served"),
-    ("MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", "a multimodal model, and only decoders of text are served"),
-    ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "an encoder (a masked language model), and only decoders are served"),
+    ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "an encoder-decoder; only decoders are supported"),
+    ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "a speech encoder-decoder; only text decoders are supported"),
+    ("MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING_NAMES", "an audio model; only text decoders are supported"),
+    ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "a model of images and text; only text decoders are supported"),
+    ("MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", "a multimodal model; only text decoders are supported"),
+    ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "an encoder (a masked language model); only decoders are supported"),
 )
-"""Tables of Transformers' that name model types, the first that has one saying why it is not served."""
+"""Transformers' tables of model types, with the reason why these are not served. The first match counts."""
 
 
 def class_of(config: Mapping[str, Any], code: Path | None = None) -> tuple[type[Any], Any]:
-    """The class that computes a config.json, and its own record of it.
+    """Return the class that runs a config.json, and its config object.
 
-    Nothing outside of the installed Transformers is run, whatever the config says, unless `code` is a folder: then what
-    lies there is, where Transformers has no class for the config. Raises ModelError naming the architecture and why it
-    cannot be served.
+    Only code of the installed Transformers is run, unless `code` is a folder: then its code is run if Transformers has
+    no class for the config. Raises ModelError naming the architecture and the reason why it cannot be served.
     """
     name = architecture_of(config)
     check_plain(config)
@@ -158,15 +164,15 @@ def class_of(config: Mapping[str, Any], code: Path | None = None) -> tuple[type[
             }
         )
         if hasattr(theirs, "rescale_every"):
-            # Of an RWKV: for float16's sake it would scale weights where they lie, which other processes may read.
+            # RWKV would rescale weights in place for float16, but other processes may read them.
             theirs.rescale_every = 0
         return model or _of_transformers(theirs), theirs
     except Exception as error:
-        raise refused(name, f"Transformers does not take its config: {error}") from error
+        raise refused(name, f"Transformers rejects its config: {error}") from error
 
 
 def _classes(config: Mapping[str, Any], name: str, code: Path | None) -> tuple[type[Any] | None, type[Any]]:
-    """The model's own class, None for Transformers', and that of its record."""
+    """Return the model's own class (None: use Transformers') and the config class."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = str(config.get("model_type"))
@@ -181,11 +187,11 @@ def _classes(config: Mapping[str, Any], name: str, code: Path | None) -> tuple[t
     try:
         return own_class(config, code)
     except UnservedError as error:
-        raise refused(name, f"{reason}, and the code that comes with it {error}") from error
+        raise refused(name, f"{reason}, and its own code {error}") from error
 
 
 def _why_not_theirs(kind: str, name: str) -> str | None:
-    """Why no class of Transformers computes a model_type and an architecture; None where one does."""
+    """Return the reason why Transformers has no class for a model_type and architecture; None if it has one."""
     from transformers import __version__
     from transformers.models.auto import modeling_auto as auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -194,8 +200,8 @@ def _why_not_theirs(kind: str, name: str) -> str | None:
         return unknown(kind)
     known = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
     if known is None:
-        return f"{kind} is no causal language model to Transformers {__version__}"
-    return None if name in (known, kind) else f"the class of Transformers that generates text with a {kind} is {known}"
+        return f"Transformers {__version__} does not list {kind} as a causal language model"
+    return None if name in (known, kind) else f"Transformers' text generation class for {kind} is {known}"
 
 
 def _of_transformers(record: Any) -> type[Any]:
@@ -207,18 +213,18 @@ def _of_transformers(record: Any) -> type[Any]:
 
 
 def what_else(kind: str) -> str | None:
-    """What a model_type is by Transformers' own tables, if it is no decoder of text alone."""
+    """Return the reason why a model_type is not a text decoder, by Transformers' tables; None if it may be one."""
     from transformers.models.auto import modeling_auto as auto
 
     return next((reason for table, reason in _OTHERS if kind in getattr(auto, table, {})), None)
 
 
 _OURS = frozenset({"auto_map", "return_dict", "torchscript", "use_return_dict", "use_cache"})
-"""Keys of a config that would run code of the model's own, or change in which form a class answers."""
+"""Config keys that would run the model's own code, or change the form of a class's outputs."""
 
 
 def _decoded(value: Any) -> Any:
-    """Numbers that JSON does not have, from how Transformers writes them."""
+    """Return a value with special floats decoded, which Transformers writes as objects."""
     if isinstance(value, Mapping):
         return (
             float(value["__float__"]) if value.keys() == {"__float__"} else {k: _decoded(v) for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""What is known of a model that Transformers' code computes, before it has weights: by asking that code (`probe`)."""
+"""The outline of a model that runs on Transformers code, found by probing the code before weights are loaded."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from plimsoll_runtime.models.transformers_code.skeleton import skeleton, stored_
 
 FLOAT32 = 4
 _WIDE = 4
-"""Results as wide as the widest that live at once: gate, up, the activation and their product."""
+"""Widest results that exist at once: gate, up projection, activation and their product."""
 _LOGITS = 3
-"""Copies of logits in the run's dtype: the product's, scaled, capped."""
+"""Copies of logits in the run's dtype: product, scaled, capped."""
 _POSITIONS = (
     "max_position_embeddings",
     "n_positions",
@@ -35,16 +35,16 @@ _POSITIONS = (
     "context_length",
 )
 ANY_LENGTH = 2**20
-"""Tokens of a sequence whose class counts no positions, and has a cache of its own: what it remembers has no border."""
+"""Longest sequence of a class without positions but with its own cache, which has no limit."""
 ANEW_LENGTH = 2048
-"""The same of a class without a cache, each of whose steps computes all of them."""
+"""Longest sequence of a class without a cache, which computes all tokens in each step."""
 _CHANGING_ROPES = ("dynamic", "longrope")
-"""Ropes that turn by other angles from a length on: keys that are cached already would have to be turned anew."""
+"""Ropes whose angles change beyond a length: cached keys would have to be rotated again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredShape:
-    """A tensor by Transformers' name for it; `dtype` where it is the same whatever the run's is."""
+    """A tensor by its name in Transformers. `dtype` is set if it is independent of the run's dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -53,9 +53,13 @@ class StoredShape:
 
 @dataclass(frozen=True, slots=True)
 class TransformersOutline:
-    """See Outline. `tensors` are what its checkpoint holds, each once, in the order of its modules; `widest` elements
-    a row of its largest result; `base` the name of the part that gives hidden states. `own`: of one that keeps caches
-    of its own, what was found of it. `code`: where code of the model's own lies that may run.
+    """Outline of a model on Transformers code.
+
+    - `tensors`: the checkpoint's tensors, each once, in the order of its modules.
+    - `widest`: elements per row of its largest result.
+    - `base`: the name of the submodule that returns hidden states.
+    - `own`: probe results of a model with its own caches.
+    - `code`: the folder of the model's own code, if that may run.
     """
 
     facts: Facts
@@ -67,37 +71,32 @@ class TransformersOutline:
     code: Path | None = field(default=None, repr=False, compare=False)
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
-        """See Outline."""
         return ((tensor.shape, tensor.dtype or dtype) for tensor in self.tensors)
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """See Outline."""
         return sum(prod(shape) * kept.itemsize for shape, kept in self.weight_shapes(dtype))
 
     @property
     def repacks(self) -> bool:
-        """See Outline."""
         return False
 
     def row_bytes(self, size: int) -> int:
-        """See Outline."""
         return (RESIDUAL_ROWS * self.facts.hidden_size + _WIDE * self.widest) * size
 
     def beside_rows(self, size: int, rows: int, longest: int) -> int:
-        """See Outline: the scores of a class that attends by itself, and rows that it computes anew."""
+        """Return the bytes of scores of a class with its own attention, and of rows that are computed again."""
         if self.own is None:
             return 0
         anew = max(0, self.own.at_least(0, longest) - rows) if self.own.calling.cache is None else 0
         return anew * self.row_bytes(size) + self.own.scores_bytes(rows, longest)
 
     def logits_bytes(self, size: int) -> int:
-        """See Outline."""
         return self.facts.vocab_size * (FLOAT32 + _LOGITS * size)
 
     def __str__(self) -> str:
         if self.own is not None:
-            return f"{self.facts.architecture}, computed by Transformers' code with caches of its own: {self.own}"
-        lines = [f"{self.facts.architecture}, computed by Transformers' code with our attention:"]
+            return f"{self.facts.architecture}, run by Transformers code with its own caches: {self.own}"
+        lines = [f"{self.facts.architecture}, run by Transformers code with our attention:"]
         for shape, run in groupby(enumerate(self.facts.attention), key=lambda each: each[1]):
             first, *_, last = (number for number, _ in (*run,) * 2)
             lines.append(f"  layers {first}-{last}: {shape}")
@@ -105,13 +104,13 @@ class TransformersOutline:
 
 
 def transformers_outline(config: Mapping[str, Any], code: Path | None = None) -> TransformersOutline:
-    """`code`: where the model's own code lies, if that may run.
+    """Return the outline of a config. `code`: the folder of the model's own code, if that may run.
 
-    Raises ModelError naming the architecture, and why Transformers' code for it cannot be served.
+    Raises ModelError naming the architecture and the reason why Transformers code cannot serve it.
     """
     kind, theirs = class_of(config, code)
     if not 0 < (layers := getattr(theirs.get_text_config(), "num_hidden_layers", 1)) <= MAX_LAYERS:
-        raise ModelError(f"config.json: it has {layers} layers, and not from 1 to {MAX_LAYERS}")
+        raise ModelError(f"config.json: num_hidden_layers is {layers}; it must be from 1 to {MAX_LAYERS}")
     try:
         return replace(_over_blocks(kind, theirs, config), code=code)
     except UnservedError as error:
@@ -119,22 +118,22 @@ def transformers_outline(config: Mapping[str, Any], code: Path | None = None) ->
     try:
         return replace(_with_caches(kind, theirs, config), code=code)
     except UnservedError as error:
-        no_program = f"there is no program for it, and Transformers' code {reason}"
-        raise refused(kind.__name__, f"{no_program}; with caches of its own, it {error}") from error
+        no_program = f"Plimsoll has no program for it, and Transformers code {reason}"
+        raise refused(kind.__name__, f"{no_program}; with its own caches, it {error}") from error
 
 
 def _over_blocks(kind: type[Any], theirs: Any, config: Mapping[str, Any]) -> TransformersOutline:
-    """Of a class whose attention is ours. Raises UnservedError."""
+    """Return the outline of a class that can use our attention. Raises UnservedError otherwise."""
     found = probe(kind, theirs)
     positions = _positions(theirs.get_text_config())
     if positions is None:
-        raise UnservedError(f"says no number of positions ({', '.join(_POSITIONS)})")
+        raise UnservedError(f"has no field with the number of positions ({', '.join(_POSITIONS)})")
     facts = Facts(kind.__name__, found.vocab_size, found.hidden_size, positions, found.attention)
     return TransformersOutline(facts, found.base, _tensors(kind, theirs, NAME), found.widest, config)
 
 
 def _with_caches(kind: type[Any], theirs: Any, config: Mapping[str, Any]) -> TransformersOutline:
-    """Of any other. Raises UnservedError."""
+    """Return the outline of a class with its own caches. Raises UnservedError if it cannot be served."""
     found = probe_own(kind, theirs)
     positions = _positions(theirs.get_text_config()) or (ANY_LENGTH if found.calling.cache else ANEW_LENGTH)
     facts = Facts(kind.__name__, found.vocab_size, found.hidden_size, positions, (), own=found.kept)
@@ -142,7 +141,7 @@ def _with_caches(kind: type[Any], theirs: Any, config: Mapping[str, Any]) -> Tra
 
 
 def _positions(config: Any) -> int | None:
-    """Most tokens of a sequence; None where nothing says how many."""
+    """Return the most tokens of a sequence; None if no field has it."""
     found = next((n for name in _POSITIONS if type(n := getattr(config, name, None)) is int and n > 0), None)
     if found is None:
         return None
@@ -158,7 +157,7 @@ def _positions(config: Any) -> int | None:
 
 
 def _tensors(kind: type[Any], config: Any, attention: str | None) -> tuple[StoredShape, ...]:
-    """Some stay in float32, because a class says so, and some are no floating point numbers."""
+    """Return the tensors of a class. Some stay float32, because the class requires it; some are not floating point."""
     model = skeleton(kind, config, torch.bfloat16, attention=attention)
     return tuple(
         StoredShape(name, tuple(tensor.shape), _own_dtype(model, name, tensor))

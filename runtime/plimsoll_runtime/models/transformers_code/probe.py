@@ -1,5 +1,5 @@
-"""Probes Transformers code before a weight is read: what its attention and masks need, and whether rows of several
-sequences can be one batch.
+"""Probes Transformers code before weights are read: its attention and masks, and whether sequences can share a
+batch.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ from plimsoll_runtime.models.transformers_code.probe_inputs import (
 from plimsoll_runtime.models.transformers_code.skeleton import Halves, fill, skeleton
 
 FAR = 2**20
-"""A position that no window reaches back from to the first token. Larger windows count as none."""
+"""A position beyond any window from the first token. Larger windows count as none."""
 _ROWS = (FAR, FAR - 1, FAR - 37)
-"""Rows that are asked what they see; a window sees as much from each of them, and a chunk does not."""
+"""Rows whose visible tokens are checked. A window is equally long for each of them, a chunk is not."""
 
 MaskFunction = Callable[..., Any]
-"""Of batch, head, row and token, all tensors: whether the row sees the token."""
+"""Function of batch, head, row and token (all tensors): whether the row sees the token."""
 
 
 class Masks:
-    """The masks that were made, each known by its memory: models pass them on, or slices of them."""
+    """The masks that were created, identified by their memory: models pass them on, or slices of them."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Tensor, MaskFunction]] = {}
 
     def window(self, mask: Tensor | None) -> int | None:
-        """What a layer sees by the mask that it was given. Raises UnservedError for one that was not made here."""
+        """Return the window of a mask that a layer received. Raises UnservedError for a mask that was not created
+        here.
+        """
         if mask is None:
-            raise UnservedError("attends without saying which tokens a row sees")
+            raise UnservedError("calls attention without a mask")
         if mask.data_ptr() not in self._made:
-            raise UnservedError("makes masks of its own")
+            raise UnservedError("creates its own masks")
         return window_of(self._made[mask.data_ptr()][1])
 
     def make(
         self, *, batch_size: int, q_length: int, kv_length: int, mask_function: MaskFunction, **rest: Any
     ) -> Tensor:
-        """See Transformers' `AttentionMaskInterface`: a mask of [1, 1, rows, tokens], which nobody looks into."""
+        """Create a mask [1, 1, rows, tokens] for Transformers' `AttentionMaskInterface`. Nothing reads its values."""
         mask = torch.zeros(batch_size, 1, q_length, kv_length, dtype=torch.bool)
         self._made[mask.data_ptr()] = (mask, mask_function)
         return mask
@@ -59,7 +61,9 @@ class Masks:
 
 @contextmanager
 def watched_masks() -> Iterator[Masks]:
-    """Within, models that call our attention make masks. Without, they make none: our attention needs none."""
+    """Let models that call our attention create masks in this context. Otherwise they create none, as ours needs
+    none.
+    """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     masks = Masks()
@@ -72,7 +76,9 @@ def watched_masks() -> Iterator[Masks]:
 
 
 def window_of(mask: MaskFunction) -> int | None:
-    """Tokens that a row sees, itself included; None: all before it. Raises UnservedError for other masks."""
+    """Return how many tokens a row sees, including itself; None: all before it. Raises UnservedError for other
+    masks.
+    """
     tokens = torch.arange(FAR + 2)
     zero = torch.tensor(0)
     found = set()
@@ -80,10 +86,10 @@ def window_of(mask: MaskFunction) -> int | None:
         seen = torch.broadcast_to(mask(zero, zero, torch.tensor(row), tokens), tokens.shape)
         count = int(seen.sum())
         if not 0 < count <= row + 1 or not bool(seen[row + 1 - count : row + 1].all()):
-            raise UnservedError("masks in a way that is neither causal nor a sliding window")
+            raise UnservedError("uses a mask that is neither causal nor a sliding window")
         found.add(None if count == row + 1 else count)
     if len(found) > 1:
-        raise UnservedError("masks tokens by chunks")
+        raise UnservedError("uses a chunked mask")
     return found.pop()
 
 
@@ -91,13 +97,15 @@ ROWS = 7
 _FIRST_POSITION = 3
 _ORDER = (4, 2, 6, 0, 3, 5, 1)
 _CHANGED = 5
-"""The row, in the second step, that has another token."""
+"""Row with another token in the second step."""
 NO_INTERFACE = "does not attend through Transformers' attention interface"
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`base` is the name of the part that gives hidden states; `widest` elements a row of its largest result."""
+    """Results of probing. `base`: the submodule that returns hidden states; `widest`: elements per row of its largest
+    result.
+    """
 
     attention: tuple[AttentionShape, ...]
     vocab_size: int
@@ -108,11 +116,11 @@ class Findings:
 
 @torch.inference_mode()
 def probe(kind: type[Any], config: Any) -> Findings:
-    """Raises UnservedError where its steps cannot be ours, with what is in the way.
+    """Probe a class. Raises UnservedError with the reason if we cannot compute its steps.
 
-    A model of the real shapes computes two steps of a few rows, with made-up weights that take next to no memory
-    (`Hollow`), products that cost next to nothing (`CheapProducts`), and an attention that leaves each row by itself.
-    Rows in another order, one of them with another token, must then give the same results, except for that one.
+    A model of the real shapes computes two steps of a few rows. Its generated weights need little memory, products are
+    cheap (`CheapProducts`), and the attention does not mix rows. With rows in another order and one changed token, all
+    other rows must give the same results.
     """
     try:
         with quiet():
@@ -121,10 +129,10 @@ def probe(kind: type[Any], config: Any) -> Findings:
         raise
     except KeyError as error:
         if error.args != (NAME,):
-            raise UnservedError(f"fails in a step without a cache: it wants {error}") from error
+            raise UnservedError(f"fails in a step without a cache: it needs {error}") from error
         raise UnservedError(NO_INTERFACE) from error
     except Exception as error:
-        raise UnservedError(f"fails with {type(error).__name__} in a step without a cache: {error}") from error
+        raise UnservedError(f"raises {type(error).__name__} in a step without a cache: {error}") from error
 
 
 def _probed(kind: type[Any], config: Any) -> Findings:
@@ -145,16 +153,16 @@ def _probed(kind: type[Any], config: Any) -> Findings:
     with CheapProducts(ROWS) as products:
         hidden = halves.hidden(tokens, positions)
     with CheapProducts(ROWS):
-        _check_equal(hidden, expected, "does more with tokens than its base model does")
-        _check_equal(halves.logits(hidden[1:]), logits[1:], "does more with hidden states than can be done row by row")
+        _check_equal(hidden, expected, "computes more from tokens than its base model does")
+        _check_equal(halves.logits(hidden[1:]), logits[1:], "computes logits that depend on several rows")
         _check_rows(halves, tokens, positions, hidden)
     if [shape.heads for shape in plain.shapes] != 2 * [shape.heads for shape in recorder.shapes]:
-        raise UnservedError("attends another number of times without masks than with them")
+        raise UnservedError("calls attention a different number of times without masks than with them")
     return Findings(tuple(recorder.shapes), logits.shape[-1], hidden.shape[-1], base, products.widest)
 
 
 def _check_rows(halves: Halves, tokens: Tensor, positions: Tensor, expected: Tensor) -> None:
-    """Rows in another order, one of which has another token."""
+    """Check rows in another order, one of them with another token."""
     order = torch.tensor(_ORDER)
     changed = tokens[order]
     changed[_CHANGED] = tokens[order[(_CHANGED + 1) % ROWS]]
@@ -163,10 +171,10 @@ def _check_rows(halves: Halves, tokens: Tensor, positions: Tensor, expected: Ten
     _check_equal(
         found[others],
         expected[order][others],
-        "mixes rows elsewhere than in attention (a recurrent layer or a convolution), or counts positions by itself",
+        "mixes rows outside attention (a recurrent layer or a convolution), or counts positions itself",
     )
     if close(found[_CHANGED], expected[order][_CHANGED]):
-        raise UnservedError("gives the same for any token")
+        raise UnservedError("returns the same result for any token")
 
 
 def _check_equal(found: Tensor, expected: Tensor, otherwise: str) -> None:
@@ -175,19 +183,19 @@ def _check_equal(found: Tensor, expected: Tensor, otherwise: str) -> None:
 
 
 class _Recorder:
-    """Notes what each layer needs, and mixes no rows. Without `masks` the model is to make none."""
+    """Records what each layer needs, and does not mix rows. If `masks` is None, the model must not create any."""
 
     def __init__(self) -> None:
         self.masks: Masks | None = None
         self.shapes: list[AttentionShape] = []
 
     def attend(self, call: Call) -> Tensor:
-        """See Receiver."""
+        """Record a layer's shape. Return a result that depends on each row's own query, key and value."""
         window = None if self.masks is None else self.masks.window(call.mask)
         if self.masks is None and call.mask is not None:
             raise UnservedError("makes masks of its own")
         if self.masks is not None and call.window is not None and call.window != window:
-            raise UnservedError(f"tells attention of a window of {call.window} tokens and masks one of {window}")
+            raise UnservedError(f"passes a window of {call.window} tokens to attention but masks one of {window}")
         self.shapes.append(call.shape(window))
         group = len(call.query) // len(call.key)
         key, value = (t.repeat_interleave(group, 0) for t in (call.key, call.value))

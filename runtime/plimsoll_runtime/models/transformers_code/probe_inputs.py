@@ -1,4 +1,4 @@
-"""Inputs of both probes: made-up weights, tokens, a reference pass, and products that cost next to nothing."""
+"""Inputs of both probes: generated weights, tokens, a reference pass, and cheap products."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from torch.overrides import TorchFunctionMode
 from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
 
 CLOSE = 1e-4
-"""How far apart equal rows may be, relative to the largest number: sums in another order."""
+"""Largest difference of equal rows, relative to the largest number: sums may have another order."""
 FEWEST = 7
-"""Tokens that a model has to know, to be asked about."""
+"""Smallest vocabulary that can be probed."""
 
 
 def tokens_of(config: Any, count: int) -> Tensor:
-    """Ids of tokens that mean nothing special: not the one that fills up."""
+    """Return token ids other than the padding token."""
     text = config.get_text_config()
     ids = [i for i in range(min(text.vocab_size, 4 * count)) if i != getattr(text, "pad_token_id", None)]
     if len(ids) < FEWEST:
-        raise UnservedError(f"knows {text.vocab_size} tokens, which is too few to be asked about")
+        raise UnservedError(f"has a vocabulary of {text.vocab_size} tokens, fewer than the {FEWEST} that probing needs")
     return torch.tensor((ids * count)[-count:])
 
 
 def made_up(wanted: Tensor, generator: torch.Generator) -> Tensor | None:
-    """Numbers of a size that a trained model's have; a matrix shares them between its rows, one further on in each.
+    """Return random numbers of a trained model's magnitude. A matrix shares them between rows, shifted by one in each.
 
-    Buffers, which nobody trains, are the model's own to say.
+    Returns None for buffers, which the model computes itself.
     """
     if not isinstance(wanted, torch.nn.Parameter):
         return None
@@ -46,9 +46,9 @@ def made_up(wanted: Tensor, generator: torch.Generator) -> Tensor | None:
 
 
 def whole_pass(model: Any, tokens: Tensor, positions: Tensor | None) -> tuple[str, Tensor, Tensor]:
-    """The name of the part that gives hidden states, these, and the logits, of the model as it is.
+    """Run the unchanged model. Return the name of the submodule with hidden states, these, and the logits.
 
-    Raises UnservedError where there is no one such part.
+    Raises UnservedError if there is not exactly one such submodule.
     """
     from transformers import PreTrainedModel
 
@@ -75,18 +75,18 @@ def whole_pass(model: Any, tokens: Tensor, positions: Tensor | None) -> tuple[st
     for handle in handles:
         handle.remove()
     if len(seen) != 1:
-        raise UnservedError(f"has {len(seen)} parts that give hidden states, and not one")
+        raise UnservedError(f"has {len(seen)} submodules that return hidden states instead of 1")
     return *seen[0], found.logits[0].float()
 
 
 def close(one: Tensor, other: Tensor) -> bool:
-    """Whether rows are equal but for the order of sums."""
+    """Return whether rows are equal except for the order of sums."""
     return bool((one - other).abs().max() <= CLOSE * other.abs().max())
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What Transformers has to say of a model without weights is of no use to anybody."""
+    """Silence Transformers' warnings about a model without weights."""
     logger = logging.getLogger("transformers")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -97,8 +97,11 @@ def quiet() -> Iterator[None]:
 
 
 class CheapProducts(TorchFunctionMode):
-    """Within, a product of rows and a weight is some of the row's own numbers, mixed: every row by itself, as in the
-    real one, and without reading all of the weight. `widest`: elements a row of the largest result that has all rows.
+    """Replaces products of rows and a weight by a cheap mixture of each row's numbers, which reads only part of the
+    weight.
+
+    As in the real product, rows do not affect each other. `widest`: elements per row of the largest result that has all
+    rows.
     """
 
     def __init__(self, rows: int) -> None:
@@ -109,7 +112,6 @@ class CheapProducts(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """See torch.overrides."""
         found = product(*args, **(kwargs or {})) if func is linear else func(*args, **(kwargs or {}))
         if isinstance(found, Tensor) and self._rows in found.shape:
             self.widest = max(self.widest, found.numel() // self._rows)
@@ -117,7 +119,7 @@ class CheapProducts(TorchFunctionMode):
 
 
 def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """In the place of torch's `linear`: input [..., columns], weight [rows, columns], bias [rows] -> [..., rows]."""
+    """Replace torch's `linear`: input [..., columns], weight [rows, columns], bias [rows] -> [..., rows]."""
     columns = torch.arange(weight.shape[0]) % input.shape[-1]
     found = input[..., columns] * (1 + weight[:, 0]) + input.mean(-1, keepdim=True)
     return found if bias is None else found + bias

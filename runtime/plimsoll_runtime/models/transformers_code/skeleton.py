@@ -1,6 +1,4 @@
-"""A model of Transformers without weights, how weights get into it, and its two halves: to hidden states, and to
-logits.
-"""
+"""A Transformers model without weights, functions that fill it, and its two halves: hidden states and logits."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from plimsoll_runtime.models.transformers_code.attention_interface import NAME, 
 from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
 
 TensorOf = Callable[[str, Tensor], Tensor | None]
-"""The tensor of a name, with the shape and dtype of the one that is passed in, which has no memory. None: leave it."""
+"""Returns the tensor for a name, with the shape and dtype of the given empty one; None leaves it unchanged."""
 
 
 def skeleton(kind: type[Any], config: Any, dtype: torch.dtype, *, attention: str | None = NAME, **options: Any) -> Any:
-    """A model on torch's device "meta": shapes and code, no numbers. `attention` None: what its class has."""
+    """Return a model on torch's device "meta", without numbers. `attention` None: the class's default."""
     register()
     with torch.device("meta"):
         model = kind._from_config(copy.deepcopy(config), dtype=dtype, attn_implementation=attention, **options)
@@ -29,7 +27,7 @@ def skeleton(kind: type[Any], config: Any, dtype: torch.dtype, *, attention: str
 
 
 def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers that a checkpoint holds, each once, whatever shares it."""
+    """Yield the parameters and buffers that a checkpoint has, each once, even if modules share it."""
     seen: set[int] = set()
     for name, module in model.named_modules():
         kept = {k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set}
@@ -40,14 +38,14 @@ def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def put(model: Any, tensor_of: TensorOf) -> None:
-    """Give a model other tensors in the place of those that a checkpoint holds, one after the other."""
+    """Replace a model's checkpoint tensors one after the other."""
     places: dict[int, list[tuple[dict[str, Tensor | None], str]]] = defaultdict(list)
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
             for key, tensor in tensors.items():
                 places[id(tensor)].append((tensors, key))
     found = list(stored_tensors(model))[::-1]
-    while found:  # so that each of them is free once another is in its place
+    while found:  # reversed and popped, so that each tensor is freed once it is replaced
         name, tensor = found.pop()
         given = tensor_of(name, tensor)
         if given is None:
@@ -58,10 +56,9 @@ def put(model: Any, tensor_of: TensorOf) -> None:
 
 
 def fill(model: Any, tensor_of: TensorOf) -> None:
-    """Give a skeleton its tensors; what is computed anyway (rope's frequencies), or left out, it computes as after any
-    load.
+    """Fill a skeleton with tensors. The model computes other buffers (RoPE frequencies) as after any load.
 
-    Raises UnservedError for a model that keeps tensors where nobody finds them.
+    Raises UnservedError if the model keeps a tensor that is neither parameter nor buffer.
     """
     put(model, tensor_of)
     for module in model.modules():
@@ -72,21 +69,21 @@ def fill(model: Any, tensor_of: TensorOf) -> None:
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if isinstance(value, Tensor) and value.is_meta:
-                raise UnservedError(f"keeps a tensor that is no weight and no buffer ({name}.{key})")
+                raise UnservedError(f"keeps a tensor that is neither a parameter nor a buffer ({name}.{key})")
 
 
 def _initialised(wanted: Tensor, tensor: Tensor) -> Tensor:
-    """Marked, so that Transformers leaves it as it is."""
+    """Mark a tensor as initialised, so that Transformers does not overwrite it."""
     made = torch.nn.Parameter(tensor, requires_grad=False) if isinstance(wanted, torch.nn.Parameter) else tensor
     made._is_hf_initialized = True  # type: ignore[attr-defined]
     return made
 
 
 class Halves:
-    """`base` is the part of `model` that gives hidden states.
+    """Splits a model at `base`, the submodule that returns hidden states.
 
-    Logits are whatever the model makes of them (its head, scales, soft caps), by its own code: it is run with a base
-    that answers with the hidden states at hand.
+    Logits are computed by the model's own code (head, scales, soft caps): it runs with a base that returns the given
+    hidden states.
     """
 
     def __init__(self, model: Any, base: Any) -> None:
@@ -98,18 +95,18 @@ class Halves:
         self._answer: type[Any] = BaseModelOutputWithPast
 
     def hidden(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """token_ids and positions int64 [T] -> [T, hidden]."""
+        """Return hidden states [T, hidden] of token_ids and positions, both int64 [T]."""
         found = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, return_dict=True)
         self.answered(found)
         states: Tensor = found.last_hidden_state
         return states[0]
 
     def answered(self, output: Any) -> None:
-        """What the base answers with is of this kind."""
+        """Remember the output class of the base."""
         self._answer = type(output)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [R, hidden] -> float32 [R, vocab]."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden]."""
         rows = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
         calls = 0
 
@@ -124,7 +121,7 @@ class Halves:
         finally:
             del self._base.forward
         if calls != 1:
-            raise UnservedError(f"asks for hidden states {calls} times")
+            raise UnservedError(f"calls its base model {calls} times for logits instead of once")
         logits: Tensor = found.logits
         return logits[0].float()
 

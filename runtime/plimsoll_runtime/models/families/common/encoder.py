@@ -1,4 +1,4 @@
-"""What encoders have in common: attention that sees prompts from both ends, norms behind the sums, heads of labels."""
+"""Encoders: bidirectional attention, norms after sums, and classification heads."""
 
 from __future__ import annotations
 
