@@ -96,8 +96,8 @@ def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> Non
     missing = [n for n in expected if n not in found]
     for problem, names in (
         ("lack", missing),
-        ("have unexpected tensors", unexpected),
-        ("have a wrong shape in", list(wrong)),
+        ("have unexpected tensors:", unexpected),
+        ("have a wrong shape:", list(wrong)),
     ):
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

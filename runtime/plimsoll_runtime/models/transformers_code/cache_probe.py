@@ -62,7 +62,7 @@ def _probed(kind: type[Any], config: Any) -> Findings:
         return _probed_as(kind, config, narrowed(config))
     except UnservedError:
         raise
-    except Exception:  # the class does not accept its config with other windows
+    except Exception:  # noqa: BLE001 - the class does not accept its config with other windows
         return _probed_as(kind, config, config)
 
 
@@ -162,7 +162,7 @@ def _gives(stepper: Stepper, tokens: Tensor, sizes: Sequence[int], expected: Ten
             _, other = stepper.step(others[None, start : start + size], start, other)
             found.append(hidden[0])
             start += size
-    except Exception:  # foreign code, possibly called in an unsupported way
+    except Exception:  # noqa: BLE001 - foreign code, possibly called in an unsupported way
         return False
     whole = torch.cat(found)
     return whole.shape == expected.shape and close(whole, expected)
@@ -182,7 +182,7 @@ def _axes(stepper: Stepper, tokens: Tensor) -> Axes | None:
         pair = joined(caches, found)
         stacked, pair = stepper.step(both[:, _FIRST : _FIRST + 1], _FIRST, pair)
         last, _ = stepper.step(other[None, _FIRST + 1 :], _FIRST + 1, taken(pair, [1], 2, found))
-    except Exception:  # Misfit, or an error of the model for a cache that it has not made
+    except Exception:  # noqa: BLE001 - Misfit, or an error of the model for a cache that it has not made
         return None
     for i, each in enumerate(alone):
         if not close(hidden[i], each.first) or not close(stacked[i], each.second):

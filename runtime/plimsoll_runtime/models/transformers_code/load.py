@@ -114,8 +114,8 @@ def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collecti
         raise ModelError(f"{outline.facts.architecture}: cannot read the weights: {_named(errors)}")
     for problem, names in (
         ("lack", found["missing_keys"]),
-        ("have unexpected tensors", found["unexpected_keys"]),
-        ("have a wrong shape in", shapes),
+        ("have unexpected tensors:", found["unexpected_keys"]),
+        ("have a wrong shape:", shapes),
     ):
         if names:
             listed = _named(shapes.get(name, name) for name in names)
