@@ -1,6 +1,6 @@
-"""The whole folder runs on a GPU where there is one: our kernels attend there, and what only a CPU has is skipped.
+"""Runs this folder on a GPU if there is one: our kernels attend there, and tests for CPUs are skipped.
 
-On a CPU nothing of this does anything.
+On a CPU none of this has an effect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _on_the_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    """Skip what says nothing about a device, and whatever a fixture is refused there."""
+    """Skip tests that are not about a device, and fixtures that the device rejects."""
     if reason := only_on_a_cpu(item.path.name):
         pytest.skip(reason)
     return (yield from _skipping())
@@ -32,7 +32,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Skip a test that asks for a backend that the device has not."""
+    """Skip a test whose backend the device lacks."""
     return (yield from _skipping())
 
 

@@ -1,4 +1,6 @@
-"""Windows give blocks back, and no log probability changes: alone, batched, chunked, preempted, and behind prefixes."""
+"""Cache groups with windows free blocks without changing log probabilities: alone, batched, chunked, preempted, with
+prefixes.
+"""
 
 from __future__ import annotations
 
@@ -86,15 +88,15 @@ GROUPS = {
     "latent": 1,
 }
 KEEPS_ALL = ("slopes", "latent")
-"""One group that gives nothing back: other attention over it is served alike."""
+"""Cases with one cache group that frees nothing."""
 SHARED = prompts((96,))[0]
 TEXTS = [*prompts((1, 17, 40, 200)), *([*SHARED[:end], *tail] for end in (96, 64, 33) for tail in ([3, 4], [5]))]
-"""Past every window and its borders, and some that share a beginning."""
+"""Texts that exceed each window and its borders, some with a common beginning."""
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Tensor], int]:
-    """A folder, Transformers' log probabilities, and how many groups there are."""
+    """Return a folder, Transformers' log probabilities, and the number of cache groups."""
     folder: Path = tmp_path_factory.mktemp(request.param)
     save_model(make_model(*MODELS[request.param]), folder)
     return str(folder), of_transformers(loaded_by_transformers(folder), TEXTS), GROUPS[request.param]
@@ -104,7 +106,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_every_backend(served: tuple[str, list[Tensor], int], backend: str) -> None:
     folder, expected, _ = served
     if backend == "sdpa" and "alternating" in folder:
-        pytest.skip("sdpa knows no soft caps")
+        pytest.skip("sdpa does not support soft caps")
     if backend == "cpu" and ("shared" in folder or "larger-heads" in folder):
         pytest.skip("the CPU kernels norm no values, and have no layers that read the keys of another")
     found = of_engine(folder, TEXTS, attention_backend=backend, max_batch_tokens=48)
@@ -139,13 +141,13 @@ def load(folder: str, **options: Any) -> LLM:
 
 
 def held_for(folder: str, sequences: float) -> int:
-    """Bytes of a cache for so many of the longest sequences."""
+    """Return the bytes of a cache for this number of the longest sequences."""
     info = load(folder, kv_memory="8MiB").info
     return round(sequences * (info.least_blocks - 1) + 1) * (info.kv_bytes // info.num_blocks)
 
 
 def told(llm: LLM, texts: Sequence[Sequence[int]], tokens: int) -> tuple[list[Tensor], list[list[int]], list[int]]:
-    """Log probabilities of what is generated [tokens, vocab], the tokens, and how many came from the cache."""
+    """Return log probabilities of generated tokens [tokens, vocab], the tokens, and the number of cached tokens."""
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, logprobs=llm.info.vocab_size)
     results = llm.generate([list(text) for text in texts], params)
     rows = []
@@ -157,7 +159,7 @@ def told(llm: LLM, texts: Sequence[Sequence[int]], tokens: int) -> tuple[list[Te
 
 
 def check(folder: str, texts: Sequence[Sequence[int]], found: list[Tensor], tokens: list[list[int]]) -> None:
-    """Against one pass of Transformers over each prompt with its answer."""
+    """Compare with one pass of Transformers over each prompt with its output."""
     whole = [[*text, *answer[:-1]] for text, answer in zip(texts, tokens, strict=True)]
     expected = of_transformers(loaded_by_transformers(folder), whole)
     parts = [rows[len(text) - 1 :] for rows, text in zip(expected, texts, strict=True)]
@@ -181,7 +183,7 @@ def test_preemption_in_a_small_cache(served: tuple[str, list[Tensor], int]) -> N
 
 
 def test_prefixes_whose_blocks_are_partly_gone(served: tuple[str, list[Tensor], int]) -> None:
-    """One after the other in a cache where each takes blocks that another has left."""
+    """Runs prompts one after the other in a cache where each takes blocks of earlier ones."""
     folder, _, _ = served
     llm = load(folder, kv_memory=str(held_for(folder, 1.7)), max_batch_tokens=64)
     long = prompts((150,))[0]

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 DEMO = "demo://gemma-3-270m"
 LEAST = 14
-"""Of 20. `python -m first_answers.run` measures more; the rest is for other processors' rounding."""
+"""Of 20. `python -m first_answers.run` measures more; the margin is for other processors' rounding."""
 
 
 def asked(text: str) -> list[dict[str, str]]:

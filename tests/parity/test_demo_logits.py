@@ -1,4 +1,4 @@
-"""The demo model computes what Transformers computes with the weights that the gguf package decodes."""
+"""The demo model computes what Transformers does with weights decoded by the gguf package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SENTENCE = [818, 5279, 529, 7001, 563, 9079, 236761, 669, 5279, 529, 9405, 563, 
 
 @pytest.mark.parametrize("wanted", ["auto", "torch"])
 def test_logits_equal_transformers(wanted: str) -> None:
-    """A prompt longer than the window, half language and half noise, in chunks that end within the window."""
+    """The prompt is longer than the window, half language and half noise; chunks end within the window."""
     from transformers import Gemma3TextConfig
 
     files = resolve("demo://gemma-3-270m")

@@ -1,4 +1,4 @@
-"""What the engine makes of bfloat16 and of GGUF files, wherever it computes: on a GPU where there is one."""
+"""Accuracy of bfloat16 and GGUF files on the device: a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plimsoll_runtime import LLM, SamplingParams
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 90, 300))
 WORDS = 300
-"""llama.cpp spells bytes: no vocabulary of its kind is as small as those of the other tests."""
+"""llama.cpp's vocabularies contain all bytes and are larger than those of the other tests."""
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 SIZES = {"hidden_size": 64, "head_dim": 16}
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -34,11 +34,11 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sinks": ("GraniteSWAConfig", {"hidden_size": 64, "num_hidden_layers": 4, "sliding_window": 16}),
 }
 ROOM = 1.5
-"""Sums in another order round otherwise; a mistake is far beyond that."""
+"""Tolerance factor: the order of sums changes rounding, but a mistake is far larger."""
 
 
 def error(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Root mean square of the differences of probabilities."""
+    """Return the root mean square of the differences of probabilities."""
     return float(
         torch.cat([(a.exp() - b.exp()).flatten() for a, b in zip(one, other, strict=True)]).square().mean() ** 0.5
     )
@@ -58,7 +58,7 @@ def test_bfloat16_errs_no_more_than_transformers(name: str, tokens: int, tmp_pat
 
 @pytest.mark.parametrize("kind", [Kind.BF16, Kind.Q8_0, Kind.Q4_K], ids=lambda kind: kind.name)
 def test_gguf_files(kind: Kind, tmp_path: Path) -> None:
-    """Log probabilities of the tokens that are there, and of the likeliest in their place."""
+    """Compares log probabilities of the actual tokens and of the likeliest ones."""
     path = tmp_path / "model.gguf"
     model = make_model("Qwen3Config", {**SIZES, "vocab_size": WORDS, "hidden_size": 256, "intermediate_size": 256})
     write_gguf(model, path, kind, spelt=True)

@@ -1,4 +1,4 @@
-"""Vectors are those of sentence-transformers, whatever else is in the batch, of decoders and of encoders."""
+"""Embeddings equal those of sentence-transformers in any batch, for decoders and encoders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ Saved = Callable[[Kind], Path]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """The folder of a kind's model."""
+    """Return the folder of a kind's model."""
 
     made: dict[str, Path] = {}
 
@@ -61,7 +61,7 @@ def test_vectors_equal_those_of_sentence_transformers(kind: Kind, backend: str, 
 
 @pytest.mark.parametrize("kind", [ENCODERS[0], ENCODERS[4], *DECODERS], ids=str)
 def test_small_steps_give_the_same(kind: Kind, saved: Saved) -> None:
-    """Decoders compute a prompt in chunks, encoders as a whole in a step that holds the longest."""
+    """Decoders compute a prompt in chunks; encoders compute it in one step."""
     folder = saved(kind)
     with ours(folder) as llm:
         expected = llm.embed(TEXTS)
@@ -83,7 +83,7 @@ def test_a_prefix_is_found_where_the_last_state_alone_is_read(saved: Saved) -> N
 
 
 def test_layers_behind_the_pooling_and_prompts(tmp_path: Path) -> None:
-    """As EmbeddingGemma has them."""
+    """Uses EmbeddingGemma's layers."""
     kind = ENCODERS[-1]
     save(build(kind), tmp_path)
     layers = [(80, "torch.nn.modules.linear.Identity"), (HIDDEN, "torch.nn.modules.activation.Tanh")]

@@ -1,5 +1,6 @@
-"""Models on Transformers' own code with our attention: the log probabilities are Transformers', however a step came
-about. Families that have a program of ours too are made to run without it.
+"""Transformers code with our attention gives Transformers' log probabilities in any steps.
+
+Families that also have a program of ours are forced to run without it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from plimsoll_runtime.models.transformers_code.skeleton import Halves
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 120))
-"""Past every window (16) below."""
+"""Longer than each window (16) below."""
 
 
 HEADS: Mapping[str, Any] = {"head_dim": 16}
@@ -38,7 +39,7 @@ LATENT: Mapping[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 12,
 }
-"""Keys of 24 dimensions and values of 12."""
+"""Keys have 24 dimensions and values 12."""
 EXPERTS: Mapping[str, Any] = {
     "num_experts": 4,
     "num_local_experts": 4,
@@ -126,7 +127,7 @@ def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
-    """The log probabilities of each token of an answer, whose prompt is in the cache, and of its company's."""
+    """Compares each token of an output whose prompt is cached, and of concurrent ones."""
     folder, _ = saved(name)
     reference = loaded_by_transformers(folder)
     llm = LLM(
@@ -146,7 +147,7 @@ def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
 
 
 def test_preempted_requests(saved: Saved) -> None:
-    """A cache that holds too few of them at once; the tokens are those that a large one gives."""
+    """The cache is too small for all requests; the tokens equal those of a large cache."""
     folder, _ = saved("cwm")
     params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     answers = []
@@ -182,7 +183,7 @@ def test_positions_counted_anew_in_every_step_would_show(
 
 
 def test_a_window_that_gets_lost_is_noticed(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a class gets caches of its own instead."""
+    """Such a class uses its own caches instead."""
     folder, expected = saved("starcoder2")
     config = json.loads((folder / "config.json").read_text())
     assert transformers_outline(config).own is None
@@ -194,7 +195,7 @@ def test_a_window_that_gets_lost_is_noticed(saved: Saved, monkeypatch: pytest.Mo
 def test_transformers_code_is_taken_where_there_is_none_of_ours(saved: Saved) -> None:
     folder, expected = saved("apertus")
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) < TOLERANCE
-    with pytest.raises(ModelError, match="ApertusForCausalLM is not supported; known are"):
+    with pytest.raises(ModelError, match="ApertusForCausalLM is not supported; supported are"):
         of_engine(str(folder), PROMPTS, model_impl="native")
 
 

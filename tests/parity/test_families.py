@@ -1,4 +1,4 @@
-"""Log probabilities of every family equal those of Transformers on the same folder, in each of its variants."""
+"""Log probabilities of every family and its variants equal those of Transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 120))
-"""Past every window (16) below."""
+"""Longer than each window (16) below."""
 
 
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "num_hidden_layers": 4}
@@ -56,7 +56,7 @@ LONGROPE: Mapping[str, Any] = {
 
 
 def other_keys(spec: DecoderSpec) -> DecoderSpec:
-    """Those of the layer of its kind before the last."""
+    """Return a spec whose last layer shares the keys of the wrong layer."""
     other = with_mixers(spec, lambda mixer: replace(mixer, shares=0) if mixer.shares == 2 else mixer)
     assert other != spec
     return other
@@ -318,7 +318,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
-    """And its graphs ask nothing of the host: seen on tensors without numbers, for a device that is not there."""
+    """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
     pytest.importorskip("triton")
     from kernel_support.fake_gpu import asked_of_the_host
 
@@ -327,14 +327,14 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
 
 @pytest.mark.parametrize("name", with_mistakes(CASES))
 def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
+    """Checks the comparison above: with one wrong detail of the spec the logits differ widely."""
     CASES[name].be_mistaken(monkeypatch)
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE
 
 
 WIDE: Mapping[str, Any] = {"n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 16}
-"""Heads of 16 dimensions, as the CPU kernels take them. (A longrope's factors are for the cases' own 12.)"""
+"""Heads of 16 dimensions for the CPU kernels. (A longrope's factors fit only the cases' 12.)"""
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("phi3-short", "phi3-long")])

@@ -1,4 +1,4 @@
-"""Log probabilities from GGUF files equal those of Transformers with the tensors that the gguf package decodes."""
+"""Log probabilities from GGUF files equal Transformers' with tensors decoded by the gguf package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE, MIXED = 1e-3, 2e-3
-"""Of mixtures the second: what two experts score may be nearly the same."""
+"""Tolerances; the second is for mixtures, in which two experts may have nearly equal scores."""
 PROMPTS = prompts((1, 30, 100))
 
 
@@ -47,7 +47,7 @@ DETAILS: Mapping[str, Case] = {
         STRETCHED,
     ),
     "qwen3-theta": Case("Qwen3Config", {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 50}}),
-    "exaone4-windows": Case(  # llama.cpp knows windows of the one with 64 layers alone
+    "exaone4-windows": Case(  # llama.cpp supports windows only for the model with 64 layers
         "Exaone4Config", {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}
     ),
     "gemma3-scaled-rope": Case(
@@ -75,7 +75,7 @@ def compare(case: Case, kind: Kind, path: Path) -> None:
 
 
 def compare_converted(model: Any, kind: Kind, path: Path, expected: list[Tensor] | None = None, **extra: Any) -> None:
-    """Against the model itself, whose numbers the type can hold; `expected`: what it computes, where that is known."""
+    """Compare with the model itself, whose numbers the type stores exactly. `expected`: its results, if known."""
     write_gguf(model, path, kind, **extra)
     actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33, device=DEVICE)
     assert largest_difference(actual, expected or of_transformers(model, PROMPTS)) < MIXED
@@ -103,7 +103,7 @@ def test_more_families(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*CONVERTED, *HYBRIDS])
 def test_families_whose_tensors_change(name: str, tmp_path: Path) -> None:
-    """Against the model itself, whose numbers eight bits a block can hold: as they are, and quantised."""
+    """Compares with the model itself, whose numbers eight bits a block store exactly: plain and quantised."""
     case = {**CONVERTED, **HYBRIDS}[name]
     model = make_model(case.config, case.values)
     round_to(model, Kind.Q8_0)
@@ -113,7 +113,7 @@ def test_families_whose_tensors_change(name: str, tmp_path: Path) -> None:
 
 
 def test_latent_attention_as_older_files_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With keys and values of its own for each head, and without what says how experts are scored."""
+    """Uses separate keys and values for each head, and no key for the scoring of experts."""
     case = CONVERTED["deepseek2-v2"]
     model = make_model(case.config, case.values)
     monkeypatch.delitem(OWN_WAYS, "deepseek_v2")
@@ -129,21 +129,21 @@ def test_latent_attention_as_older_files_have_it(tmp_path: Path, monkeypatch: py
 
 
 def test_groups_of_experts_as_the_second_deepseek_has_them(tmp_path: Path) -> None:
-    """The best expert says how good a group is. (llama.cpp takes the two best, as in the third.)"""
+    """A group's score is that of its best expert. (llama.cpp uses the two best, as for V3.)"""
     groups = {"n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy"}
     model = make_model("DeepseekV2Config", {**CONVERTED["deepseek2-v2"].values, **groups})
     compare_converted(model, Kind.F32, tmp_path / "model.gguf")
 
 
 def test_a_stretched_rope_of_latent_attention(tmp_path: Path) -> None:
-    """The file has a tenth of what the scores are larger by."""
+    """The file has a tenth of the factor of scores."""
     rope = {**YARN, "mscale": 0.7, "mscale_all_dim": 0.7}
     model = make_model("DeepseekV3Config", {**CONVERTED["deepseek2"].values, "rope_parameters": rope})
     compare_converted(model, Kind.F32, tmp_path / "model.gguf", **STRETCHED, rope_scaling_yarn_log_mul=0.07)
 
 
 def test_experts_in_mxfp4(tmp_path: Path) -> None:
-    """With a stretched rope, whose borders are not rounded in gpt-oss."""
+    """Includes a yarn rope whose range is not rounded in gpt-oss."""
     rope = {**YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
     model = make_model("GptOssConfig", {**CONVERTED["gpt-oss"].values, "rope_parameters": rope})
     round_to(model, Kind.MXFP4)

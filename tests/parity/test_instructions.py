@@ -1,4 +1,4 @@
-"""Every build of the CPU kernels computes what Transformers does, in float32, and in bfloat16 no worse than it."""
+"""Every build of the CPU kernels gives Transformers' results in float32, and is not less accurate in bfloat16."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, list[Tensor], list[Tensor]]]:
-    """A model of bfloat16 weights, and what Transformers computes with them in float32 and in bfloat16."""
+    """Return a model with bfloat16 weights, and Transformers' results in float32 and in bfloat16."""
 
     @cache
     def make(name: str) -> tuple[Path, list[Tensor], list[Tensor]]:
@@ -54,7 +54,7 @@ def ours(folder: Path, build: Build) -> list[Tensor]:
 
 
 def error(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Root mean square of the differences of log probabilities."""
+    """Return the root mean square of the differences of log probabilities."""
     return float(torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)]).square().mean().sqrt())
 
 

@@ -1,4 +1,4 @@
-"""What GGUF files mean is what llama.cpp makes of them: its server's log probabilities, where it is installed."""
+"""GGUF files give the log probabilities of llama.cpp's server, if that is installed."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ pytestmark = pytest.mark.skipif(
     not places.has_llama_cpp(), reason="llama.cpp is not installed: `make bench-peers` builds it"
 )
 NOT_TINY = ("gemma3n",)
-"""llama.cpp has the number of layers and the sizes of the two published models for constants."""
+"""llama.cpp has the layer counts and sizes of the two published models as constants."""
 CASES = {name: case for name, case in {**FAMILIES, **MORE, **CONVERTED, **HYBRIDS}.items() if name not in NOT_TINY}
 VOCAB = 300
 TOLERANCE = 0.01
-"""Its products are in float32 as ours are, but for what it rounds on the way (measured: below 0.004)."""
+"""Its products are float32 like ours, apart from some rounding (measured: below 0.004)."""
 ROUNDED = {"gemma4": 0.02}
-"""Gates that are looked up in a table of half precision, twice in each layer (measured: 0.013)."""
+"""Gates use a lookup table in half precision, twice a layer (measured: 0.013)."""
 PROMPTS = prompts((20,), vocab=VOCAB, seed=3) + prompts((20,), vocab=VOCAB, seed=4)
 STARTS_SECONDS = 60
 
 
 @contextmanager
 def server(path: Path) -> Iterator[str]:
-    """A llama-server of one model; its address."""
+    """Start a llama-server of one model. Return its address."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -69,7 +69,7 @@ def _healthy(url: str) -> bool:
 
 
 def likeliest(url: str, prompt: Sequence[int]) -> dict[int, float]:
-    """Log probabilities of the tokens that may follow a prompt; nothing where the likeliest ends the answer."""
+    """Return log probabilities of the next tokens; empty if the likeliest one ends the output."""
     asked = {"prompt": list(prompt), "n_predict": 1, "n_probs": 20, "temperature": 0, "cache_prompt": False}
     request = urllib.request.Request(
         f"{url}/completion", json.dumps(asked).encode(), {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""Log probabilities equal those of Transformers on the same folder: each architecture, each thing a config can say."""
+"""Log probabilities equal Transformers' for each architecture and each config field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 90, 300))
-"""Past every window (16) and every rope border (a context of 32, stretched) below."""
+"""Longer than each window (16) and each rope range (a context of 32, scaled) below."""
 
 
 def wider_window(spec: DecoderSpec) -> DecoderSpec:
@@ -207,7 +207,7 @@ def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
-    """And its graphs ask nothing of the host: seen on tensors without numbers, for a device that is not there."""
+    """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
     pytest.importorskip("triton")
     from kernel_support.fake_gpu import asked_of_the_host
 
@@ -216,7 +216,7 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
 
 @pytest.mark.parametrize("name", with_mistakes(CASES))
 def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
+    """Checks the comparison above: with one wrong detail of the spec the logits differ widely."""
     CASES[name].be_mistaken(monkeypatch)
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS), expected) > VISIBLE

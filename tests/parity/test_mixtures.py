@@ -1,4 +1,4 @@
-"""Log probabilities of mixtures of experts equal those of Transformers on the same folder."""
+"""Log probabilities of mixtures of experts equal those of Transformers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE = 2e-3
 PROMPTS = prompts((1, 17, 40, 90, 200))
-"""Past every window (16) below."""
+"""Longer than each window (16) below."""
 
 
 def mixtures(change: Callable[[Mixture], Mixture]) -> Spec:
-    """Each mixture changed, of which there has to be one."""
+    """Return a function that changes each mixture, of which there must be one."""
 
     def changed(spec: DecoderSpec) -> DecoderSpec:
         def of_layer(mlp: Any) -> Any:
@@ -46,7 +46,7 @@ def mixtures(change: Callable[[Mixture], Mixture]) -> Spec:
 
 
 def routing(**values: Any) -> Spec:
-    """Routing by other rules."""
+    """Return a function that changes the routing."""
     return mixtures(lambda mixture: replace(mixture, routing=replace(mixture.routing, **values)))
 
 
@@ -112,7 +112,7 @@ not_renormalised = routing(renormalised=False)
 renormalised = routing(renormalised=True)
 
 SIXTEEN: Mapping[str, Any] = {"hidden_size": 64}
-"""Heads of 16 dimensions, as the kernels want them, where a config has no field for that."""
+"""Heads of 16 dimensions for the kernels, if a config has no field for that."""
 MIXTRAL: Mapping[str, Any] = {**SIXTEEN, "num_local_experts": 6}
 PHIMOE: Mapping[str, Any] = MIXTRAL
 QWEN2: Mapping[str, Any] = {
@@ -378,12 +378,12 @@ LACKING = {
     "gemma4-no-inputs": "has no NormValues",
     "gemma4": "has no JoinInputs",
 }
-"""What the CPU kernels do not have, by the beginnings of cases' names."""
+"""Reasons why the CPU kernels cannot compute cases, by prefix of their names."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernels_compute_each(name: str, saved: Saved) -> None:
-    """So that it is they who are compared above, wherever they were built, but for what they do not have."""
+    """Makes sure that the comparison above uses the kernels if they were built and support the case."""
     files = resolve(str(saved(name)[0]))
     lacking = why_not_fused(program_of(registry.describe(files.config)))
     assert lacking == next((reason for kind, reason in LACKING.items() if name.startswith(kind)), None)
@@ -397,7 +397,7 @@ def test_every_mixture_is_compared(saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
-    """And its graphs ask nothing of the host: seen on tensors without numbers, for a device that is not there."""
+    """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
     pytest.importorskip("triton")
     from kernel_support.fake_gpu import asked_of_the_host
 
@@ -406,7 +406,7 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
 
 @pytest.mark.parametrize("name", with_mistakes(CASES))
 def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""
+    """Checks the comparison above: with one wrong detail of the spec the logits differ widely."""
     CASES[name].be_mistaken(monkeypatch)
     folder, expected = saved(name)
     assert largest_difference(of_engine(str(folder), PROMPTS, **CASES[name].options), expected) > VISIBLE

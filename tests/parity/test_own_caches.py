@@ -1,6 +1,6 @@
-"""Models on Transformers' own code with its own caches: classes that attend by themselves, recurrent ones and hybrids.
+"""Transformers code with its own caches gives Transformers' log probabilities in any steps.
 
-The log probabilities are Transformers', however a step came about.
+Covers classes with their own attention, recurrent ones and hybrids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plimsoll_runtime.models.transformers_code.cache_rows import Rows
 TOLERANCE = 1e-3
 VISIBLE = 0.05
 PROMPTS = prompts((1, 17, 40, 40, 120))
-"""Two of one length, and past every window and chunk below."""
+"""Two of one length, and one longer than each window and chunk below."""
 TWO = {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2}
 SMALL_MAMBA = {"mamba_d_state": 8, "mamba_n_heads": 4, "mamba_d_head": 24, "mamba_chunk_size": 16}
@@ -76,7 +76,7 @@ Saved = Callable[[str], tuple[Path, Any, list[Tensor]]]
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """The folder of a case's model, the model as Transformers loads it, and what it computes."""
+    """Return a case's folder, the model as Transformers loads it, and its results."""
 
     @cache
     def make(name: str) -> tuple[Path, Any, list[Tensor]]:
@@ -111,7 +111,7 @@ def answers(folder: Path, params: SamplingParams, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_answers_of_mixed_lengths(name: str, saved: Saved) -> None:
-    """The log probabilities of each token of answers that go on beside one another, some of them at one position."""
+    """Compares each token of concurrent outputs, some of which are at the same position."""
     folder, reference, _ = saved(name)
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True, logprobs=VOCAB)
     for prompt, [output] in zip(PROMPTS, answers(folder, params, max_batch_tokens=64), strict=True):
@@ -122,7 +122,7 @@ def test_answers_of_mixed_lengths(name: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", ["bloom", "jamba", "rwkv"])
 def test_several_answers_of_one_prompt(name: str, saved: Saved) -> None:
-    """They are rows of one cache from their first token to their last, and each is what it is alone."""
+    """The outputs are rows of one cache throughout, and each equals the output alone."""
     folder, _, _ = saved(name)
     params = [SamplingParams(temperature=1.0, seed=seed, max_tokens=8, ignore_eos=True) for seed in range(3)]
     together = engine(folder).generate([PROMPTS[2]] * 3, params)
@@ -135,7 +135,7 @@ def test_several_answers_of_one_prompt(name: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", ["bloom", "jamba"])
 def test_aborted_requests(name: str, saved: Saved) -> None:
-    """In the midst of rows that share a cache; another request takes the slot, and what is left is what it would be."""
+    """Aborts rows of a shared cache; another request takes the slot, and the remaining rows are unchanged."""
     folder, _, _ = saved(name)
     config = EngineConfig(model=str(folder), model_impl="transformers", dtype="float32", threads=1, kv_memory="4MiB")
     core = build_engine(config, lambda stage, fraction: None)
@@ -161,7 +161,7 @@ def test_aborted_requests(name: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize(("name", "few_bytes"), [("bloom", "400KiB"), ("gpt-oss", "260KiB")])
 def test_preempted_requests(name: str, few_bytes: str, saved: Saved) -> None:
-    """A cache that holds too few of them at once; the tokens are those that a large one gives."""
+    """The cache is too small for all requests; the tokens equal those of a large cache."""
     folder, _, _ = saved(name)
     params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
     found = []
@@ -174,7 +174,7 @@ def test_preempted_requests(name: str, few_bytes: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", ["mpt", "mamba"])
 def test_nothing_is_kept_of_requests_that_are_over(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some end by length, one by a stop token; their rows go with the next step."""
+    """Some requests end by length, one by a stop token; the next step frees their rows."""
     folder, _, _ = saved(name)
     made: list[Rows] = []
     real = OwnCaches.__init__
@@ -194,7 +194,7 @@ def test_nothing_is_kept_of_requests_that_are_over(name: str, saved: Saved, monk
 
 @pytest.mark.parametrize("name", ["bloom", "jamba", "rwkv"])
 def test_bfloat16_is_as_near_as_theirs(name: str, saved: Saved) -> None:
-    """No further from float32 than Transformers itself is in bfloat16, with room for other orders of sums."""
+    """The error must not exceed Transformers' own in bfloat16, with a margin for other orders of sums."""
     import transformers
 
     folder, _, expected = saved(name)

@@ -1,4 +1,4 @@
-"""Log probabilities of models whose code comes with them, against Transformers' with the same code."""
+"""Log probabilities of models with their own code equal Transformers' with the same code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_nobody_runs_it_unasked(folder: Path) -> None:
     (folder / "modeling_buoy.py").write_text("raise SystemExit")
     with pytest.raises(ModelError, match=r"modeling_buoy.BuoyForCausalLM.*--trust-remote-code"):
         LLM(str(folder), threads=1)
-    with pytest.raises(ModelError, match="is not supported; known are"):
+    with pytest.raises(ModelError, match="is not supported; supported are"):
         LLM(str(folder), threads=1, model_impl="native", trust_remote_code=True)
 
 

@@ -1,4 +1,4 @@
-"""Log probabilities of quantised checkpoints, against Transformers with what it dequantises them to."""
+"""Log probabilities of quantised checkpoints equal Transformers' with dequantised weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log probabilities of models with recurrent layers equal those of Transformers on the same folder."""
+"""Log probabilities of models with recurrent layers equal those of Transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE = 2e-3
 PROMPTS = prompts((1, 2, 3, 17, 64, 90, 200))
-"""Past every window (16), and past what is scanned at a time (64)."""
+"""Longer than each window (16) and than the rows of one scan (64)."""
 
 
 EXPERTS: Mapping[str, Any] = {
@@ -193,7 +193,7 @@ WALKED: Mapping[str, Mapping[str, Any]] = {
     **{name: THIRDS for name in CASES if name.startswith(("lfm2", "bamba", "granite", "jamba"))},
     **{name: SIXTEENS for name in CASES if name.startswith(("falcon-h1", "nemotron-h", "recurrent-gemma"))},
 }
-"""What the C++ kernels compute, once heads are as wide as they take them."""
+"""Cases that the C++ kernels support, with heads of a supported size."""
 CASES = {
     **CASES,
     **{
@@ -221,7 +221,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("-walked")])
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
-    """And its graphs ask nothing of the host: seen on tensors without numbers, for a device that is not there."""
+    """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
     pytest.importorskip("triton")
     from kernel_support.fake_gpu import asked_of_the_host
 
@@ -238,7 +238,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
-    """Sequences decode together with few blocks, so that some lose theirs and their states, and begin anew."""
+    """Sequences decode together with few blocks, so that some are preempted and computed again."""
     folder, _ = saved(name)
     facts = facts_of(folder)
     room = 128 if CASES[name].options else 96  # of larger blocks
@@ -250,7 +250,7 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) -> None:
-    """Prompts with a common beginning, in chunks, some of them twice, with few blocks: some go on from snapshots."""
+    """Prompts with a common beginning, in chunks, some repeated, with few blocks: some continue from snapshots."""
     folder, _ = saved(name)
     llm = with_room(472, folder, max_model_len=256, max_batch_tokens=90, **CASES[name].options)
     shared, *tails = prompts((130, 30, 20, 47))
@@ -271,7 +271,7 @@ def facts_of(folder: Path) -> Facts:
 
 
 def with_room(tokens: int, folder: Path, *, block_size: int = 8, **options: Any) -> LLM:
-    """An engine of four sequences whose KV cache, if the model has one, has room for so many tokens and for padding."""
+    """Return an engine of four sequences whose KV cache has space for `tokens` tokens and padding."""
     facts = facts_of(folder)
     return LLM(
         str(folder),
@@ -286,7 +286,7 @@ def with_room(tokens: int, folder: Path, *, block_size: int = 8, **options: Any)
 
 
 def compare(llm: LLM, asked: Sequence[list[int]], count: int, folder: Path) -> None:
-    """Each answer's tokens are as likely as they are to Transformers, and none is likelier."""
+    """Check that the tokens of each output are the likeliest ones to Transformers."""
     params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, logprobs=1)
     answers = [result.outputs[0] for result in llm.generate(list(asked), params)]
     texts = [prompt + list(answer.token_ids) for prompt, answer in zip(asked, answers, strict=True)]

@@ -1,4 +1,4 @@
-"""Scores and labels are those of sentence-transformers and Transformers, of models that read two texts as one."""
+"""Scores and labels equal those of sentence-transformers and Transformers, for models that read two texts as one."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_a_second_text_is_cut_where_both_are_too_long(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("only_yes", [False, True])
 def test_two_tokens_judge(tmp_path: Path, tied: bool, only_yes: bool) -> None:
-    """By the modules that sentence-transformers writes, and the template that shows queries and documents."""
+    """Uses the modules that sentence-transformers writes, and a template with queries and documents."""
     model = build(DECODERS[0], "AutoModelForCausalLM", tie_word_embeddings=tied)
     save(model, tmp_path, settings={"chat_template": TEMPLATE})
     yes, no = WORDS.index("yes"), WORDS.index("no")
@@ -96,7 +96,7 @@ def test_two_tokens_judge(tmp_path: Path, tied: bool, only_yes: bool) -> None:
 
 
 def test_a_decoder_that_generates_can_be_asked_to_judge(tmp_path: Path) -> None:
-    """In the form that Qwen3-Reranker was trained on, where no template says another."""
+    """Uses Qwen3-Reranker's format, if no template replaces it."""
     model = build(DECODERS[0], "AutoModelForCausalLM")
     save(model, tmp_path)
     with LLM(str(tmp_path), task="score", **OPTIONS) as llm:

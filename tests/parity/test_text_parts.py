@@ -1,4 +1,4 @@
-"""The text decoders of models that see: their log probabilities are those of Transformers where there is no image."""
+"""Text decoders of multimodal models give Transformers' log probabilities without images."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
 
 
 def test_logits_of_gemma_3n_equal_those_of_its_text_part_alone(tmp_path: Path) -> None:
-    """Names and config are those of the whole model, which Transformers makes only where timm is, for what it sees."""
+    """Names and config are those of the whole model, which Transformers builds only with timm."""
     text = {**GEMMA, "intermediate_size": [80] * 4, "activation_sparsity_pattern": [0.5, 0.0] * 2, "laurel_rank": 8}
     model = make_model("Gemma3nTextConfig", text)
     save_model(model, tmp_path)

@@ -1,4 +1,4 @@
-"""The text does not depend on how it was computed: batching, chunking, preemption, prefix hits, processes."""
+"""Outputs do not depend on batching, chunking, preemption, prefix hits or processes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Gemma 3 (dual rope, windows of 16, qk norm), norms random too, as Transformers saves it."""
+    """Return a small Gemma 3 (two ropes, windows of 16, head norms) with random norms, as Transformers saves it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
@@ -70,7 +70,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(model: Path) -> list[list[int]]:
-    """Transformers' own greedy tokens, one prompt at a time."""
+    """Return Transformers' greedy tokens, one prompt at a time."""
     from transformers import AutoModelForCausalLM
 
     reference: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -122,7 +122,7 @@ def test_batches_equal_transformers(model: Path, expected: list[list[int]], opti
 def test_graphs_change_no_text(
     model: Path, expected: list[list[int]], captured: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU decodes are replayed from graphs, or launched kernel by kernel where there are none."""
+    """On a GPU decodes run as graphs, or as single kernels without graphs."""
     captures = []
 
     class Watched(CudaCapture):
@@ -166,7 +166,7 @@ def test_seeds_repeat_in_any_company(model: Path) -> None:
 
 
 def test_logprobs_equal_transformers(model: Path) -> None:
-    """Prompt and generated log probabilities, in chunks, against one forward pass over the whole text."""
+    """Compares prompt and output log probabilities, in chunks, with one forward pass over the whole text."""
     from transformers import AutoModelForCausalLM
 
     llm = load(model, max_batch_tokens=32)

@@ -1,4 +1,4 @@
-"""The text does not depend on where cached blocks were meanwhile: in a pool too small for them, on a disk, or lost."""
+"""Outputs do not depend on cached blocks having been on disk or lost, with a small pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROMPTS = prompts((PREFIX + 1,) * 8, seed=3)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 SECONDS = 10.0
 BACKENDS = ("auto", "torch")
-"""Our own kernels where they run, with their own order within a block, and plain rows."""
+"""Our kernels if available, with their own layout of blocks, and torch with plain rows."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def load(model: Path, backend: str, disk: Path | None, **options: Any) -> LLM:
 
 
 def ask_all(llm: LLM, asked: Sequence[list[int]] = PROMPTS) -> tuple[list[list[int]], list[int]]:
-    """One after the other: the texts, and how many tokens of each prompt were found."""
+    """Send prompts one after the other. Return the texts and the number of cached tokens of each prompt."""
     texts, found = [], []
     for prompt in asked:
         (result,) = llm.generate([prompt], GREEDY)
@@ -51,7 +51,7 @@ def ask_all(llm: LLM, asked: Sequence[list[int]] = PROMPTS) -> tuple[list[list[i
 
 
 def settle(llm: LLM) -> None:
-    """Let the disk's threads come to rest."""
+    """Wait until the disk's threads are idle."""
     tiers = llm._engine._scheduler._kv.tiers  # type: ignore[union-attr]
     while tiers is not None and tiers.index.in_flight:
         tiers.index.wait(SECONDS)
@@ -60,7 +60,7 @@ def settle(llm: LLM) -> None:
 
 @pytest.fixture(autouse=True)
 def what_is_on_the_disk_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However fast such a small model computes: that is never learnt."""
+    """Make the engine read from disk, although recomputing such a small model is faster."""
     monkeypatch.setattr(Costs, "learn_computed", lambda costs, tokens, ns: None)
 
 
@@ -72,7 +72,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def expected(model: Path, backend: str) -> list[list[int]]:
-    """The texts without tiers, where everything is computed."""
+    """Return the texts without tiers, with everything computed."""
     llm = load(model, backend, None)
     texts, found = ask_all(llm)
     assert found == [0] * len(PROMPTS)
@@ -117,9 +117,9 @@ def test_another_run_finds_what_this_one_left(
 
 
 def test_groups_come_back_together(backend: str, tmp_path: Path) -> None:
-    """Blocks of windows too, as far as somebody reads them behind what comes back.
+    """Restores blocks of windows too, if later tokens read them.
 
-    A prompt takes 7 blocks of three groups: of 200 there are 25 frames between cache and disk, enough for all of one.
+    A prompt takes 7 blocks of three groups. Of 200 blocks, 25 frames are between cache and disk, enough for one prompt.
     """
     layers = ["sliding_attention", "full_attention", "sliding_attention"]
     config = {"hidden_size": 64, "head_dim": 16, "sliding_window": 21, "layer_types": layers}
@@ -146,7 +146,7 @@ def test_another_precision_does_not_take_them_for_its_own(model: Path, tmp_path:
 
 
 def end(llm: LLM) -> None:
-    """The engine ends with its last reference; its disk is free when its threads have ended."""
+    """Release the engine; its disk is free once its threads have ended."""
     llm.close()
     gc.collect()
     for thread in threading.enumerate():
@@ -167,7 +167,7 @@ def cut(folder: Path) -> None:
 
 
 def swap(folder: Path) -> None:
-    """Each file gets the contents of another one."""
+    """Swap the contents of files."""
     files = list(folder.glob("*/*.kv"))
     contents = [file.read_bytes() for file in files]
     for file, content in zip(files, contents[1:] + contents[:1], strict=True):

@@ -1,4 +1,4 @@
-"""Models to be compared with Transformers: what each is made of, and a mistake that its logits would show."""
+"""Models that are compared with Transformers, each with a mistake that its logits would show."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.validation import config
 
 VISIBLE = 0.05
-"""What a mistake has to change: far more than any tolerance, or the model could not show the mistake."""
+"""Smallest effect of a mistake, far above any tolerance."""
 
 Spec = Callable[[DecoderSpec], DecoderSpec]
 Saved = Callable[[str], tuple[Path, list[Tensor]]]
-"""The folder of a case's model, and what Transformers computes once it has loaded that folder."""
+"""Returns the folder of a case's model, and Transformers' results with that folder."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model: its config, a mistake, how it is saved, what its config.json says otherwise, and an engine's `options`.
+    """A model: its config, a mistake, how to save it, changes to config.json, and an engine's `options`.
 
-    `shortest`: only prompts of so many tokens are compared.
+    `shortest`: only prompts with at least this many tokens are compared.
     """
 
     config: str
@@ -42,28 +42,28 @@ class Case:
     shortest: int = 1
 
     def write(self, folder: Path, **values: Any) -> None:
-        """Save the model, with these values beneath its own."""
+        """Save the model, and add these values to its config."""
         save_model(make_model(self.config, {**values, **self.values}), folder, **self.save)
         edit_config(folder, drop=self.drop, **self.edit)
 
     def compared(self, prompts: list[list[int]]) -> list[list[int]]:
-        """Those that are long enough."""
+        """Return the prompts that are long enough."""
         return [prompt for prompt in prompts if len(prompt) >= self.shortest]
 
     def be_mistaken(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """From now on whatever is loaded has the mistake in its spec."""
+        """Patch spec building so that all models loaded from now on have the mistake."""
         mistake = self.mistake
         assert mistake is not None
         monkeypatch.setattr(config, "describe", lambda config: mistake(registry.describe(config)))
 
 
 def with_mistakes(cases: Mapping[str, Case]) -> list[str]:
-    """The names of those that have one."""
+    """Return the names of cases with a mistake."""
     return [name for name, case in cases.items() if case.mistake is not None]
 
 
 def saved_cases(factory: pytest.TempPathFactory, cases: Mapping[str, Case], prompts: list[list[int]]) -> Saved:
-    """Each is saved and computed when it is first asked for."""
+    """Return a function that saves and computes a case on first use."""
 
     @cache
     def make(name: str) -> tuple[Path, list[Tensor]]:

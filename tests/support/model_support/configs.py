@@ -47,4 +47,4 @@ LLAMA: Mapping[str, Any] = {
     "num_key_value_heads": 1,
     "max_position_embeddings": 4096,
 }
-"""A small model, as its config.json has it."""
+"""A small model's config.json."""

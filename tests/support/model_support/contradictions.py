@@ -1,4 +1,4 @@
-"""Checkpoints whose statements contradict each other: one for each row of the table in docs/models.md."""
+"""Checkpoints with contradictions: one for each row of the table in docs/models.md."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ QK_NORMS = {f"{ATTENTION}{part}_norm.weight" for part in "qk"}
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A model with statements that disagree.
+    """A model whose statements contradict each other.
 
     - `kind`, `values`: the config's class in Transformers and its fields, saved as Transformers saves them.
-    - `change`: makes the statements disagree.
-    - `says`: what the warning or the refusal has to name.
-    - `like`: the same numbers without contradiction; `unlike`: those of the statement that does not count.
+    - `change`: introduces the contradiction.
+    - `says`: parts of the expected warning or error.
+    - `like`: the same numbers without a contradiction; `unlike`: those of the unused statement.
     """
 
     change: Change
@@ -44,12 +44,12 @@ class Contradiction:
 
 
 def config(*drop: str, **values: Any) -> Change:
-    """Fields that are dropped, and fields that are set."""
+    """Return a change that drops and sets fields of config.json."""
     return lambda folder: edit_config(folder, drop=drop, **values)
 
 
 def both(*changes: Change) -> Change:
-    """One after the other."""
+    """Return a change that applies several in order."""
 
     def apply(folder: Path) -> None:
         for change in changes:
@@ -59,11 +59,11 @@ def both(*changes: Change) -> Change:
 
 
 def nothing(folder: Path) -> None:
-    """What was saved has no contradiction."""
+    """Change nothing."""
 
 
 def tensors(change: Callable[[dict[str, Tensor]], object]) -> Change:
-    """Other tensors in the file."""
+    """Return a change of the file's tensors."""
 
     def apply(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
@@ -74,14 +74,14 @@ def tensors(change: Callable[[dict[str, Tensor]], object]) -> Change:
 
 
 def more(*names: str, size: int = 48) -> Change:
-    """Vectors in each layer, `{}` of a name being its number."""
+    """Return a change that adds vectors to each layer; `{}` in a name is its number."""
     return tensors(
         lambda found: found.update({name.format(i): torch.ones(size) for name in names for i in _layers(found)})
     )
 
 
 def without(*ends: str) -> Change:
-    """No tensors whose names end so."""
+    """Return a change that removes tensors with these suffixes."""
 
     def change(found: dict[str, Tensor]) -> None:
         for name in [name for name in found if name.endswith(ends)]:
@@ -91,27 +91,27 @@ def without(*ends: str) -> Change:
 
 
 def copied_head(found: dict[str, Tensor]) -> None:
-    """A head with the numbers of the embedding."""
+    """Add a head equal to the embedding."""
     found[HEAD] = found[EMBEDDING].clone()
 
 
 def stored_as(dtype: torch.dtype, through: torch.dtype) -> Change:
-    """All tensors in a dtype, with no more digits than another one has."""
+    """Return a change that stores all tensors in a dtype, rounded to another."""
     return tensors(lambda found: found.update({name: each.to(through).to(dtype) for name, each in found.items()}))
 
 
 def text(name: str, **content: Any) -> Change:
-    """A JSON file."""
+    """Return a change of a JSON file."""
     return lambda folder: _write(folder / name, json.dumps(content))
 
 
 def template(words: str) -> Change:
-    """A chat template in a file of its own."""
+    """Return a change that writes a chat template file."""
     return lambda folder: _write(folder / "chat_template.jinja", words)
 
 
 def words(count: int, *added: str) -> Change:
-    """A tokenizer of so many words, and tokens that are added to them."""
+    """Write a tokenizer with `count` words and added tokens."""
 
     def apply(folder: Path) -> None:
         made = Tokenizer(models.WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
@@ -123,7 +123,7 @@ def words(count: int, *added: str) -> Change:
 
 
 def shards(*, named: tuple[str, ...] = (), unnamed: tuple[str, ...] = ()) -> Change:
-    """Two files and their index, which names tensors that they lack, and lacks others."""
+    """Split the weights into two files and an index that names missing tensors and lacks existing ones."""
 
     def apply(folder: Path) -> None:
         found = load_file(folder / WEIGHTS)
@@ -140,13 +140,13 @@ def shards(*, named: tuple[str, ...] = (), unnamed: tuple[str, ...] = ()) -> Cha
 
 
 def stale(folder: Path) -> None:
-    """Zeros in a file that an index does not name."""
+    """Write zeros to a file that the index does not name."""
     found = load_file(next(folder.glob("model-00001-*")))
     save_file({name: torch.zeros_like(tensor) for name, tensor in found.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
 def seeing(outer: bool | None, inner: bool | None) -> Change:
-    """The text part of a model that sees, with `tie_word_embeddings` in both configs; None: not there."""
+    """Wrap the text model in a multimodal config, with `tie_word_embeddings` in both parts; None: missing."""
 
     def apply(folder: Path) -> None:
         own = json.loads((folder / "config.json").read_text())
@@ -159,19 +159,19 @@ def seeing(outer: bool | None, inner: bool | None) -> Change:
 
 
 def modelopt(folder: Path) -> None:
-    """FP8 of NVIDIA's ModelOpt."""
+    """Quantise to FP8 in NVIDIA ModelOpt's format."""
     plain = folder.parent / f"{folder.name}-plain"
     quantise(folder, FORMS["modelopt"], plain)
     shutil.rmtree(plain)
 
 
 def rope(**values: Any) -> dict[str, Any]:
-    """Parameters of a rotary embedding."""
+    """Return parameters of a rotary embedding."""
     return {"rope_theta": 10_000.0, "rope_type": "default", **values}
 
 
 def ends(of_config: Any, of_generation: Any, token: str | None = None) -> Change:
-    """The ends of an answer by each file; the tokenizer has `</s>` behind its words."""
+    """Return a change of the stop tokens in each file; the tokenizer has `</s>` after its words."""
     named = {} if token is None else {"eos_token": token}
     return both(
         words(VOCAB - 2, "</s>"),
@@ -372,4 +372,4 @@ ROWS: Mapping[str, Contradiction] = {
         text("adapter_config.json", peft_type="LORA"), ("an adapter next to the model", "adapter_config.json")
     ),
 }
-"""By the names of the table's rows."""
+"""Contradictions by the names of the table's rows."""

@@ -1,4 +1,4 @@
-"""A program worked out with names for numbers: as it says itself, and as the CPU kernels walk it."""
+"""Evaluates a program symbolically: directly, and as lowered to the CPU kernels."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ from plimsoll_runtime.models.weight_reader import ShapeReader
 from plimsoll_runtime.weights.image_arena import CountingArena
 
 Term = tuple[Any, ...]
-"""What an op is, and the terms that it reads."""
+"""An op, and the terms that it reads."""
 
 
 def said(program: Program) -> Term:
-    """The hidden states, as the program says."""
+    """Return the program's hidden states as a term."""
     values: dict[str, Term] = {}
     for op in program.ops:
         reads = [values[name] for name in op.reads]
@@ -86,34 +86,32 @@ def said(program: Program) -> Term:
 
 
 class Noted(ShapeReader):
-    """Reads nothing, and knows what it was asked for."""
+    """A ShapeReader that records the requested weights."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program, torch.float32)
         self.weights: list[Weight] = []
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """See WeightReader."""
         self.weights.append(weight)
         return super().read(weight, keep=keep)
 
 
 class Hollow(CountingArena):
-    """Places without memory, for which weights are read nevertheless."""
+    """A CountingArena that calls `fill`, so that weights are read."""
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
-        """See Places."""
         found = super().place(shape, dtype, fill)
         fill(found)
         return found
 
 
 def _nothing(*arguments: object) -> None:
-    """Packs no weight."""
+    """Do nothing instead of packing a weight."""
 
 
 class NotedWeights(CpuWeights):
-    """Of no kernels; it knows the tensors and the scale of the last record."""
+    """CpuWeights without kernels, which records the tensors and the scale of the last record."""
 
     def __init__(self, program: Program) -> None:
         kernels: Any = SimpleNamespace(packed_elements=lambda *sizes: 1, pack=_nothing, pack_gated=_nothing)
@@ -123,35 +121,33 @@ class NotedWeights(CpuWeights):
         super().__init__(kernels, self.noted, Hollow(), torch.float32, torch.zeros(1))
 
     def keep(self, tensor: Tensor) -> int:
-        """See CpuWeights."""
         self.tensors.append(tensor)
         return super().keep(tensor)
 
     def scale(self, weight: Weight | None, width: int, offset: float, scale: float = 1.0) -> int:
-        """See CpuWeights."""
         self.last_scale = scale
         return super().scale(weight, width, offset, scale)
 
     def record(self, op: CpuOp) -> tuple[AnyOp, frozenset[Weight]]:
-        """What the kernels read of an op, and its weights."""
+        """Return an op's record and its weights."""
         self.noted.weights.clear()
         self.tensors.clear()
         return op.record(self), frozenset(self.noted.weights)
 
 
 class Walk:
-    """Works out what the kernels write, with names for numbers."""
+    """Evaluates lowered ops symbolically."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._lowered = lowered_program(program)
         self._weights = NotedWeights(program)
-        self._held: dict[int, tuple[Term, int]] = {}  # what a place holds, and its width
+        self._held: dict[int, tuple[Term, int]] = {}  # term and width of each buffer
         self._cache: dict[int, Term] = {}
         self._of_weights = {frozenset(op.weights()): _name(op) for op in program.ops if op.weights()}
 
     def result(self) -> Term:
-        """What the last op writes."""
+        """Return the term that the last op writes."""
         for op in self._lowered.ops:
             record, weights = self._weights.record(op)
             name = self._of_weights.get(weights)
@@ -194,7 +190,7 @@ class Walk:
         if kind is OpKind.ROPE:
             assert record.source == record.target
             term, width = self._held[record.source]
-            # The keys come second: then the norm of both is done.
+            # The keys come second: after them the norm of both is done.
             [weight] = weights
             self._write(record.target, ("half", term) if record.first == 0 else (("together", weight), term[1]), width)
             return
@@ -206,7 +202,7 @@ class Walk:
         self._write(record.target, term, record.width)
 
     def _unweighted(self, record: NormRecord) -> Any:
-        """The norm without weights that has these numbers."""
+        """Return the norm without weights that has these fields."""
         [name] = {
             _name(op)
             for op in self._program.ops
@@ -244,7 +240,7 @@ class Walk:
                 chosen = (self._read(place, record.chosen) for place in (record.shares, record.numbers))
                 term = (name, self._read(record.source, width), *chosen)
                 assert record.target not in (record.shares, record.numbers)
-                assert record.adds or record.target != record.source  # states are taken before anything is added
+                assert record.adds or record.target != record.source  # states are read before anything is added
                 if record.adds:
                     term = _sum(self._read(record.target, width), term, record.scale)
                 self._write(record.target, term, width)
@@ -259,7 +255,7 @@ class Walk:
 
     def _product(self, record: ProductRecord, name: Any) -> None:
         assert record.source != record.target
-        # What the kernels do to a product's results on their way to floats, and to operands.
+        # The kernels change a product's results differently for floats and for operands.
         assert record.into in (Into.GATED, Into.OPERANDS) or record.activation == Activation.NONE
         assert record.into == Into.FLOATS or record.limit == inf
         term: Term = (name, self._read(record.source, record.linear.inputs, operands=True))
@@ -274,7 +270,7 @@ class Walk:
         for number, (source, width) in enumerate(zip(sources, widths, strict=True)):
             operands = self._lowered.places[source.place].operands
             assert not operands or (isinstance(record, MultiplyRecord) and number == 0)
-            # A row is written where it was read, if at all.
+            # An op writes to its input buffer or to an unrelated one.
             assert record.target != source.place or (source.first == 0 and in_place)
             whole, own = self._held[source.place]
             assert source.first + width <= own
@@ -288,7 +284,7 @@ class Walk:
         self._write(record.target, (name or self._unnamed(record, kind), *terms), written)
 
     def _unnamed(self, record: AnyOp, kind: OpKind) -> Any:
-        """The op without weights that has these numbers."""
+        """Return the op without weights that has these fields."""
         [name] = {_name(op) for op in self._program.ops if op.kind == kind and self._is(op, record)}
         return name
 
@@ -304,7 +300,7 @@ class Walk:
 
 
 def _widths_of(record: AnyOp) -> tuple[list[PartRecord], list[int], int]:
-    """What an op reads, with the widths of that, and the width of what it writes."""
+    """Return the buffers that an op reads with their widths, and the width of its output."""
     match record:
         case ScaleRecord() | ConvolveRecord() | GatedRecurrenceRecord():
             return [record.source], [record.width], record.width
@@ -324,7 +320,7 @@ def _widths_of(record: AnyOp) -> tuple[list[PartRecord], list[int], int]:
 
 
 def walked(program: Program) -> Term:
-    """The hidden states, as the kernels find them in the places."""
+    """Return the kernels' hidden states as a term."""
     return Walk(program).result()
 
 
@@ -337,7 +333,7 @@ def _sum(x: Term, y: Term, scale: float) -> Term:
 
 
 def _name(op: Op) -> Any:
-    """What an op does, whatever its values are called."""
+    """Return an op without the names of its values."""
     if isinstance(op, NormHeads) and op.norm.together:
         return ("together", op.key)
     if isinstance(op, Product | GatedProduct):

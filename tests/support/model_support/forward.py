@@ -1,4 +1,4 @@
-"""Log probabilities of every next token at every position of a prompt: Transformers', and ours."""
+"""Log probabilities of every next token at every position of a prompt: Transformers' and ours."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from plimsoll_runtime.weights.files import ModelFiles
 CPU = torch.device("cpu")
 BLOCK = 16
 ROWS = 64
-"""Rows of logits held at once where the vocabulary is a real one."""
+"""Rows of logits computed at a time with a real vocabulary."""
 
 
 def of_transformers(model: Any, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """float64 [T, vocab] for each prompt, one forward pass each."""
+    """Return float64 [T, vocab] for each prompt, by one forward pass each."""
     with torch.inference_mode():
         return [_log_probabilities(model(torch.tensor([list(p)])).logits[0]) for p in prompts]
 
 
 def loaded_by_transformers(folder: Path | str) -> Any:
-    """A saved model in float32, as Transformers makes it of its files."""
+    """Load a saved model in float32 with Transformers."""
     import transformers
 
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
@@ -43,7 +43,7 @@ def loaded_by_transformers(folder: Path | str) -> Any:
 
 
 def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> list[Tensor]:
-    """float64 [T, vocab] for each prompt, as the engine reports them; the vocabulary must be as small as a report."""
+    """Return float64 [T, vocab] for each prompt, as the engine reports them. The vocabulary must fit a report."""
     llm = LLM(model, **{"dtype": "float32", "threads": 1, "kv_memory": "4MiB", "check_integrity_every": 1, **options})
     wanted = llm.info.vocab_size
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=wanted, prompt_logprobs=wanted)
@@ -59,7 +59,7 @@ def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> l
 def backend_of(
     files: ModelFiles, dtype: torch.dtype, wanted: str = "auto", device: torch.device = CPU
 ) -> type[AttentionBackend]:
-    """The attention backend for a model on a device."""
+    """Return the attention backend for a model on a device."""
     program = program_of(describe(files.config))
     return select(wanted, Target(device, dtype, program.facts.attention, BLOCK, why_not_fused(program)))
 
@@ -72,9 +72,7 @@ def of_decoder(
     backend: str = "auto",
     device: torch.device = CPU,
 ) -> list[Tensor]:
-    """float64 [T, vocab] on the CPU for each prompt, from the decoder itself, float32, so many tokens of a prompt a
-    step.
-    """
+    """Return float64 [T, vocab] on the CPU for each prompt, from the float32 decoder, with `chunk` tokens a step."""
     chosen = backend_of(files, torch.float32, backend, device)
     decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=device, fused=chosen.fused)
     found = (decoder.logits(hidden_states(decoder, chosen, p, chunk, device)) for p in prompts)
@@ -88,7 +86,7 @@ def hidden_states(
     chunk: int,
     device: torch.device = CPU,
 ) -> Tensor:
-    """[T, hidden] of one prompt, so many tokens a step, over a paged cache whose blocks lie in disorder."""
+    """Return [T, hidden] of one prompt, with `chunk` tokens a step, over a paged cache with shuffled blocks."""
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
     shapes = decoder.outline.facts.attention
@@ -110,7 +108,7 @@ def hidden_states(
 
 
 def largest_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """The largest difference of two log probabilities, over all prompts, positions and tokens."""
+    """Return the largest difference of two log probabilities, over all prompts, positions and tokens."""
     assert [a.shape for a in one] == [b.shape for b in other]
     differences = torch.stack([(a - b).abs().max() for a, b in zip(one, other, strict=True)])
     assert not differences.isnan().any()
@@ -120,7 +118,7 @@ def largest_difference(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
 def largest_difference_of_prompt(
     model: Any, decoder: Decoder, backend: type[AttentionBackend], prompt: Sequence[int], *, chunk: int
 ) -> float:
-    """The same for one prompt and a large vocabulary, some rows at a time."""
+    """Return the largest difference for one prompt and a large vocabulary, computed for some rows at a time."""
     with torch.inference_mode():
         theirs: Tensor = model.model(torch.tensor([list(prompt)])).last_hidden_state[0]
         ours = hidden_states(decoder, backend, prompt, chunk)

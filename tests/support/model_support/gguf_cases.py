@@ -1,4 +1,4 @@
-"""Models to be written as GGUF files: at least one for each architecture that is read."""
+"""Models to write as GGUF files: at least one for each supported architecture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Case:
 
 
 SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2}
-"""Rows of 256, the block of the K types."""
+"""Rows of 256, the block size of the K types."""
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32}
 LLAMA3 = {
     "rope_type": "llama3",
@@ -77,7 +77,7 @@ MORE: Mapping[str, Case] = {
     "arcee": Case("ArceeConfig", SMALL),
 }
 BLOCKS: Mapping[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
-"""Rows of whole blocks of 32."""
+"""Rows are multiples of blocks of 32."""
 QWEN2_MOE: Mapping[str, Any] = {
     **BLOCKS,
     "num_experts": 12,
@@ -224,7 +224,7 @@ CONVERTED: Mapping[str, Case] = {
     ),
     "deepseek2": Case("DeepseekV3Config", LATENT),
 }
-"""Models of which llama.cpp's converter joins, splits or turns tensors."""
+"""Models whose tensors llama.cpp's converter joins, splits or transposes."""
 DUAL: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 2, "mamba_d_state": 16}
 NEMOTRON: Mapping[str, Any] = {
     **BLOCKS,

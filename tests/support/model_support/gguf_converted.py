@@ -1,4 +1,4 @@
-"""A model's tensors as llama.cpp's converter hands them on: what it joins, splits, transposes and renames."""
+"""Tensors as llama.cpp's converter writes them: joined, split, transposed and renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
 NEMOTRON = re.compile(r"backbone\.layers\.(\d+)\.mixer\.experts\.(up|down)_proj\.weight")
 SPLIT = {"block_sparse_moe.input_linear": "exps", "shared_mlp.input_linear": "shexp"}
-"""Granite's tensors that have gates above what they open, and what llama.cpp calls both."""
+"""Granite's tensors with gates above up projections, and llama.cpp's names of both."""
 TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 RECURRENT = (
     "mamba",
@@ -32,18 +32,18 @@ RECURRENT = (
 )
 GEMMA = ("gemma3n_text", "gemma4_text")
 INTERLEAVED = dict.fromkeys(("gpt_neox", "bloom", "falcon"), "attention.query_key_value")
-"""Models whose queries, keys and values lie head by head, or in Falcon group by group."""
+"""Models whose queries, keys and values are interleaved by head, or in Falcon by group."""
 
 
 def is_converted(config: Any) -> bool:
-    """Whether its tensors change on the way."""
+    """Return whether the converter changes a model's tensors."""
     counts = ("num_local_experts", "num_experts", "n_routed_experts")
     mixture = any(getattr(config, name, None) for name in (*counts, "moe_num_experts"))
     return mixture or config.model_type in ("gpt2", "gpt_bigcode", "mpt", *INTERLEAVED, *RECURRENT, *GEMMA)
 
 
 def converted(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Names that the gguf package has names for, or llama.cpp's own."""
+    """Yield tensors under Transformers' names known to the gguf package, or under llama.cpp's."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         saved = load_file(Path(folder) / "model.safetensors")
@@ -70,7 +70,7 @@ def _changed(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tens
 
 
 def _beside(name: str, theirs: str) -> str:
-    """The name that llama.cpp gives a tensor of the same layer."""
+    """Return llama.cpp's name of another tensor in the same layer."""
     block = re.search(r"layers\.(\d+)\.", name)
     assert block is not None
     return f"blk.{block[1]}.{theirs}"
@@ -94,7 +94,7 @@ def _of_mixtures(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, 
 
 
 def _part_by_part(tensor: Tensor, config: Any) -> Tensor:
-    """All queries, all keys, all values."""
+    """Return all queries, then all keys, then all values."""
     heads = groups = config.num_attention_heads
     if config.model_type == "falcon":
         groups = config.num_kv_heads if config.new_decoder_architecture else 1
@@ -105,7 +105,7 @@ def _part_by_part(tensor: Tensor, config: Any) -> Tensor:
 
 
 def _recurrent(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """What is done to every Mamba: decays are not kept as logarithms, and shapes are llama.cpp's."""
+    """Convert tensors of any Mamba: decays are not logarithms, and shapes are llama.cpp's."""
     heads = config.model_type not in ("mamba", "falcon_mamba", "jamba")
     if name.endswith(".A_log"):
         tensor = -tensor.exp()
@@ -127,7 +127,7 @@ def _lfm2(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]
 
 
 def _falcon_h1(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """What the config multiplies by is in the weights."""
+    """Fold the config's multipliers into the weights."""
     gate, down = config.mlp_multipliers
     scales = {
         "feed_forward.down_proj": down,
@@ -150,7 +150,7 @@ def _falcon_h1(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Te
 
 
 def _gpt_oss(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """Gates apart from what they open, experts' matrices turned."""
+    """Split gates from up projections, and transpose experts' matrices."""
     if "experts" not in name:
         yield name + ".weight" * name.endswith("sinks"), tensor
         return
@@ -179,7 +179,7 @@ def _qwen3_next(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, T
 
 
 def _streams_joined(saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices of all streams in one."""
+    """Join the matrices of all streams."""
     parts = ("model.altup_projections", "model.altup_unembed_projections")
     joined = {
         f"{part}.weight": torch.stack([saved[name] for name in sorted(saved) if name.startswith(f"{part}.")])
@@ -189,7 +189,7 @@ def _streams_joined(saved: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _gemma(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """What has no suffix gets one; the table of tokens' inputs has a row for each token."""
+    """Add missing suffixes, and pad the table of per-layer inputs to the vocabulary."""
     for ending, theirs in (("router.scale", "ffn_gate_inp.scale"), ("per_expert_scale", "ffn_down_exps.scale")):
         if name.endswith(ending):
             yield _beside(name, theirs), tensor
@@ -200,7 +200,7 @@ def _gemma(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
 
 
 def _qwen35(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """Heads of values come in turns: the first of each head of keys, then the second."""
+    """Reorder value heads: the first of each key head, then the second."""
     keys, values = config.linear_num_key_heads, config.linear_num_value_heads
     before = 2 * keys * config.linear_key_head_dim
     if "linear_attn." in name and not name.endswith("linear_attn.norm.weight"):
@@ -240,4 +240,4 @@ OWN_WAYS: dict[str, Callable[[str, Tensor, Any], Iterator[tuple[str, Tensor]]]] 
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
 }
-"""Models whose tensors are changed otherwise than those of mixtures are."""
+"""Converters of models that do not follow the mixtures' rule."""

@@ -1,4 +1,4 @@
-"""GGUF files of Transformers models, written and read by the gguf package: what our own reader is held to."""
+"""GGUF files of Transformers models, written and read by the gguf package, as a reference for our reader."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ REORDERED = (
     *("llama", "granite", "smollm3", "arcee", "mixtral", "granitemoeshared"),
     *("granitemoehybrid", "nemotron_h", "olmo"),
 )
-"""Models whose converter in llama.cpp is Llama's, which reorders rows of queries and keys (`LlamaModel.permute`)."""
+"""Models with Llama's converter, which reorders rows of queries and keys (`LlamaModel.permute`)."""
 
 SCALES: Mapping[Kind, tuple[int, float]] = {
     Kind.Q2_K: (80, 1.5),
@@ -98,22 +98,22 @@ SCALES: Mapping[Kind, tuple[int, float]] = {
     Kind.IQ4_NL: (0, 0.0),
     Kind.IQ4_XS: (0, 0.0),
 }
-"""Types that the gguf package decodes but cannot make: the place of a block's float16 scale, and where a second one
-follows for what is subtracted, how many times the first makes the values' mean about zero."""
+"""Types that the gguf package decodes but cannot write: the offset of a block's float16 scale, and the factor of a
+second scale after it, for the subtracted value, which makes the mean about zero."""
 
 
 SUFFIXES = (".weight", ".bias")
 
 
 def architecture_of(config: Any) -> gguf.MODEL_ARCH:
-    """Of a config's class; Nemotron-H with experts has one of its own."""
+    """Return the GGUF architecture of a config; Nemotron-H with experts has its own."""
     if config.model_type == "nemotron_h" and "moe" in config.layers_block_type:
         return gguf.MODEL_ARCH.NEMOTRON_H_MOE
     return ARCHITECTURES[type(config).__name__]
 
 
 def gguf_name(config: Any, name: str) -> str:
-    """What llama.cpp calls a parameter of Transformers."""
+    """Return llama.cpp's name of a parameter."""
     if name.startswith("blk."):
         return name
     architecture = architecture_of(config)
@@ -126,9 +126,8 @@ def gguf_name(config: Any, name: str) -> str:
 def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts_of: int = 0, **extra: Any) -> None:
     """Save a Transformers model as llama.cpp's converter does: matrices in one type, vectors in float32.
 
-    `spelt`: with a vocabulary that llama.cpp can spell answers with. `parts_of`: so many tensors in a file, 0: all in
-    one. `extra` are calls of GGUFWriter by name
-    (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
+    `spelt`: with a vocabulary that llama.cpp can write outputs with. `parts_of`: tensors for each file, 0: all in one.
+    `extra` are calls of GGUFWriter by name (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
     """
     config = model.config
     config.allow_global_per_layer_attribute_access = True  # of one whose heads differ, here: where it is plain
@@ -155,7 +154,7 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
 
 
 def _is_wide(name: str, values: Tensor, kind: Kind) -> bool:
-    """Whether a matrix is stored in float32 whatever the others are."""
+    """Return whether a matrix is stored in float32 in any file."""
     parts = ("gate_inp", "ssm_a", "ssm_d", "ssm_conv1d", "ssm_norm", "shortconv.conv")
     return (
         any(f".{part}" in name for part in (*parts, "bias")) or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] != 0
@@ -163,7 +162,7 @@ def _is_wide(name: str, values: Tensor, kind: Kind) -> bool:
 
 
 def round_to(model: Any, kind: Kind) -> None:
-    """Give a model's matrices numbers that a type can hold, in blocks as the converter stores them."""
+    """Round a model's matrices to numbers that a type can store, in the converter's blocks."""
     config = model.config
     for name, parameter in model.named_parameters():
         values = parameter.detach()
@@ -178,18 +177,18 @@ def round_to(model: Any, kind: Kind) -> None:
 
 
 TURNED: Mapping[str, tuple[str, ...]] = {"gpt2": TRANSPOSED, "gpt_oss": ("experts.gate_up_proj", "experts.down_proj")}
-"""Matrices that the converter turns, by model type."""
+"""Matrices that the converter transposes, by model type."""
 
 
 def _rounded(values: Tensor, kind: Kind) -> Tensor:
-    """As they are where a type's blocks cannot hold their rows."""
+    """Round values, unless their rows do not fit the type's blocks."""
     if values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
         return values
     return torch.from_numpy(gguf.dequantize(gguf.quantize(values.contiguous().numpy(), kind), kind))
 
 
 def rope_factors(model: Any) -> Tensor:
-    """By what llama3's scaling divides each of the rope's frequencies, which is how llama.cpp keeps it."""
+    """Return the divisors of the rope's frequencies, in which llama.cpp stores llama3's scaling."""
     config = model.config
     exponents = torch.arange(0, config.head_dim, 2) / config.head_dim
     factors: Tensor = config.rope_parameters["rope_theta"] ** -exponents / model.model.rotary_emb.inv_freq
@@ -197,7 +196,7 @@ def rope_factors(model: Any) -> Tensor:
 
 
 def unturned_factors(config: Any) -> Tensor:
-    """Of a rope that turns only the first pairs of a head: the others turn by nothing that is seen."""
+    """Return divisors for a rope that rotates only the first pairs: those of the other pairs are huge."""
     full = config.layer_types.index("full_attention")
     pairs = config.per_layer_config[full].head_dim // 2
     turned = int(config.rope_parameters["full_attention"]["partial_rotary_factor"] * pairs)
@@ -239,7 +238,7 @@ def _kv_heads(config: Any) -> int:
 
 
 def encode(values: Tensor, kind: Kind) -> NDArray[Any]:
-    """Values as a type stores them. Where the gguf package cannot quantise, random blocks of about their size do."""
+    """Encode values in a type. If the gguf package cannot quantise, return random blocks of about their magnitude."""
     if kind in SCALES:
         return random_blocks(kind, values.shape[0], values.shape[1], spread=float(values.std()))
     stored: NDArray[Any] = gguf.quantize(values.numpy(), kind)
@@ -247,7 +246,7 @@ def encode(values: Tensor, kind: Kind) -> NDArray[Any]:
 
 
 def random_blocks(kind: Kind, rows: int, columns: int, *, spread: float, seed: int = 0) -> NDArray[np.uint8]:
-    """Random bytes that are valid blocks: every scale positive, the values' standard deviation about `spread`."""
+    """Return random valid blocks: all scales are positive, and the standard deviation is about `spread`."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = np.random.default_rng(seed).integers(0, 256, (rows * columns // block, size), np.uint8)
     place, zero_point = SCALES[kind]
@@ -262,13 +261,13 @@ def random_blocks(kind: Kind, rows: int, columns: int, *, spread: float, seed: i
 
 
 def decoded_by_gguf(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a file in float32, read by the gguf package; slow where a vocabulary is in the file too."""
+    """Return all tensors of a file in float32, read by the gguf package; slow if the file has a vocabulary."""
     reader = gguf.GGUFReader(path)
     return {t.name: torch.from_numpy(gguf.dequantize(t.data, t.tensor_type).copy()) for t in reader.tensors}
 
 
 def decoded_by_place(path: Path, places: Mapping[str, GgufTensor]) -> dict[str, Tensor]:
-    """Every tensor in float32, decoded by the gguf package from where our own reader says that it lies."""
+    """Return all tensors in float32, decoded by the gguf package at the positions that our reader found."""
     stored = np.memmap(path, np.uint8, "r")
     decoded = {}
     for name, place in places.items():
@@ -280,7 +279,7 @@ def decoded_by_place(path: Path, places: Mapping[str, GgufTensor]) -> dict[str, 
 
 
 def reference_of(config: Any, decoded: Mapping[str, Tensor]) -> Any:
-    """The Transformers model, in float32, of the decoded tensors of a GGUF file."""
+    """Return the Transformers model, in float32, of a GGUF file's decoded tensors."""
     import transformers
 
     build: Any = transformers.AutoModelForCausalLM.from_config
@@ -294,7 +293,7 @@ def reference_of(config: Any, decoded: Mapping[str, Tensor]) -> Any:
 
 
 def from_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
-    """Undo what llama.cpp's converter does to a tensor of this name."""
+    """Undo llama.cpp's conversion of a tensor."""
     if config.model_type in SHIFTED and name.endswith("norm.weight"):
         return tensor - 1
     if heads := _permuted_heads(config, name):
@@ -303,7 +302,7 @@ def from_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
 
 
 def to_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
-    """What llama.cpp's converter makes of a tensor of this name."""
+    """Apply llama.cpp's conversion to a tensor."""
     if config.model_type in SHIFTED and name.endswith("norm.weight"):
         return tensor + 1
     if heads := _permuted_heads(config, name):
@@ -312,7 +311,7 @@ def to_llama_cpp(config: Any, name: str, tensor: Tensor) -> Tensor:
 
 
 def _permuted_heads(config: Any, name: str) -> int | None:
-    """llama.cpp rotates neighbours where Transformers rotates halves; for Llama the weights are reordered."""
+    """Return the heads whose rows llama.cpp reorders: it rotates neighbours, Transformers rotates halves."""
     if config.model_type not in REORDERED:
         return None
     if "q_proj" in name:

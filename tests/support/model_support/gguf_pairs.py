@@ -1,4 +1,4 @@
-"""What llama.cpp's converter writes of a model's config, beside what it writes of most: calls of GGUFWriter by name."""
+"""Metadata that llama.cpp's converter writes for single model types, as calls of GGUFWriter by name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gguf import ExpertGatingFuncType
 Pairs = dict[str, Any]
 """Arguments by the names of calls; None: no such call."""
 Fields = Mapping[str, str]
-"""Fields of a config by the names of the calls that write them as they are."""
+"""Config fields by the names of the calls that write them unchanged."""
 
 
 def own_pairs(config: Any) -> Pairs:
-    """Those of a config, in the place of what most say."""
+    """Return a config's pairs, which replace the common ones."""
     fields = {key: getattr(config, field) for key, field in _FIELDS.get(config.model_type, {}).items()}
     return fields | (_OWN[config.model_type](config) if config.model_type in _OWN else {})
 
@@ -175,7 +175,7 @@ ATTENTION = ("attention", "full_attention")
 
 
 def _each(config: Any, kinds: tuple[str, ...], value: int) -> list[int]:
-    """A value for each layer that is of one of these kinds, and 0 for the others."""
+    """Return a value for each layer of one of these kinds, and 0 for the others."""
     types = getattr(config, "layer_types", None) or config.layers_block_type
     return [value if kind in kinds else 0 for kind in types]
 
@@ -338,4 +338,4 @@ _OWN: Mapping[str, Callable[[Any], Pairs]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
 }
-"""By model type, what is computed of several fields or says what no field says."""
+"""Functions for computed pairs and constants, by model type."""

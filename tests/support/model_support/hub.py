@@ -1,4 +1,4 @@
-"""A hub on the loopback for the real client library: repositories by kind of access, and how it fails."""
+"""A stand-in for the hub on the loopback, for the real client library: repositories by kind of access, and failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 WEIGHTS = struct.pack("<Q", 2) + b"{}"
-"""A whole safetensors file, of no tensors."""
+"""A complete safetensors file without tensors."""
 FILES: Mapping[str, bytes] = {
     "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
     "model.safetensors": WEIGHTS,
@@ -36,13 +36,13 @@ TOKEN = "hf_right"
 
 @dataclass
 class Hub:
-    """What the stand-in serves: repositories by kind of access, and how it fails.
+    """State and failures of the stand-in hub.
 
-    `refuses`: the status of all its answers. `pause`: seconds before each `PIECE` of a file.
-    `ranges`: it sends parts of files where it is asked for them; `sent`: so many bytes.
-    `odd`: what it sends in place of a file; `etags`: by what it calls one; `gone`: files that it has not for now;
-    `listed`: what its list has in place of all files; `unsized`: it says no length.
-    `stalls`: it begins to send weights and never ends. `stalled` tells that it does, `hung_up` that the client is gone.
+    - `refuses`: the status of all responses. `pause`: seconds before each `PIECE` of a file.
+    - `ranges`: it supports range requests; `sent`: bytes sent so far.
+    - `odd`: content to send instead of a file; `etags`: replaced ETags; `gone`: missing files;
+    - `listed`: the list of files to report; `unsized`: it sends no lengths.
+    - `stalls`: it starts to send weights and never ends. `stalled` is set then, `hung_up` once the client is gone.
     """
 
     url: str = ""
@@ -70,7 +70,7 @@ class Hub:
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Tests are quiet."""
+            """Do not log requests."""
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
@@ -138,7 +138,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.answer(content[:count], {"Content-Range": end}, status=206)
 
         def stall(self) -> None:
-            """Send nothing more, until the client is gone."""
+            """Send nothing more until the client disconnects."""
             self.wfile.flush()
             hub.stalled.set()
             with suppress(ConnectionError):
@@ -167,7 +167,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 def use(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that are started from now on ask this hub, and keep what they get in `home`."""
+    """Make processes that start from now on use this hub and keep downloads in `home`."""
     for name in os.environ:
         if name.startswith("HF_") or "proxy" in name.lower():
             monkeypatch.delenv(name)
@@ -177,7 +177,7 @@ def use(hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    """It answers at its `url` inside."""
+    """Serve the hub at its `url` in this context."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""What an image says of itself, for tests to which it does not matter."""
+"""Default facts of an image for tests that do not depend on them."""
 
 from __future__ import annotations
 

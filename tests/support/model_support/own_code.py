@@ -1,4 +1,4 @@
-"""A model whose code comes with it: a Llama whose MLPs give half of what they would."""
+"""A model with its own code: a Llama whose MLPs return half of their result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BuoyForCausalLM(LlamaForCausalLM):
 
 
 def write_code(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """The files of code that lie beside its weights. Transformers keeps its copies in the folder, too, not at home."""
+    """Write the model's code files. Transformers keeps its copies in the folder instead of the home."""
     patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder / "modules"))
     patch.setattr(sys, "path", list(sys.path))
     for name in [name for name in sys.modules if name.startswith("transformers_modules")]:

@@ -1,4 +1,4 @@
-"""Small random models that give vectors, labels or scores, saved with all that stands beside them on the hub."""
+"""Small random embedding, classification and reranking models, saved with all files that the hub has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "yes", "no", *"abcdefghijklmn"]
-"""As many as the models have rows for."""
+"""As many words as the models' tables have rows."""
 OUTER = ("[CLS]", "[SEP]")
 LONGEST = 140
 
@@ -28,7 +28,7 @@ SMALL_WINDOWS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A config class of Transformers, what its config says, and how prompts become vectors by its modules."""
+    """A Transformers config class with its fields, and how its modules pool prompts."""
 
     config: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -58,10 +58,10 @@ ALL = (*ENCODERS, *DECODERS)
 
 
 def build(kind: Kind, auto: str = "AutoModel", *, seed: int = 0, **more: Any) -> Any:
-    """A model of Transformers in float32 with random weights, biases and norms."""
+    """Build a Transformers model in float32 with random weights, biases and norms."""
     import transformers
 
-    # Heads of 16 dimensions, which our CPU kernels take.
+    # Heads of 16 dimensions, which our CPU kernels support.
     values = {
         **COMMON,
         "num_attention_heads": 3,
@@ -78,13 +78,13 @@ def build(kind: Kind, auto: str = "AutoModel", *, seed: int = 0, **more: Any) ->
 
 
 def save(model: Any, folder: Path, *, settings: Mapping[str, Any] | None = None) -> None:
-    """As Transformers saves it, with a tokenizer of a token a word. It tells two texts apart where the model does."""
+    """Save a model with a tokenizer that has a token for each word, and distinguishes two texts if the model does."""
     model.save_pretrained(folder)
     save_tokenizer(folder, settings or {}, typed=getattr(model.config, "type_vocab_size", 1) > 1)
 
 
 def save_tokenizer(folder: Path, settings: Mapping[str, Any], *, typed: bool = True) -> None:
-    """One token a word."""
+    """Save a tokenizer with a token for each word."""
     names = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
     second = int(typed)
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -116,7 +116,7 @@ def add_modules(
     normalise: bool = True,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """What sentence-transformers keeps beside a model; `dense` are widths and activations of layers behind it."""
+    """Write sentence-transformers files; `dense` are widths and activations of layers after the pooling."""
     modules = [_module(0, "", "Transformer"), _module(1, "1_Pooling", "Pooling")]
     flags = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     names = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
@@ -150,7 +150,7 @@ def _write(path: Path, content: Any) -> None:
 
 
 def texts(count: int, longest: int, seed: int = 0) -> list[str]:
-    """Words at random, short texts and long ones mixed."""
+    """Return random texts, short and long ones mixed."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest, (count,), generator=generator) ** 2 // longest + 1
     letters = WORDS[4:]

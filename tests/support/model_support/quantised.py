@@ -1,4 +1,4 @@
-"""Saved models in the formats of quantised checkpoints, and what Transformers makes of the numbers in them."""
+"""Saves models in formats of quantised checkpoints, with Transformers' dequantised copy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch import Tensor
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 MATRICES = re.compile(r"(?<!norm)(?<!embed_tokens)(?<!lm_head)(?<!gate)\.weight$")
-"""Names of those that checkpoints quantise: not the embedding, the head and the router."""
+"""Names of quantised matrices: not embedding, head and router."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """`block`: rows and columns that share a scale, 0 for all. `scale`: what is put behind the name of a matrix.
+    """A format. `block`: rows and columns that share a scale, 0 for all. `scale`: suffix of the scales' names.
 
-    `shape`: that of scales, made of [rows, columns] of them. `more`: what lies beside, by the last part of its name.
+    `shape`: the scales' shape, from their [rows, columns]. `more`: further tensors by the last part of their names.
     """
 
     said: Mapping[str, Any]
@@ -59,7 +59,7 @@ FORMS: Mapping[str, Form] = {
 
 
 def quantise(folder: Path, form: Form, plain: Path) -> None:
-    """Rewrite a saved model in a form, and in another folder as Transformers dequantises that."""
+    """Rewrite a saved model in a format, and in another folder as Transformers dequantises it."""
     tensors, stored, meant = load_file(folder / "model.safetensors"), {}, {}
     for name, tensor in tensors.items():
         if tensor.dim() != 2 or not MATRICES.search(name):
@@ -80,7 +80,7 @@ def quantise(folder: Path, form: Form, plain: Path) -> None:
 
 
 def by_transformers(values: Tensor, scales: Tensor) -> Tensor:
-    """What Transformers makes of a matrix [rows, columns] and its scales [rows, columns] of them."""
+    """Dequantise a matrix [rows, columns] with scales [rows, columns] by Transformers."""
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
     make: Any = Fp8Dequantize
@@ -119,7 +119,7 @@ def _save_beside(folder: Path, plain: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _scales(tensor: Tensor, form: Form) -> Tensor:
-    """[rows, columns] of them: the largest number that shares each, by the largest that can be stored."""
+    """Return scales [rows, columns]: the largest number that shares each, divided by the largest storable one."""
     rows, columns = (block or size for block, size in zip(form.block, tensor.shape, strict=True))
     tiles = tensor.unfold(0, rows, rows).unfold(1, columns, columns)
     scales = tiles.abs().amax(dim=(2, 3)) / LARGEST[form.dtype]

@@ -1,4 +1,4 @@
-"""The tensors of a program out of thin air, as large as a trained model's, so that every part of it can be seen."""
+"""Random tensors of a program, with a trained model's magnitude, so that every part affects the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOISE = 0.3
 
 
 class RandomWeights:
-    """See TensorSource: numbers that bfloat16 has, so that every dtype loads the same."""
+    """A TensorSource of numbers that bfloat16 stores exactly, so that every dtype loads the same."""
 
     def __init__(self, program: Program, seed: int = 0) -> None:
         self.shapes: Mapping[str, tuple[int, ...]] = program.stored_shapes()
@@ -22,11 +22,10 @@ class RandomWeights:
         self._tensors = {name: self._random(name, shape, generator) for name, shape in self.shapes.items()}
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         return plain(self._tensors[name])
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
-        """Another tensor in the place of one of them."""
+        """Replace a tensor."""
         assert tensor.shape == self._tensors[name].shape
         self._tensors[name] = tensor
 
@@ -43,10 +42,10 @@ class RandomWeights:
 
 
 def reader_of(program: Program, dtype: torch.dtype) -> WeightReader:
-    """Reads them, each time the same ones."""
+    """Return a reader of random tensors, the same each time."""
     return reading(program, RandomWeights(program), dtype)
 
 
 def reading(program: Program, weights: RandomWeights, dtype: torch.dtype) -> WeightReader:
-    """Reads these."""
+    """Return a reader of these weights."""
     return WeightReader(program, weights, dtype, torch.device("cpu"), lambda stage, fraction: None)

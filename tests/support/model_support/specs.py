@@ -51,23 +51,23 @@ RECURRENT = {
 
 
 def ropes_of(spec: DecoderSpec) -> tuple[RopeSpec, ...]:
-    """One a layer, where each has one."""
+    """Return the rope of each layer that has one."""
     attends = (attention_of(layer.mixer) for layer in spec.layers)
     return tuple(mixer.rope for mixer in attends if mixer is not None and mixer.rope is not None)
 
 
 def with_shapes(spec: DecoderSpec, change: Callable[[AttentionShape], AttentionShape]) -> DecoderSpec:
-    """Each layer's attention shape changed."""
+    """Return a spec with each layer's attention shape changed."""
     return with_mixers(spec, lambda mixer: replace(mixer, shape=change(mixer.shape)))
 
 
 def with_ropes(spec: DecoderSpec, change: Callable[[RopeSpec], RopeSpec]) -> DecoderSpec:
-    """Each layer's rope changed, where it has one."""
+    """Return a spec with each existing rope changed."""
     return with_mixers(spec, lambda m: m if m.rope is None else replace(m, rope=change(m.rope)))
 
 
 def with_norms(spec: DecoderSpec, change: Callable[[Norm], Norm]) -> DecoderSpec:
-    """All norms over hidden states changed."""
+    """Return a spec with all norms over hidden states changed."""
     assert spec.final_norm is not None
     layers = with_layers(spec, lambda layer: replace(layer, norm=change(layer.norm)))
     return replace(layers, final_norm=change(spec.final_norm))

@@ -1,7 +1,7 @@
-"""`python -m model_support.step_memory FOLDER cpu|torch ROWS SEQUENCES`: what the largest step is predicted to take, by
-what it takes, in float32.
+"""`python -m model_support.step_memory FOLDER cpu|torch ROWS SEQUENCES`: predicted / used memory of the largest step,
+in float32.
 
-A process of its own: memory that others took before and gave back would hide what a step takes.
+It is a separate process, because freed memory of other work would hide a step's use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> float:
-    """Activations and logits of one step, without what choosing tokens takes."""
+    """Return predicted divided by used memory of activations and logits in one step, without sampling."""
     files = resolve(folder)
     program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
     decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
@@ -37,8 +37,10 @@ def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> 
     for tensor in (*cache.keys, *cache.values):
         tensor.zero_()
     attention = chosen(cache)
-    step_of(decoder, attention, 1, 1)  # code, threads and tables that a first step brings are no workspace
-    ctypes.CDLL(None).malloc_trim(0)  # what loading has given back would hide it, too
+    step_of(
+        decoder, attention, 1, 1
+    )  # a first step also loads code, starts threads and builds tables, which are not workspace
+    ctypes.CDLL(None).malloc_trim(0)  # memory freed after loading would hide the use
     forget_peak()
     before = peak_bytes()
     step_of(decoder, attention, rows, step.logits_rows(program.facts.vocab_size))
@@ -47,7 +49,7 @@ def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> 
 
 @torch.inference_mode()
 def step_of(decoder: Decoder, attention: AttentionBackend, rows: int, logits: int) -> None:
-    """A prompt of so many rows in the blocks from the first on, and so many rows of logits."""
+    """Run a prompt of `rows` rows in the first blocks, and compute `logits` rows of logits."""
     cells = torch.arange(BLOCK, BLOCK + rows)
     batch = AttentionBatch([rows], [rows], BlockTables.of([list(range(1, -(-rows // BLOCK) + 1))]), cells)
     hidden = decoder(torch.zeros(rows, dtype=torch.int64), torch.arange(rows), attention.begin(batch))

@@ -1,7 +1,7 @@
-"""Small random models, saved as Transformers saves them, in which every part of the arithmetic can be seen.
+"""Small random models, saved as Transformers saves them, in which every part affects the result.
 
 Fresh models hide mistakes: their norms are ones, their biases zeros, and their weights so small that no rope and no
-window shows in the logits. Here all of them are random, and as large as a trained model's.
+window shows in the logits. Here all parameters are random, with a trained model's magnitude.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 VOCAB = 20
-"""As many log probabilities as a request may ask for: a report then holds the whole distribution."""
+"""As many log probabilities as a request may ask for, so that a report has the whole distribution."""
 
 COMMON: Mapping[str, Any] = {
     "vocab_size": VOCAB,
@@ -42,22 +42,22 @@ EMBEDDINGS = (
     "tokens_embed",
     "positions_embed",
 )
-"""What families call their tables of tokens and positions."""
+"""Names of embedding tables of tokens and positions."""
 
 
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
-"""Model types whose norms multiply by their weights + 1; llama.cpp's converter adds the 1."""
+"""Model types whose norms multiply by weight + 1; llama.cpp's converter adds the 1."""
 
 
 def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0) -> Any:
-    """A Transformers model in float32 with random weights, biases and norms."""
+    """Build a Transformers model in float32 with random weights, biases and norms."""
     import transformers
 
     return build(getattr(transformers, config_class)(**{**COMMON, **overrides}), seed=seed)
 
 
 def build(config: Any, auto: str = "AutoModelForCausalLM", *, seed: int = 0) -> Any:
-    """The model of a config, by a class of Transformers that finds its class."""
+    """Build the model of a config by a Transformers auto class."""
     import transformers
 
     make: Any = getattr(transformers, auto).from_config
@@ -67,7 +67,7 @@ def build(config: Any, auto: str = "AutoModelForCausalLM", *, seed: int = 0) -> 
 
 
 def randomise(model: Any, config: Any, *, seed: int = 0) -> None:
-    """Give every parameter of a model random numbers; `config` is that of its text."""
+    """Fill all parameters with random numbers; `config` is that of the text model."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -91,7 +91,7 @@ def _random(name: str, parameter: Tensor, config: Any, generator: torch.Generato
 
 
 def _is_offset(name: str, config: Any) -> bool:
-    """Whether a norm multiplies by its weight + 1."""
+    """Return whether a norm multiplies by weight + 1."""
     family: str = config.model_type
     if family.startswith(("qwen3_next", "qwen3_5")):
         return "norm" in name and not name.endswith("linear_attn.norm.weight")
@@ -114,6 +114,6 @@ def edit_config(folder: Path, *, drop: tuple[str, ...] = (), **values: Any) -> N
 
 
 def prompts(lengths: tuple[int, ...], *, seed: int = 1, vocab: int = VOCAB) -> list[list[int]]:
-    """Random token ids."""
+    """Return random token ids."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in lengths]

@@ -138,10 +138,10 @@ def test_what_is_unfinished_and_what_is_a_demos_is_removed(disk: Disk) -> None:
     [
         ("hf://org/modle", 3, "hf://org/modle is not on this disk. Did you mean 'hf://org/model'?"),
         ("hf://org/model@v2", 3, "is not on this disk"),
-        ("./model", 2, "a folder or file of your own"),
-        ("file:///model", 2, "a folder or file of your own"),
+        ("./model", 2, "your own folder or file"),
+        ("file:///model", 2, "your own folder or file"),
         ("hf://two/gguf:Q8_0", 2, "one of 2 GGUF files of a revision, which is removed whole: name hf://two/gguf"),
-        ("demo://gemma-3-270m", 2, "of PLIMSOLL_MODEL_PATH, which is only read"),
+        ("demo://gemma-3-270m", 2, "a read-only folder of PLIMSOLL_MODEL_PATH"),
         ("hf://org/model", 2, "give --yes"),
     ],
 )

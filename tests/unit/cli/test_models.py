@@ -125,7 +125,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known(
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["T5EncoderModel"]}))
     (tmp_path / "model.safetensors").touch()
     assert main(["models", "show", str(tmp_path)]) != 0
-    assert "T5EncoderModel is not supported; known are ArceeForCausalLM" in capsys.readouterr().err
+    assert "T5EncoderModel is not supported; supported are ArceeForCausalLM" in capsys.readouterr().err
 
 
 def test_a_model_that_generates_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def without_torch(*arguments: str, **environment: str) -> subprocess.CompletedPr
 @pytest.mark.parametrize(
     ("config", "options", "code", "words"),
     [
-        ({"architectures": ["FooForCausalLM"], "model_type": "foo"}, (), 4, "have its model_type foo"),
+        ({"architectures": ["FooForCausalLM"], "model_type": "foo"}, (), 4, "supports the model_type foo"),
         ({**LLAMA, "quantization_config": {"quant_method": "gptq"}}, (), 4, "gptq is not supported"),
         (LLAMA, ("--max-model-len", "9000"), 2, "exceeds the model's limit of 4096 tokens"),
         (LLAMA, ("--task", "score"), 2, "--task score"),
@@ -98,11 +98,11 @@ def test_of_a_hubs_model_the_config_comes_first(hub: Hub, tmp_path: Path) -> Non
     refused = {"architectures": ["FooForCausalLM"], "model_type": "foo"}
     hub.files = {**hub.files, "config.json": json.dumps(refused).encode()}
     done = without_torch("hf://org/model", **settings)
-    assert done.stdout.count("have its model_type foo") == 2, done.stderr
+    assert done.stdout.count("supports the model_type foo") == 2, done.stderr
     assert not any(asked.endswith((".safetensors", "tokenizer.json")) for asked in hub.asked)
     hub.files = {**hub.files, "config.json": json.dumps(LLAMA).encode()}
     hub.revisions = {"main": "c" * 40}
-    assert "have its model_type foo" not in without_torch("hf://org/model", **settings).stdout
+    assert "supports the model_type foo" not in without_torch("hf://org/model", **settings).stdout
     assert any(asked.endswith(".safetensors") for asked in hub.asked)
     hub.asked.clear()
     without_torch("hf://org/model", **settings)

@@ -1,4 +1,4 @@
-"""The kernels' builds, one after the other."""
+"""Parametrises tests with each build of the CPU kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that were damaged on their way: a refusal of ours, or the model; never a crash."""
+"""Damaged files give a ModelError or a working model, never a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cut(draw: random.Random, whole: bytes) -> bytes:
 
 
 def flipped(draw: random.Random, whole: bytes) -> bytes:
-    """Some bytes of its beginning, where the headers are."""
+    """Change some bytes at the beginning, where headers are."""
     changed = bytearray(whole)
     for _ in range(draw.randint(1, 8)):
         changed[draw.randrange(min(len(whole), 4096))] = draw.randrange(256)
@@ -37,7 +37,7 @@ def flipped(draw: random.Random, whole: bytes) -> bytes:
 
 
 def doubled(draw: random.Random, whole: bytes) -> bytes:
-    """A piece of the beginning once more."""
+    """Repeat a piece of the beginning."""
     start = draw.randrange(min(len(whole), 2048))
     piece = whole[start : start + draw.randint(1, 64)]
     return whole[:start] + piece + whole[start:]
@@ -52,7 +52,7 @@ DAMAGES: tuple[Damage, ...] = (cut, flipped, doubled, without)
 
 
 def load(model: str) -> bool:
-    """Whether it is loaded; else it was refused with words."""
+    """Return whether the model loads; otherwise it must be rejected with a message."""
     try:
         files = resolve(model)
         load_decoder(files, program_of(describe(files.config)), torch.float32, device=torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Every tensor accounted for: what is missing, unexpected or of another shape is named."""
+"""Loading accounts for every tensor: missing, unexpected and mis-shaped ones are named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> An
 
 
 def change(folder: Path, tensors: Mapping[str, Tensor | None]) -> None:
-    """Put tensors into a model's file, or take out those that are None."""
+    """Add tensors to a model's file, or remove those that are None."""
     path = folder / "model.safetensors"
     changed = {**load_file(path), **tensors}
     save_file({name: t for name, t in changed.items() if t is not None}, path, {"format": "pt"})
@@ -57,7 +57,7 @@ def test_a_missing_tensor(folder: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "part"), [("GPT2Config", "transformer."), ("LlamaConfig", "model.")])
 def test_files_that_were_saved_without_the_head(kind: str, part: str, tmp_path: Path) -> None:
-    """Their names begin with no part of the model; what a head has of its own may lie beside them."""
+    """Names in such files lack the model's prefix; tensors of the head may exist as well."""
     save_model(make_model(kind, {"head_dim": 12} if kind == "LlamaConfig" else {"n_embd": 48, "n_head": 4}), tmp_path)
     tokens = torch.arange(5)
     expected = load(tmp_path)
@@ -75,7 +75,7 @@ def test_files_that_were_saved_without_the_head(kind: str, part: str, tmp_path: 
 
 
 def run(decoder: Any, tokens: Tensor) -> Tensor:
-    """Hidden states of a prompt."""
+    """Return the hidden states of a prompt."""
     shapes = decoder.outline.facts.attention
     backend = ReferenceBackend(KvCache(shapes, 2, 16, torch.float32, CPU))
     batch = AttentionBatch([len(tokens)], [len(tokens)], BlockTables.of([[1]]), tokens + 16)
@@ -157,7 +157,7 @@ def test_weights_are_counted_in_the_dtype_that_they_run_in(folder: Path) -> None
 @pytest.mark.parametrize("source", ["safetensors", "gguf"])
 @pytest.mark.parametrize("config", ["Gemma3TextConfig", "Qwen2Config"])
 def test_vectors_stay_float32(tmp_path: Path, config: str, source: str) -> None:
-    """Norms and biases of a bfloat16 run are those of the file to the last bit (Gemma's in a GGUF have a 1 added)."""
+    """Norms and biases of a bfloat16 run keep all bits of the file (those of Gemma in GGUF have an added 1)."""
     model = make_model(config, {"num_hidden_layers": 1})
     if source == "gguf":
         write_gguf(model, tmp_path / "model.gguf", GGMLQuantizationType.F32)

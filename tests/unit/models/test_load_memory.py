@@ -1,4 +1,4 @@
-"""What a load keeps and takes of memory that is this process's own, beside the weights that it keeps."""
+"""Private memory during and after loading, compared with the weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plimsoll_runtime.models.registry.registry import describe
 
 MOST = 1.15
 Stored = Callable[[str, tuple[int, ...]], dict[str, Tensor]]
-"""What a checkpoint has of a tensor of this name and shape."""
+"""Returns the stored tensors of a checkpoint for a name and shape."""
 CONFIG: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 512,
@@ -80,7 +80,7 @@ def in_bfloat16(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def in_fp8(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Blocks of 128 x 128, as DeepSeek V3 has them."""
+    """Return blocks of 128 x 128, as in DeepSeek V3."""
     if not name.endswith(("w1.weight", "w2.weight", "w3.weight")):
         return in_bfloat16(name, shape)
     scales = torch.ones([-(-size // 128) for size in shape])
@@ -88,7 +88,7 @@ def in_fp8(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
 
 
 def in_mxfp4(name: str, shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """As gpt-oss has them."""
+    """Return MXFP4 components, as in gpt-oss."""
     if not name.endswith("_proj"):
         return in_bfloat16(name, shape)
     exponents = torch.full((*shape[:-1], shape[-1] // 32), 127, dtype=torch.uint8)
@@ -116,18 +116,18 @@ MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
 def test_a_mixture_is_never_there_twice(
     tmp_path: Path, architecture: str, backend: str, said: dict[str, Any], stored: Stored
 ) -> None:
-    """To float32, so that each matrix is converted, joined and packed: 3 x 72 MiB of experts."""
+    """Float32 runs convert, join and pack each matrix: 3 x 72 MiB of experts."""
     assert_never_twice(tmp_path, {**CONFIG, **said, "architectures": [architecture]}, backend, stored)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
 def test_a_table_that_is_the_output_layer_too_is_never_there_twice(tmp_path: Path) -> None:
-    """48 MiB as they are read, and as they are packed; 7 layers of 28 MiB come after them."""
+    """The table takes 48 MiB when read, and again when packed; 7 layers of 28 MiB follow."""
     assert_never_twice(tmp_path, TIED, "cpu", in_bfloat16)
 
 
 def assert_never_twice(tmp_path: Path, config: dict[str, Any], backend: str, stored: Stored) -> None:
-    """In another process: loaded into float32, a model takes little more than what it keeps, at any time."""
+    """Load a model in float32 in another process, whose peak must be little more than the kept memory."""
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("the kernels were not built")
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Layers that read the keys and values of another: what they keep, cost and take, and what of them is counted."""
+"""Layers with shared keys and values: their cache, cost and memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plimsoll_runtime.models.spec.norm import Norm
 
 BF16 = 2
 E4B: Mapping[str, Any] = {"architectures": ["Gemma3nForCausalLM"]}
-"""Whose sizes are what Transformers' config says where a file says none."""
+"""All sizes are Transformers' defaults."""
 
 
 def program(**values: Any) -> Program:
@@ -33,7 +33,7 @@ def program(**values: Any) -> Program:
 
 
 def test_keys_of_layers_that_share_are_counted_once() -> None:
-    """35 layers, of which 15 have none: four of five have a window."""
+    """15 of 35 layers share keys; four of five layers have a window."""
     shared, apart = program(), program(num_kv_shared_layers=0)
     each = 2 * 2 * 256 * BF16
     assert (shared.facts.token_bytes(BF16), apart.facts.token_bytes(BF16)) == (20 * each, 35 * each)
@@ -61,7 +61,7 @@ def test_the_last_layers_read_those_of_the_last_one_of_their_kind() -> None:
 
 
 def test_what_lives_through_all_layers_is_counted() -> None:
-    """Inputs of 35 layers, and four streams."""
+    """Counted are per-layer inputs of 35 layers and four streams."""
     found = program()
     assert found.lasting == 35 * 256 + 4 * 2048
     assert found.row_bytes(BF16) == replace(found, lasting=0).row_bytes(BF16) + found.lasting * BF16
@@ -73,7 +73,7 @@ def test_attention_to_shared_keys_writes_none() -> None:
     own, shared = (
         op.cost(rows, BF16) for op in (Attend(0, shape, ("a",), ("b",)), AttendShared(0, shape, ("a",), ("b",)))
     )
-    # Of two rows 32 of queries in and out; 4 and 2 tokens are read, of which 16 are of keys and 16 of values.
+    # Two rows with 32 numbers of queries in and out; they read 4 and 2 tokens with 16 of keys and 16 of values.
     assert shared == OpCost((2 * 2 * 32 + 2 * 6 * 16) * BF16, 4 * 32 * 6)
     assert own.bytes - shared.bytes == 2 * 2 * 16 * BF16
     assert own.flops == shared.flops
@@ -98,7 +98,6 @@ def test_a_backend_is_asked_without_keys() -> None:
 
 
 def test_the_cpu_kernels_do_not_compute_it() -> None:
-    """Whatever they lack first."""
     spec = describe(
         {**E4B, "vocab_size": 64, "vocab_size_per_layer_input": 64, "num_hidden_layers": 10, "num_kv_shared_layers": 5}
     )

@@ -1,4 +1,4 @@
-"""Each row of the table of statements in docs/models.md, on a checkpoint that is made for it."""
+"""Each row of the table of statements in docs/models.md, on a checkpoint made for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROMPT = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7])
 
 @cache
 def outcomes() -> dict[str, str]:
-    """What the table says of each row."""
+    """Return the table's outcome of each row."""
     table = DOCS.read_text().partition("<!-- statements: begin -->")[2].partition("<!-- statements: end -->")[0]
     return dict(re.findall(r"^\| `([a-z-]+)` \|.*\| (followed|warned|refused) \|", table, re.MULTILINE))
 
@@ -45,14 +45,14 @@ def rows(*wanted: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a user of a model sees: its numbers, its ends, its chats."""
+    """The behaviour of a model that a user sees: numbers, stop tokens, chats."""
 
     logits: Tensor
     ends: tuple[int, ...]
     chat: str | None
 
     def same(self, other: Seen) -> bool:
-        """Whether a user could not tell the two apart."""
+        """Return whether two models behave equally."""
         same = torch.allclose(self.logits, other.logits, atol=1e-6, rtol=0)
         return same and (self.ends, self.chat) == (other.ends, other.chat)
 
@@ -74,7 +74,7 @@ def seen(folder: Path) -> Seen:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The model of a row as Transformers saves it."""
+    """Return a function that saves the model of a row as Transformers does."""
 
     @cache
     def make(row: str) -> Path:

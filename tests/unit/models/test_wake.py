@@ -1,4 +1,4 @@
-"""A decoder that wakes from an image computes the same bits as the one that filled it, and reads no file."""
+"""A decoder that wakes from an image computes the same bits as the one that filled it, and reads no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter is never applied, so a folder that holds one is refused, alone or next to a model."""
+"""Folders with an adapter are rejected, with and without a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BASE = "acme/base-7b"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model that is served as long as no adapter is next to it."""
+    """Make a model folder that is valid without an adapter."""
     root = tmp_path / "tuned"
     root.mkdir()
     (root / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
@@ -61,7 +61,7 @@ def test_a_damaged_adapter_alone_is_refused_without_a_base(content: str, folder:
 
 
 def test_the_config_of_a_hubs_adapter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`plimsoll models show` fetches no weights: whether there are some is not known."""
+    """`plimsoll models show` fetches no weights, so it does not know whether the model has any."""
     asked: list[list[str]] = []
 
     def fetch(model_id: str, revision: str | None, patterns: list[str]) -> Path:

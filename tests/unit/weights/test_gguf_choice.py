@@ -1,4 +1,4 @@
-"""Which of a repository's GGUF files is meant."""
+"""Choice among a repository's GGUF files."""
 
 from __future__ import annotations
 

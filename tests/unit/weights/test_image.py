@@ -1,4 +1,4 @@
-"""An image is what its header says, or it is refused; what is in it outlives its maker and stays."""
+"""Weight images fit their headers or are rejected; they outlive their maker and stay unchanged."""
 
 from __future__ import annotations
 

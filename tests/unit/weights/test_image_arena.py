@@ -1,4 +1,4 @@
-"""Tensors lie in an image as they were put there, each in its place, and nothing but the same tensors comes out."""
+"""Tensors keep their positions in an image, and only equal tensors can be taken out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def mappings() -> list[str]:
-    """This process's mappings of images: rights and path."""
+    """Return this process's mappings of images: rights and path."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line.split()[1] for line in lines if "memfd:plimsoll:" in line]
 

@@ -1,4 +1,4 @@
-"""Quantised safetensors: what configs may say, and matrices with their scales."""
+"""Quantised safetensors: accepted configs, and matrices with their scales."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_parts_of_mxfp4(rows: int, blocks: int, data: st.DataObject) -> None:
 
 
 def check_parts(whole: StoredTensor, run: int, data: st.DataObject) -> None:
-    """Rows, and columns where they may be cut, are those of the whole."""
+    """Check that rows, and columns if they may be cut, equal those of the whole tensor."""
     rows, columns = whole.shape
     expected = whole.converted(torch.float32)
     first = data.draw(st.integers(0, rows - 1))
@@ -173,7 +173,7 @@ def check_parts(whole: StoredTensor, run: int, data: st.DataObject) -> None:
 
 
 def test_every_number_of_mxfp4() -> None:
-    """By the format's definition: a sign, two bits of exponent, one of mantissa, and an exponent for all."""
+    """Compares with the format's definition: sign, two exponent bits, one mantissa bit, and a shared exponent."""
     bytes_ = torch.arange(256, dtype=torch.uint8).view(16, 1, 16)
     exponents = torch.arange(120, 136, dtype=torch.uint8).view(16, 1)
     stored = StoredTensor(Mxfp4(), (16, 32), {"blocks": bytes_, "exponents": exponents})

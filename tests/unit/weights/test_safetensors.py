@@ -1,4 +1,4 @@
-"""Safetensors: read exactly, and refused by name when header and bytes disagree."""
+"""Safetensors files are read exactly, and rejected by name if header and bytes disagree."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_tensor_is_read_without_another_look_at_the_header(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("shift", range(4))
 def test_data_may_begin_anywhere(tmp_path: Path, shift: int) -> None:
-    """Headers are padded to eight bytes by most who write them, and need not be."""
+    """Most writers pad headers to eight bytes, but the format does not require it."""
     text = json.dumps({"a": TWO_BY_THREE}).encode() + b" " * shift
     path = write(tmp_path / "model.safetensors", text, torch.arange(6.0).numpy().tobytes())
     assert SafetensorsFiles([path]).stored("a").converted(torch.float32).tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -181,7 +181,7 @@ def test_an_empty_tensor_has_a_shape(tmp_path: Path) -> None:
 
 
 def read_all(path: Path) -> None:
-    """Every tensor is read in its shape, or there is an error of ours; any other fails the test."""
+    """Check that every tensor has its shape or that a PlimsollError is raised."""
     with contextlib.suppress(PlimsollError):
         files = SafetensorsFiles([path])
         for name, shape in files.shapes.items():

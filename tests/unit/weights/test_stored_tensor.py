@@ -1,4 +1,4 @@
-"""Tensors as stored: what is cut and converted is what is converted and cut, whatever the scheme."""
+"""Cutting and converting stored tensors commute for every scheme."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
 def blocks_of(kind: Kind) -> StoredTensor:
-    """Random numbers of a type of GGUF's."""
+    """Return random numbers of a GGUF type."""
     if kind in SCALES:
         stored = random_blocks(kind, ROWS, COLUMNS, spread=1.0)
     else:

@@ -47,5 +47,5 @@ def test_what_is_plainly_wrong_is_asked_of_nobody_else() -> None:
 
 @pytest.mark.parametrize("layers", [10**9, 0])
 def test_transformers_code_is_not_asked_for_layers_without_end(layers: int) -> None:
-    with pytest.raises(ModelError, match=f"it has {layers} layers, and not from 1 to 4096"):
+    with pytest.raises(ModelError, match=f"num_hidden_layers is {layers}; it must be from 1 to 4096"):
         outline_of({**STABLE, "num_hidden_layers": layers}, "transformers")

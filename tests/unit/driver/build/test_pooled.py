@@ -116,8 +116,8 @@ def test_options_that_an_encoder_cannot_have_are_refused(tmp_path: Path) -> None
     for options, message in (
         ({"max_model_len": 513}, "exceeds the model's limit of 512 tokens"),
         ({"kv_disk": str(tmp_path), "kv_disk_size": "1MiB"}, "a model that has bidirectional attention"),
-        ({"model_impl": "transformers"}, "--model-impl transformers generates"),
-        ({"task": "generate"}, "BertModel generates nothing"),
+        ({"model_impl": "transformers"}, "--model-impl transformers supports only generation"),
+        ({"task": "generate"}, "BertModel cannot generate"),
     ):
         with pytest.raises(UsageError, match=message):
             made(config_of(tmp_path, **options))

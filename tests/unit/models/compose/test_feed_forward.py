@@ -1,4 +1,4 @@
-"""A mixture as ops: what is read of the files, what it costs, and who computes it."""
+"""A mixture as ops: its weights, its cost, and its executors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def experts_of(program: Program) -> Experts:
 
 
 def test_a_decode_of_one_sequence_by_hand() -> None:
-    """One row, three layers, bfloat16: two experts of eight are read."""
+    """One row, three layers, bfloat16: the row uses two of eight experts."""
     plan = StepPlan([ScheduledSequence(0, 9, [0], (), True)])
     costs = program_of(SPEC).step_cost(plan, BF16)
     # the router in float32; 16 states in, and two weights of float32 and two numbers of int64 out
@@ -61,7 +61,7 @@ def test_a_decode_of_one_sequence_by_hand() -> None:
 
 @given(rows=st.integers(1, 64), chosen=st.integers(1, 8))
 def test_experts_that_nobody_chose_are_not_read(rows: int, chosen: int) -> None:
-    """The mean over rows that choose at random, counted expert by expert."""
+    """Compares with the mean number of experts read by rows that choose at random."""
     op = experts_of(program_of(replace(SPEC, layers=(LayerSpec(ATTENTION, replace(MIXTURE, chosen=chosen), NORM),))))
     unread = (1 - chosen / 8) ** rows
     passed = rows * ((2 * 16 + 2 * chosen * 24) * BF16 + chosen * 4)
@@ -109,12 +109,12 @@ def test_a_program_is_printed_in_a_line_an_op() -> None:
 
 @dataclass(frozen=True)
 class Hashed:
-    """Experts by a token's number: no routing that the kernels have."""
+    """Routing by token number, which the kernels do not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noisy(TopK):
-    """Scores with more to them than the kernels know."""
+    """Scores with a field that the kernels do not support."""
 
     noise: float = 0.0
 
@@ -138,7 +138,7 @@ def test_routing_that_the_cpu_kernels_do_not_have_is_refused(routing: Routing, r
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("config", ["GraniteMoeConfig", "MixtralConfig"])
 def test_weights_are_counted_as_they_are_kept(tmp_path: Path, config: str, dtype: torch.dtype) -> None:
-    """The router stays float32 whatever the run is in; of a stack each expert counts once."""
+    """The router stays float32 in any run. Each expert of a stack counts once."""
     model = make_model(config, {"num_local_experts": 4})
     save_model(model, tmp_path)
     files = resolve(str(tmp_path))

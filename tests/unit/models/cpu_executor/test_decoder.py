@@ -1,4 +1,4 @@
-"""The CPU executor: the same bits whatever a prompt's chunks and however many threads, and as torch computes it."""
+"""The CPU executor gives the same bits for any chunks and number of threads, and torch's results."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CONFIGS = {
     "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "num_hidden_layers": 6, "sliding_window": 16}),
     "odd": ("LlamaConfig", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 16}),
 }
-"""No width of "odd" is a whole number of a tile's steps: not its 48 attended values, its hidden or its inner ones."""
+"""The widths of "odd" (48 attended values, hidden, inner) are no multiples of a tile's step."""
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose weights are bfloat16, so that every dtype loads the same numbers."""
+    """Return a model whose weights are bfloat16, so that every dtype loads the same numbers."""
     saved = tmp_path_factory.mktemp(request.param)
     save_model(make_model(*CONFIGS[request.param]).to(torch.bfloat16), saved)
     return saved

@@ -1,4 +1,4 @@
-"""What the CPU kernels walk is what the program says: both are worked out with names for numbers, and compared."""
+"""Lowered ops compute what the program describes: both are evaluated symbolically and compared."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_kernels_walk_what_the_program_says(
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Any row of norms, products and sums, whose values are called what other values were called before."""
+    """Draw a sequence of norms, products and sums that reuses names of values."""
     program = program_of(spec_of(LAYER))
     ops: list[Op] = [program.ops[0]]
     there = ["x"]
@@ -166,7 +166,7 @@ def test_a_name_is_given_anew_while_its_old_place_holds_another_value() -> None:
         program.ops[0],
         Normalise(RMS, 40, ("x",), ("normed",), weight),
         Product(OpKind.DOWN, (matrix,), (), ("normed",), ("added",)),
-        Add(40, OpKind.DOWN, ("x", "added"), ("z",)),  # made where x lay
+        Add(40, OpKind.DOWN, ("x", "added"), ("z",)),  # computed in x's buffer
         Normalise(RMS, 40, ("z",), ("x",), weight),
         Add(40, OpKind.DOWN, ("z", "x"), ("x",)),
         Normalise(RMS, 40, ("x",), ("hidden",), weight),
@@ -220,7 +220,7 @@ def test_positions_beyond_a_table_are_not_read() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Forgetful(Attend):
-    """Attention that says more than the kernels know."""
+    """Attention with a field that the kernels do not support."""
 
     forgets: bool = False
 

@@ -1,4 +1,4 @@
-"""Every kind of op, and of layer, that the CPU kernels walk: as torch computes it, and always the same bits."""
+"""Every kind of op and layer on the CPU kernels: torch's results, and always the same bits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from plimsoll_runtime.models.spec.recurrent import (
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 HIDDEN, VOCAB, POSITIONS = 40, 20, 256
-"""No width here is a whole number of a tile's steps, and some inner ones of no pairs."""
+"""No width is a multiple of a tile's step, and some inner ones are odd."""
 [PROMPT] = prompts((90,))
 RMS, LAYER = Norm(1e-5), Norm(1e-3, kind="layer", biased=True)
 ROPE = RopeSpec(head_dim=32, theta=1e4)
@@ -76,30 +76,30 @@ PLAIN = replace(NAMES, experts=replace(NAMES.experts, gate_up=("mlp.experts.{}.u
 
 
 def decoder(*layers: LayerSpec, **options: Any) -> DecoderSpec:
-    """One of these layers in turn, two at least."""
+    """Return a decoder with each of these layers once, at least two."""
     every = layers if len(layers) > 1 else layers * 2
     spec = DecoderSpec("Walked", VOCAB, HIDDEN, every, POSITIONS, RMS, names=NAMES)
     return replace(spec, **options)
 
 
 def heads(**options: Any) -> LayerSpec:
-    """A layer with another attention."""
+    """Return a layer with other attention."""
     return replace(LAYERS, mixer=replace(ATTENTION, **options))
 
 
 def experts(routing: Routing, *, chosen: int = 3, **options: Any) -> LayerSpec:
-    """A layer with a mixture of 24 experts."""
+    """Return a layer with a mixture of 24 experts."""
     return replace(LAYERS, mlp=replace(Mixture(24, chosen, 33, routing), **options))
 
 
 def recurrent(mixer: Recurrent) -> DecoderSpec:
-    """Layers that recur beside one that attends."""
+    """Return recurrent layers and one attention layer."""
     own = replace(LAYERS, mixer=mixer)
     return decoder(own, LAYERS, own)
 
 
 def latent(**options: Any) -> LayerSpec:
-    """A layer that keeps one vector a token."""
+    """Return a layer with latent attention."""
     return replace(LAYERS, mixer=replace(LATENT, **options))
 
 
@@ -261,7 +261,7 @@ def test_the_same_bits_whatever_chunks_threads_and_earlier_steps(program: Progra
 
 
 def test_experts_that_no_row_has_chosen_are_not_read(build: Build) -> None:
-    """Whatever they hold: here nothing that is a number, and of one that is chosen it would show."""
+    """Unused experts are filled with NaN, which would show in the result if they were read."""
     program = program_of(decoder(replace(LAYERS, mlp=Mixture(24, 2, 33, TopK("sigmoid", corrected=True)))))
     routes = [op for op in program.ops if isinstance(op, Route)]
     decoders = []
@@ -288,5 +288,5 @@ def test_bfloat16_is_near(program: Program) -> None:
     ours = hidden_states(fused(program, torch.bfloat16), BACKENDS["cpu"], PROMPT, len(PROMPT)).float()
     errors = (ours - truth).square().mean(-1).sqrt() / truth.square().mean(-1).sqrt()
     assert errors.quantile(0.25) < 0.05
-    if not any(isinstance(op, Route) for op in program.ops):  # a router may take rounded states for other ones
+    if not any(isinstance(op, Route) for op in program.ops):  # rounding may change the choice of a router
         assert errors.max() < 0.2

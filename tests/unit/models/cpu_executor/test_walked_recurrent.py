@@ -1,4 +1,4 @@
-"""Recurrent layers of any shape, as the CPU kernels walk them: what torch computes, and the same bits in any step."""
+"""Recurrent layers of any shape on the CPU kernels: torch's results, and the same bits for any steps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ mixers: st.SearchStrategy[Recurrent] = (
 
 
 class Stepped:
-    """A decoder's sequences, each of which goes on where it was."""
+    """A decoder's sequences, which keep their states between steps."""
 
     def __init__(self, decoder: Decoder, backend: str, texts: Sequence[list[int]]) -> None:
         self._decoder = decoder
@@ -84,7 +84,7 @@ class Stepped:
         self.hidden: list[list[Tensor]] = [[] for _ in texts]
 
     def step(self, lengths: Mapping[int, int]) -> None:
-        """So many more tokens of each of these."""
+        """Compute these numbers of further tokens."""
         counts = [*lengths.values()]
         tokens = torch.tensor([t for s, n in lengths.items() for t in self._texts[s][self.at[s] : self.at[s] + n]])
         positions = torch.cat([torch.arange(self.at[s], self.at[s] + n) for s, n in lengths.items()])
@@ -101,7 +101,7 @@ class Stepped:
             self.at[s] += lengths[s]
 
     def whole(self) -> list[Tensor]:
-        """Of each sequence [T, hidden], computed by itself."""
+        """Return the hidden states of each sequence [T, hidden], computed alone."""
         for s, text in enumerate(self._texts):
             self.step({s: len(text)})
         return [torch.cat(parts) for parts in self.hidden]

@@ -1,4 +1,4 @@
-"""From config.json to a spec: what is unsaid means what it means to Transformers, the unknown is refused by name."""
+"""Families: missing fields have Transformers' defaults, and unsupported values are rejected by name."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ OWN: Mapping[str, Values] = {
     "Mamba2ForCausalLM": {"num_heads": 16},
     "Gemma3nForCausalLM": APART,
 }
-"""Where what is unsaid does not go with NEEDED."""
+"""Fields of families whose defaults do not fit NEEDED."""
 
 
 def needed(architecture: str) -> dict[str, Any]:
-    """What a config has to say, by the names that the family has for it."""
+    """Return the required fields of a config, by the family's names."""
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[MODEL_TYPE_OF[architecture]]
@@ -287,7 +287,7 @@ def test_what_a_family_refuses(architecture: str, values: Values, message: str) 
 
 
 def test_slopes_of_heads() -> None:
-    """As the paper has them for 8 heads; for 6, BLOOM's rule and MPT's differ."""
+    """Checks the paper's slopes for 8 heads; for 6 heads BLOOM's and MPT's rules differ."""
     eight = tuple(2.0**-i for i in range(1, 9))
     assert slopes_of(8) == alternating_slopes_of(8, 8) == eight
     assert slopes_of(6) == (*(2.0 ** -(2 * i) for i in (1, 2, 3, 4)), 2.0**-1, 2.0**-3)
@@ -350,7 +350,7 @@ fields = st.sampled_from(
 )
 @settings(max_examples=500, deadline=None)
 def test_any_config(architecture: str, changes: dict[str, Any], rope: dict[str, Any]) -> None:
-    """It is described, and then its ropes can be computed, or an error of ours says why not."""
+    """Either the config has a spec, whose ropes can be computed, or a ModelError is raised."""
     nested = architecture in ("Gemma3ForCausalLM", "Olmo3ForCausalLM")
     parameters = {"full_attention": rope} if nested else rope
     try:

@@ -1,4 +1,4 @@
-"""Products by group, in both forms, against one product a row."""
+"""Grouped linear layers against one product for each row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMS: dict[str, Callable[..., GroupedLinear]] = {
 
 
 def choice(seed: int, rows: int, each: int) -> tuple[Tensor, Tensor, Tensor]:
-    """States, and for each row which groups it goes to and what they weigh."""
+    """Return states, and the groups and weights of each row."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.rand(rows, COUNT, generator=generator).argsort(dim=1)[:, :each]
     return torch.randn(rows, INPUTS, generator=generator), order, torch.rand(rows, each, generator=generator)
@@ -70,7 +70,6 @@ def test_our_kernel_does_the_same(triton_device: str, seed: int, rows: int, each
 
 @pytest.mark.parametrize("width", [16, 15], ids=["aligned", "odd"])
 def test_our_kernel_is_taken_where_it_runs(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the shape."""
     pytest.importorskip("triton")
     monkeypatch.setattr(linear, "use_triton", lambda wanted, tensor: wanted == "auto")
     assert isinstance(grouped_linear(iter(torch.zeros(2, 8, width)), 2), KernelLinear)
@@ -94,7 +93,7 @@ def test_spans_leave_out_groups_without_rows() -> None:
 
 
 def test_groups_that_nobody_chose_are_not_read() -> None:
-    """Their matrices are poisoned, and nothing of them shows."""
+    """The matrices of unused groups are NaN, which must not show in the result."""
     poisoned = WEIGHTS.clone()
     poisoned[[0, 2, 3]] = float("nan")
     x, _, weights = choice(1, 2, 2)
@@ -105,7 +104,9 @@ def test_groups_that_nobody_chose_are_not_read() -> None:
 
 @pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch packs no matrices here")
 def test_matrices_are_asked_for_one_by_one() -> None:
-    """Each is let go before the one after the next is made: a layer's are never all there beside their packed form."""
+    """Each matrix is freed before the next is made: a layer's plain matrices never all exist next to their packed
+    form.
+    """
     alive: list[int] = []
 
     def made() -> Iterator[Tensor]:

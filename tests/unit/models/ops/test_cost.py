@@ -1,4 +1,4 @@
-"""What ops cost, against counts made by hand."""
+"""Costs of ops against counts made by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def step_cost(spec: DecoderSpec, plan: StepPlan, element_bytes: int) -> Mapping[
 
 
 def rows(*ranges: tuple[int, int], sample: bool = True) -> StepPlan:
-    """One sequence for each (start, end)."""
+    """Return a step with one sequence for each (start, end)."""
     return StepPlan([ScheduledSequence(i, a, [0] * (b - a), (), sample) for i, (a, b) in enumerate(ranges)])
 
 
@@ -103,7 +103,7 @@ def test_biases_post_norms_and_head_norms_are_counted() -> None:
     chunk=st.one_of(st.none(), st.integers(1, 70)),
 )
 def test_attention_counts_what_the_mask_shows(start: int, count: int, window: int | None, chunk: int | None) -> None:
-    """Against a mask written out: pairs of query and token, and the tokens that any query sees."""
+    """Compares with an explicit mask: pairs of query and token, and tokens that any query sees."""
     spec = with_shapes(replace(SPEC, layers=(LAYER,)), lambda shape: replace(shape, window=window, chunk=chunk))
 
     def sees(p: int, t: int) -> bool:
@@ -124,7 +124,7 @@ def test_layers_of_different_shapes_are_counted_each() -> None:
 
 @pytest.mark.parametrize("element_bytes", [2, 4])
 def test_a_small_models_decode_is_its_weights(element_bytes: int) -> None:
-    """Without a cache to speak of, nearly all bytes are weights: each once."""
+    """With a tiny cache, nearly all bytes are weights, counted once."""
     spec = replace(SPEC, vocab_size=32000, hidden_size=768, layers=(replace(LAYER, mlp=GatedMlp(2304)),) * 3)
     weights = 32000 * 768 + 3 * (768 * 64 + 32 * 768 + 3 * 768 * 2304)
     moved = total(step_cost(spec, rows((1, 2)), element_bytes).values()).bytes

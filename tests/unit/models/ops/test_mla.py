@@ -1,4 +1,4 @@
-"""Latent attention as ops: what it keeps, what it costs, and that it is attention over keys and values."""
+"""Latent attention as ops: its cache, its cost, and equality with attention over keys and values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_vector_a_token_is_kept() -> None:
 
 
 def test_a_decode_by_hand() -> None:
-    """One row behind nine tokens, three layers, bfloat16; the matrix that makes keys and values is read once."""
+    """One row after nine tokens, three layers, bfloat16; the up projection is read once."""
     costs = program_of(SPEC).step_cost(StepPlan([ScheduledSequence(0, 9, [0], (), True)]), BF16)
     width, read = 28, 10
     attended = (4 * (width + 20) + (1 + read) * width) * BF16
@@ -55,7 +55,7 @@ def test_a_decode_by_hand() -> None:
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_it_is_attention_over_keys_and_values_of_each_head(pairs: bool) -> None:
-    """Which are made here, and not put into queries and results."""
+    """The reference computes keys and values explicitly."""
     own = replace(LATENT, rope=replace(LATENT.rope, pairs=pairs))
     program = program_of(replace(SPEC, layers=(replace(SPEC.layers[0], mixer=own),)))
     reader = reader_of(program, torch.float32)
@@ -98,7 +98,7 @@ def test_the_cpu_kernels_compute_it() -> None:
 
 
 def test_vectors_that_others_read_as_well_are_refused() -> None:
-    """They lie in the cache alone, and nobody else finds them there."""
+    """The kernels write latent vectors only to the cache, where other ops cannot read them."""
     program = program_of(SPEC)
     at = next(i for i, op in enumerate(program.ops) if isinstance(op, AttendLatent))
     again = Normalise(NORM, 8, ("latent",), ("other",), None)

@@ -1,4 +1,4 @@
-"""Ops that keep something of sequences: what they compute, and that neither chunks nor neighbours change it."""
+"""Recurrent ops: their results, which chunks and other sequences do not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass
 class RandomWeights:
-    """Tensors of an op, by name."""
+    """Random tensors of an op, by name."""
 
     found: dict[str, Tensor]
     device: torch.device = CPU
@@ -137,7 +137,7 @@ OPS: Mapping[str, tuple[Op, Sequence[int], Callable[..., Tensor]]] = {
 
 
 class Sequences:
-    """An op's sequences, each of which goes on where it was."""
+    """An op's sequences, which keep their states between steps."""
 
     def __init__(self, op: Op, values: Sequence[Sequence[Tensor]]) -> None:
         assert isinstance(op, Stateful)
@@ -150,7 +150,7 @@ class Sequences:
         self.results: list[list[Tensor]] = [[] for _ in values]
 
     def step(self, lengths: Mapping[int, int]) -> None:
-        """So many more rows of each of these."""
+        """Compute these numbers of further rows."""
         parts = [[v[self.at[s] : self.at[s] + n] for v in self._values[s]] for s, n in lengths.items()]
         positions = torch.cat([torch.arange(self.at[s], self.at[s] + n) for s, n in lengths.items()])
         states = self._cache.begin(list(lengths), list(lengths.values()), positions)

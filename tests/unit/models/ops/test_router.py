@@ -1,4 +1,4 @@
-"""Which experts a token goes to, against rules written out token by token."""
+"""Routers against rules written out token by token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def softmax(values: Sequence[float]) -> list[float]:
 
 
 def chosen_by_hand(routing: TopK, logits: Sequence[float], count: int, bias: Sequence[float]) -> dict[int, float]:
-    """Expert to weight."""
+    """Return the weight of each chosen expert."""
     scores = softmax(logits) if routing.scores == "softmax" else [1 / (1 + math.exp(-v)) for v in logits]
     ranked = [s + b for s, b in zip(scores, bias, strict=True)]
     size = len(logits) // routing.groups
@@ -75,7 +75,7 @@ def test_top_k_by_hand(
 
 
 def test_softmax_over_the_chosen_is_the_same_as_renormalised() -> None:
-    """Granite takes the first, Mixtral the second."""
+    """Granite uses the first form, Mixtral the second."""
     logits = logits_of(3)
     weights, numbers = by_top_k(TopK(), logits, 3, None)
     torch.testing.assert_close(weights, logits.gather(1, numbers).softmax(dim=-1))

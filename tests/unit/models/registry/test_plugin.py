@@ -1,4 +1,4 @@
-"""The example of a third party's family is installed as people would, and serves."""
+"""The example of a third-party family is installed as a package, and serves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPTS = prompts((1, 40))
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example in a folder of its own, where Python looks for packages."""
+    """Install a copy of the example in a folder on Python's path."""
     target = tmp_path / "site"
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, PLUGIN], check=True)
@@ -29,14 +29,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of a rope that turns halves as one wants them that turns pairs."""
+    """Reorder rows for a rope that rotates halves so that one that rotates neighbours gives the same result."""
     halves = weight.view(heads, 2, -1, weight.shape[1])
     return halves.transpose(1, 2).reshape(weight.shape).contiguous()
 
 
 @pytest.mark.slow
 def test_the_example_serves(installed: None, tmp_path: Path) -> None:
-    """It computes what Arcee does, in Transformers, on the same weights but for the order of the rope's rows."""
+    """The example computes what Arcee does in Transformers, on the same weights with reordered rows."""
     assert registry.plugins() == {"BasaltForCausalLM": "plimsoll_basalt:describe"}
     model = make_model("ArceeConfig", {"max_position_embeddings": 512})
     expected = of_transformers(model, PROMPTS)

@@ -1,4 +1,4 @@
-"""Third parties add architectures by entry point."""
+"""Third parties add architectures by entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is for, told by its files; and what of them is refused by name."""
+"""Detection of a checkpoint's task, and rejection of unsupported modules by name."""
 
 from typing import Any
 

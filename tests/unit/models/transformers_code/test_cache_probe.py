@@ -1,4 +1,4 @@
-"""What a model with a cache of its own is asked, and what it is believed."""
+"""Probing of models with their own caches."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def found_of(name: str, **values: Any) -> Findings:
 def test_how_a_class_is_called(
     name: str, values: Mapping[str, Any], calling: Calling, takes: Takes, stacks: bool
 ) -> None:
-    """An RWKV's shift of one token takes rows of a batch for one another; GPT-1 has no cache; a RecurrentGemma keeps
-    states in its modules, which are everybody's.
-    """
+    """RWKV's token shift mixes rows of a batch; GPT-1 has no cache; RecurrentGemma keeps states in its modules."""
     found = found_of(name, **values)
     assert (found.calling, found.takes, found.axes is not None) == (calling, takes, stacks)
     assert (found.vocab_size, found.hidden_size) == (20, 48)
@@ -66,7 +64,7 @@ def test_how_a_class_is_called(
     ],
 )
 def test_what_caches_take_is_what_they_take(name: str, values: Mapping[str, Any], dtype: torch.dtype) -> None:
-    """Held against a longer sequence than was asked about: no less, and at most with the room that growing takes."""
+    """Compares with a longer sequence than was probed: not less memory, and at most the extra space for growing."""
     found = found_of(name, **values)
     model = make_model(name, values).to(dtype)
     stepper, cache = Stepper(model, found.calling), None
@@ -93,7 +91,7 @@ def test_who_sees_later_tokens_is_refused(name: str, values: Mapping[str, Any]) 
 
 
 class Forgetful(BloomModel):  # type: ignore[no-untyped-call]
-    """Whose cache is not of what it computes."""
+    """A model whose cache is wrong."""
 
     def forward(self, *args: Any, past_key_values: Any = None, use_cache: Any = None, **kwargs: Any) -> Any:
         found = super().forward(*args, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
@@ -103,7 +101,7 @@ class Forgetful(BloomModel):  # type: ignore[no-untyped-call]
 
 
 class Sharing(BloomModel):  # type: ignore[no-untyped-call]
-    """Whose rows take from one another."""
+    """A model whose rows affect each other."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         found = super().forward(*args, **kwargs)
@@ -112,38 +110,32 @@ class Sharing(BloomModel):  # type: ignore[no-untyped-call]
 
 
 class Fixed(BloomModel):  # type: ignore[no-untyped-call]
-    """To whom tokens are all the same."""
+    """A model that ignores its tokens."""
 
     def forward(self, input_ids: Any, **kwargs: Any) -> Any:
         return super().forward(torch.full_like(input_ids, 5), **kwargs)
 
 
 class ForgetfulForCausalLM(BloomForCausalLM):  # type: ignore[no-untyped-call]
-    """A model of one."""
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.transformer = Forgetful(config)
 
 
 class SharingForCausalLM(BloomForCausalLM):  # type: ignore[no-untyped-call]
-    """A model of one."""
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.transformer = Sharing(config)
 
 
 class FixedForCausalLM(BloomForCausalLM):  # type: ignore[no-untyped-call]
-    """A model of one."""
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.transformer = Fixed(config)
 
 
 class Rescaled(BloomForCausalLM):  # type: ignore[no-untyped-call]
-    """Whose logits depend on how many rows there are."""
+    """A model whose logits depend on the number of rows."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         found = super().forward(*args, **kwargs)
@@ -152,7 +144,7 @@ class Rescaled(BloomForCausalLM):  # type: ignore[no-untyped-call]
 
 
 class Shortsighted(GptOssModel):  # type: ignore[no-untyped-call]
-    """Whose cache is right until the window is full."""
+    """A model whose cache is wrong once the window is full."""
 
     def forward(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
         found = super().forward(*args, past_key_values=past_key_values, **kwargs)
@@ -162,8 +154,6 @@ class Shortsighted(GptOssModel):  # type: ignore[no-untyped-call]
 
 
 class ShortsightedForCausalLM(GptOssForCausalLM):  # type: ignore[no-untyped-call]
-    """A model of one."""
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.model = Shortsighted(config)
@@ -188,7 +178,7 @@ def test_who_does_not_take_another_window_is_asked_with_its_own(monkeypatch: pyt
 
 
 class Dicing(BloomModel):  # type: ignore[no-untyped-call]
-    """Who never says the same twice."""
+    """A model with random results."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         found = super().forward(*args, **kwargs)
@@ -197,8 +187,6 @@ class Dicing(BloomModel):  # type: ignore[no-untyped-call]
 
 
 class DicingForCausalLM(BloomForCausalLM):  # type: ignore[no-untyped-call]
-    """A model of one."""
-
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.transformer = Dicing(config)

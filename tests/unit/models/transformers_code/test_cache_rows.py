@@ -1,4 +1,4 @@
-"""Which sequences of a step are one call, and in how many pieces."""
+"""Grouping of a step's sequences into calls, and of calls into pieces."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FOUND = Findings(
     heads=SCORES_BYTES // 12 // 100,
     kept=(OwnCache(4, 0, 64),),
 )
-"""A hundred scores at a time."""
+"""Limit of a hundred scores at a time."""
 ANEW = replace(FOUND, calling=Calling("model", None, positions=True))
 
 
 def step_of(*sequences: tuple[int, int, int]) -> OwnStep:
-    """(slot, start, length) of each."""
+    """Return a step with (slot, start, length) for each sequence."""
     slots, starts, lengths = (list(each) for each in zip(*sequences, strict=True))
     return OwnStep(slots, starts, Spans(lengths, torch.device("cpu")), Rows(None))
 
@@ -52,7 +52,7 @@ def test_rows_that_do_not_stack_are_calls_of_their_own() -> None:
     ("found", "count"), [(FOUND, 4), (ANEW, 1), (replace(FOUND, takes=Takes.FIRST), 4), (replace(FOUND, heads=1), 8)]
 )
 def test_a_call_has_no_more_rows_than_scores_have_room(found: Findings, count: int) -> None:
-    """At position 24: 25 tokens that each sees; computed anew, 25 rows each."""
+    """At position 24 each token sees 25 tokens; without a cache each call computes 25 rows."""
     step = step_of(*((slot, 23, 1) for slot in range(8)))
     assert {len(slots) for slots in slots_of(step, found)} == {count}
 

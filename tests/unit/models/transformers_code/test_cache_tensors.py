@@ -1,4 +1,4 @@
-"""Transformers' own cache objects, joined and parted: what comes of it is what the rows would have had alone."""
+"""Joining and splitting Transformers' cache objects gives the caches that single rows would have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plimsoll_runtime.models.transformers_code.cache_tensors import (
 
 
 def attended(rows: Tensor, layers: int = 2) -> Any:
-    """A cache of keys and values: rows [B, T]."""
+    """Return a cache of keys and values of rows [B, T]."""
     cache = DynamicCache()
     for layer in range(layers):
         heads = rows[:, None, :, None].expand(-1, 2, -1, 4) + layer
@@ -31,7 +31,7 @@ def attended(rows: Tensor, layers: int = 2) -> Any:
 
 
 def remembered(rows: Tensor) -> Any:
-    """A cache of a recurrent model's states."""
+    """Return a cache of a recurrent model's states."""
     cache = DynamicCache(config=MambaConfig(num_hidden_layers=1, hidden_size=4))
     cache.update_conv_state(rows[:, None, :].expand(-1, 8, -1).float(), 0)
     cache.update_recurrent_state(rows[:, None, -3:].expand(-1, 8, -1).float().clone(), 0)
@@ -39,7 +39,7 @@ def remembered(rows: Tensor) -> Any:
 
 
 def listed(rows: Tensor) -> Any:
-    """States in a list, rows last in one of them, and a number of no row."""
+    """Return states in a list, with rows last in one of them, and a number of no row."""
     return [rows.float(), rows.T.clone(), (torch.tensor(rows.shape[1]), {"count": rows.shape[1]})]
 
 

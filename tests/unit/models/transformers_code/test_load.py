@@ -1,4 +1,4 @@
-"""From files, or from an image, to a decoder on Transformers' code: every tensor accounted for."""
+"""Loading and waking decoders on Transformers code accounts for every tensor."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ CONFIGS = {
     "positions": ("OPTConfig", {"word_embed_proj_dim": 48, "pad_token_id": 1}),
     "buffers": ("JetMoeConfig", {"kv_channels": 16, "num_local_experts": 4}),
 }
-"""Glm4Moe keeps a tensor in float32 whatever the rest is in."""
+"""Glm4Moe keeps a tensor in float32 in any run."""
 [PROMPT] = prompts((40,))
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 0.02}
-"""Relative to the largest number: how torch multiplies depends on where in memory a matrix begins."""
+"""Relative to the largest number: torch's products depend on the memory alignment of a matrix."""
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_same_from_no_file(name: str, dtype: torch.dtype, image: Image, tmp_
 
 
 def test_no_weight_is_the_mapped_file(folder: Path) -> None:
-    """Where memory is short, every step would read it from the disk again."""
+    """If memory is short, each step would read the file from disk again."""
     _, _, decoder = loaded(folder)
     assert decoder.weight_bytes
     assert str(folder) not in Path("/proc/self/maps").read_text()
@@ -172,7 +172,7 @@ def test_a_model_that_attends_otherwise_than_it_did_when_asked(folder: Path) -> 
 
 
 def test_two_decoders_do_not_meet(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each calls its own attention, whichever was made last."""
+    """Each calls its own attention, independent of the order of creation."""
     other = tmp_path_factory.mktemp("other")
     save_model(make_model("StableLmConfig", {"num_hidden_layers": 2, "partial_rotary_factor": 0.5}), other)
     edit_config(other)

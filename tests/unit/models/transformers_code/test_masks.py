@@ -1,4 +1,4 @@
-"""What a mask says of the tokens that a row sees."""
+"""The window of a mask."""
 
 from __future__ import annotations
 

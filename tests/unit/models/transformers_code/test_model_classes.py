@@ -1,4 +1,4 @@
-"""Code that comes with a model: who is told what where it may not run, or cannot."""
+"""A model's own code: messages if it may not run, or cannot."""
 
 from __future__ import annotations
 

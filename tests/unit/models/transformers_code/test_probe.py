@@ -1,4 +1,4 @@
-"""What a model's code is asked before a weight is read: models that behave, and some that do not, each in one way."""
+"""Probing of Transformers code: supported models, and models that each have one fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = LlamaConfig(**COMMON)
 
 
 def config_of(name: str, **values: Any) -> dict[str, Any]:
-    """A config.json."""
+    """Return a config.json."""
     made: dict[str, Any] = getattr(transformers, name)(**{**COMMON, **values}).to_dict()
     return made
 
@@ -36,7 +36,7 @@ def test_what_is_found_of_a_plain_model() -> None:
 
 
 def test_large_models_have_no_memory_while_they_are_asked() -> None:
-    """70 thousand million parameters, in a process that has a hundredth of what they would take."""
+    """Probes 70 billion parameters in a process with a hundredth of their memory."""
     config = LlamaConfig(
         hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8
     )
@@ -74,7 +74,7 @@ class KnowsNoToken(LlamaModel):  # type: ignore[no-untyped-call]
 
 
 class Llama(LlamaForCausalLM):  # type: ignore[no-untyped-call]
-    """One whose base model is another."""
+    """A Llama with another base model."""
 
     base: type[LlamaModel] = LlamaModel
 
@@ -84,7 +84,7 @@ class Llama(LlamaForCausalLM):  # type: ignore[no-untyped-call]
 
 
 class RowsMatter(Llama):  # type: ignore[no-untyped-call]
-    """Its logits are of all rows together."""
+    """A model whose logits depend on earlier calls."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         found = super().forward(*args, **kwargs)
@@ -98,7 +98,7 @@ class Counted(LlamaModel):  # type: ignore[no-untyped-call]
 
 
 class SeesMore(Llama):  # type: ignore[no-untyped-call]
-    """What its base model gets is not what it got."""
+    """A model that changes the inputs of its base model."""
 
     def forward(self, *args: Any, position_ids: Tensor, **kwargs: Any) -> Any:
         return super().forward(*args, position_ids=position_ids + 1, **kwargs)
@@ -124,7 +124,7 @@ def test_a_model_that_misbehaves(
 
 
 def changed_call(**values: Any) -> Any:
-    """Llama's attention, which calls our function with other arguments."""
+    """Patch Llama's attention so that it calls our function with other arguments."""
     interface: Any = AttentionInterface
     real = interface().get_interface
 

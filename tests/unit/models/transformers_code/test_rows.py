@@ -1,4 +1,4 @@
-"""Rows that share caches, join and part, begin and go: each keeps what it was given, and nobody else's."""
+"""Rows that share caches, join, split, begin and end: each keeps its own tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOTS = range(6)
 
 
 def append(stack: Stack, tokens: dict[int, int]) -> None:
-    """What a model does to the cache of a step's rows: a cache of all tokens, in two tensors."""
+    """Append tokens to a cache of all tokens in two tensors, as a model does."""
     column = torch.tensor([[tokens[slot]] for slot in stack.slots])
     if stack.cache is None:
         stack.cache = {"seen": column, "turned": column.T.clone(), "flags": [True]}

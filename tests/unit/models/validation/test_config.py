@@ -1,4 +1,4 @@
-"""What a config shows is refused in the words that loading the model has for it."""
+"""Errors found in the config have the same text as those of loading the model."""
 
 from __future__ import annotations
 

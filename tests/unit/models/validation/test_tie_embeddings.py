@@ -1,4 +1,4 @@
-"""A head in the files counts, whatever config.json says of tied embeddings and whatever Transformers would do."""
+"""A head in the files is used, independent of config.json's tied embeddings and of Transformers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 
 def saved(kind: str, folder: Path, *, copied: bool = False) -> tuple[Tensor, Tensor]:
-    """A model that says that it is tied, whose files have both: its head, and its embedding."""
+    """Save a model whose config ties the embeddings and whose files have both tensors."""
     save_model(make_model(kind, {**VALUES.get(kind, {}), "tie_word_embeddings": False}), folder)
     path = folder / "model.safetensors"
     tensors = load_file(path)
@@ -67,7 +67,7 @@ def logits_of(model: Model, states: Tensor) -> Tensor:
 
 
 BY_TRANSFORMERS = ("LlamaConfig", "GPTNeoXConfig", "Gemma3TextConfig", "Lfm2Config")
-"""Classes whose head is asked for logits of hidden states alone."""
+"""Classes whose head computes logits from hidden states alone."""
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def _untied_bytes(folder: Path) -> int:
 
 
 def test_the_last_number_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are compared a few at a time: none is left out."""
+    """Rows are compared a few at a time, and none is skipped."""
     monkeypatch.setattr(tie_embeddings, "_ROWS", 7)
     saved("LlamaConfig", tmp_path, copied=True)
     path = tmp_path / "model.safetensors"
@@ -135,7 +135,7 @@ def test_a_copy_in_another_dtype_is_a_copy(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_an_image_wakes_with_the_files_head(tmp_path: Path) -> None:
-    """What an image keeps of the config says that the model is not tied."""
+    """The config in an image says that embeddings are not tied."""
     saved("LlamaConfig", tmp_path)
     assert json.loads(found(tmp_path).described)["tie_word_embeddings"] is False
 

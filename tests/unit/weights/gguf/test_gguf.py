@@ -1,4 +1,4 @@
-"""GGUF: every type decoded, every pair accounted for, and damage refused by name."""
+"""GGUF files: all types are decoded, all metadata checked, and damage is rejected by name."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def write(
     general: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> Path:
-    """A small Llama (or what else `arch` says), less pairs and tensors, and with more of both.
+    """Write a small Llama (or another `arch`) with pairs and tensors dropped and added.
 
-    Pairs are written with underscores for dots: rope__freq_base=1.0. `general`: pairs by their whole names.
+    Names of pairs use underscores for dots: rope__freq_base=1.0. `general`: pairs by their full names.
     """
     named = {k.replace("__", "."): v for k, v in values.items()}
     writer = gguf.GGUFWriter(path, arch)
@@ -98,7 +98,7 @@ def write(
 
 
 def check(path: Path) -> None:
-    """What a loader does before it reads the first tensor."""
+    """Do what a loader does before it reads the first tensor."""
     files = open_gguf(path)
     program = program_of(describe(files.config))
     check_tensors(program, open_tensors(files, program.stored_shapes()).shapes)
@@ -119,7 +119,7 @@ def test_a_whole_model(tmp_path: Path) -> None:
 
 
 def test_what_a_file_recommends_for_sampling(tmp_path: Path) -> None:
-    """The keys are llama.cpp's; its penalty is another one than ours."""
+    """The keys are llama.cpp's. Its repetition penalty differs from ours and is left out."""
     keys = gguf.Keys.General
     said = {
         keys.SAMPLING_TEMP: 0.5,
@@ -137,7 +137,7 @@ MADE = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_
 
 @pytest.mark.parametrize("kind", [*MADE, Kind.MXFP4, *SCALES], ids=lambda k: k.name)
 def test_every_type_is_decoded(tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Piece by piece, with a remainder, equal to decoding all at once."""
+    """Decoding in pieces, with a remainder, equals decoding at once."""
     if kind in SCALES:
         stored = random_blocks(kind, 5, 512, spread=1.0)
     else:
@@ -357,7 +357,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
-    """Files with each kind of pair and of scaling that is read."""
+    """Write files with each kind of pair and of scaling."""
     folder = tmp_path_factory.mktemp("gguf")
     return {
         "llama": write(
@@ -377,7 +377,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
 
 
 def survives(act: Callable[[], None]) -> None:
-    """It works, or raises an error of ours; any other fails the test."""
+    """Check that a call succeeds or raises a PlimsollError."""
     with contextlib.suppress(PlimsollError):
         act()
 
@@ -394,7 +394,7 @@ def survives(act: Callable[[], None]) -> None:
     max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_any_damage(tmp_path: Path, models: Mapping[str, bytes], arch: str, changes: list[tuple[float, bytes]]) -> None:
-    """Of the metadata above all, which is the first two thirds of these files."""
+    """Damages mainly the metadata, the first two thirds of these files."""
     whole = bytearray(models[arch])
     for where, new in changes:
         at = int(where * len(whole) * 2 / 3)

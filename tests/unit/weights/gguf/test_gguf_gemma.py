@@ -1,4 +1,4 @@
-"""What the metadata of Gemma 3n and 4 have to say; what they say as llama.cpp has it is in tests/parity."""
+"""Checks of Gemma 3n and 4 metadata. tests/parity compares valid files with llama.cpp's."""
 
 from __future__ import annotations
 

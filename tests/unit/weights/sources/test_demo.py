@@ -1,4 +1,4 @@
-"""The demo model's join: once, whole or not at all, whoever else joins, is killed or has damaged parts."""
+"""Joining the demo model is atomic, even with concurrent, killed or damaged joins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def chunk_paths():
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of three parts, importable here and in child processes, and an empty cache."""
+    """Make a package of three parts, importable here and in child processes, and an empty cache."""
     root = tmp_path / "packages" / "small_model"
     root.mkdir(parents=True)
     (root / "__init__.py").write_text(PACKAGE)
@@ -63,7 +63,7 @@ def fetch(model: DemoModel = MODEL) -> Path:
 
 
 def left(place: Path) -> list[str]:
-    """What lies in the folder, but for the lock."""
+    """Return the files of the folder except the lock."""
     return sorted(p.name for p in place.parent.iterdir() if not p.name.endswith(".lock"))
 
 
@@ -94,7 +94,7 @@ def test_the_terms_are_unseen_until_the_model_is_made(
 
 
 def test_a_chat_ends_where_a_line_of_the_answer_begins() -> None:
-    """Behind "Answer:" on its line the model would begin with a space, and every chat answer with it."""
+    """After "Answer:" on the same line the model's output would start with a space."""
     template = ChatTemplate({"default": GEMMA.chat_template}, {"bos_token": "<bos>"})
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -165,7 +165,7 @@ def test_a_full_disk(package: Path, place: Path) -> None:
 
 @pytest.fixture
 def sealed() -> Iterator[Path]:
-    """A cache with the folder and the lock of an earlier join, which this process may read and not change."""
+    """Make a read-only cache with the folder and lock of an earlier join."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody who may not write")
     with tempfile.TemporaryDirectory() as name:
@@ -236,7 +236,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_two_processes_at_once(package: Path, place: Path) -> None:
-    """The first is held in the middle of its join; the second waits for it, and joins nothing itself."""
+    """The first process is held during its join; the second waits and joins nothing."""
     first = child("slow")
     assert line(first) == "joining"
     assert left(place) == [".small.gguf.part"]

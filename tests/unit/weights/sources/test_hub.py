@@ -1,6 +1,6 @@
-"""Models of a hub, asked by the real client library in a process of its own.
+"""Hub models, fetched by the real client library in a separate process.
 
-The library reads HF_ENDPOINT, HF_HUB_OFFLINE and the rest once, when it is imported.
+The library reads HF_ENDPOINT, HF_HUB_OFFLINE and other variables once, when it is imported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ for model, revision in zip(sys.argv[1::2], sys.argv[2::2]):
 def fetch(
     hub: Hub, home: Path, *models: str, revision: str = "", script: str = SCRIPT, **environment: str
 ) -> list[str]:
-    """One line for each model, from a process of its own."""
+    """Fetch in a separate process. Return one line for each model."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
     settings = {
         "HF_ENDPOINT": hub.url,
@@ -87,13 +87,13 @@ print(*(f"{one.done}/{one.total}" for one in reports))
 
 
 def reports(hub: Hub, home: Path, model: str, **environment: str) -> list[list[int]]:
-    """Bytes so far and of the whole, as a process says that fetches a model."""
+    """Return (bytes so far, total bytes) reported by a process that fetches a model."""
     [line] = fetch(hub, home, model, script=REPORTS, HF_HUB_DISABLE_PROGRESS_BARS="1", **environment)
     return [[int(number) for number in report.split("/")] for report in line.split()]
 
 
 def test_a_download_tells_its_bytes(hub: Hub, tmp_path: Path) -> None:
-    """Of all files that are wanted and not there yet, whatever those are whose download has begun."""
+    """The total counts all missing wanted files, including those whose download has not begun."""
     shards = {f"model-{index}.safetensors": os.urandom(12 * 2**20) for index in range(12)}
     hub.files = {**hub.files, **shards}
     kept = sum(len(hub.files[name]) for name in ("config.json", "model.safetensors", "tokenizer.json"))
@@ -156,7 +156,7 @@ def test_a_token_opens_what_is_private(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_what_one_namespace_has_fetched_is_in_nobody_elses_cache(hub: Hub, tmp_path: Path) -> None:
-    """The library gives away what is in its cache, whatever the hub says of who asks."""
+    """The library returns cached files without checking access rights."""
     own = f"team/{TOKEN}"
     [mine] = fetch(hub, tmp_path, "org/private", ACCESS=own)
     assert mine == f"found org/private {tmp_path}/private/team/models--org--private/snapshots/{MAIN}"
@@ -177,13 +177,13 @@ def test_what_one_namespace_has_fetched_is_in_nobody_elses_cache(hub: Hub, tmp_p
 def test_no_token_at_all_is_not_the_environments(hub: Hub, tmp_path: Path) -> None:
     [refused] = fetch(hub, tmp_path, "org/private", ACCESS="guests/", HF_TOKEN=TOKEN)
     assert refused.startswith("SourceError hf://org/private does not exist (or is private: name one")
-    fetch(hub, tmp_path, "org/private", HF_TOKEN=TOKEN)  # the pool's own, in the cache that belongs to nobody
+    fetch(hub, tmp_path, "org/private", HF_TOKEN=TOKEN)  # the pool's models, in the shared cache
     [refused] = fetch(hub, tmp_path, "org/private", ACCESS="guests/")
     assert refused.startswith("SourceError hf://org/private does not exist (or is private: name one")
 
 
 def test_a_token_is_in_no_error(hub: Hub, tmp_path: Path) -> None:
-    """Even where the library's own words have it, as those about a header that cannot be sent."""
+    """Also if the library's message contains it, such as the one about an invalid header."""
     for token in ("hf_wrongwrong", "hf_brokenbroken\nline"):
         for model in ("org/private", "org/gated", "org/missing"):
             [line] = fetch(hub, tmp_path, model, ACCESS=f"team/{token}")
@@ -215,7 +215,7 @@ def test_a_mirror_that_answers_nonsense(hub: Hub, tmp_path: Path) -> None:
     ("status", "kind"), [(400, "SourceError"), (408, "FetchError"), (429, "FetchError"), (451, "SourceError")]
 )
 def test_a_hub_that_refuses(hub: Hub, tmp_path: Path, status: int, kind: str) -> None:
-    """FetchErrors are tried again."""
+    """FetchErrors are retried."""
     hub.refuses = status
     [line] = fetch(hub, tmp_path, "org/model", HF_HUB_DOWNLOAD_TIMEOUT="1")
     assert line.startswith(f"{kind} hf://org/model "), line
@@ -257,7 +257,7 @@ def test_an_odd_answer_is_refused_and_does_not_stay(
 
 
 def test_what_is_broken_in_the_cache_is_fetched_again(hub: Hub, tmp_path: Path) -> None:
-    """As an earlier version, or another program, has left it. What else lies there is left alone."""
+    """Broken files are left by earlier versions or other programs; other files are not touched."""
     [found] = fetch(hub, tmp_path, "org/model")
     root = Path(found.removeprefix("found org/model "))
     (root / "config.json").write_bytes(HTML)
@@ -312,7 +312,7 @@ def test_a_file_that_was_missing_for_a_while(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_two_files_that_a_mirror_gives_one_name(hub: Hub, tmp_path: Path) -> None:
-    """The library keeps files by their ETags, and gives out the first that came for the second."""
+    """The library stores files by ETag, and would return the first file for the second."""
     hub.etags = dict.fromkeys(("config.json", "tokenizer.json"), "e" * 40)
     [refused] = fetch(hub, tmp_path, "org/model")
     assert refused.startswith("FetchError hf://org/model: the hub sends broken files: ")
@@ -334,7 +334,7 @@ def test_a_cut_download_leaves_nothing_that_looks_whole(hub: Hub, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def gguf_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Two files of one model, and one of them in two parts."""
+    """Two files of one model, and one of them in two shards."""
     folder = tmp_path_factory.mktemp("gguf")
     model = make_model("Qwen2Config", {"num_hidden_layers": 1})
     for name in ("m-Q4_K_M", "m-Q8_0"):
@@ -344,7 +344,7 @@ def gguf_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def test_a_repository_of_gguf_files(hub: Hub, tmp_path: Path, gguf_files: dict[str, bytes]) -> None:
-    """Only the one that is meant is fetched, and then found without the hub."""
+    """Only the requested file is fetched, and then found offline."""
     hub.files = {"README.md": b"", "config.json": b"{}", **gguf_files}
     root = tmp_path / "hub" / "models--org--model" / "snapshots" / MAIN
     assert fetch(hub, tmp_path, "hf://org/model") == [f"found m-Q4_K_M {root}"]

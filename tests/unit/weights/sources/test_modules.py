@@ -1,4 +1,4 @@
-"""What sentence-transformers keeps beside a model is read with it, and refused where it is no such thing."""
+"""sentence-transformers files next to a model are read, and rejected if they are invalid."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person may write as MODEL, and what is said when it is nothing."""
+"""Accepted forms of MODEL, and error messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_only_looks_for_files_needs_no_torch() -> None:
-    """A host's own process, which has no engine in it, and the commands that fetch or talk."""
+    """Host processes without an engine, and commands that fetch or chat."""
     modules = ("residency.engines.processes", "local.host_sharing", "weights.sources.resolve")
     imports = ", ".join(f"plimsoll_runtime.{module}" for module in modules)
     code = f"import sys, {imports}; sys.exit('torch' in sys.modules)"

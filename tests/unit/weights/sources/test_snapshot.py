@@ -1,4 +1,4 @@
-"""Files of a cache that are not what their names say."""
+"""Cached files whose content does not fit their names."""
 
 from __future__ import annotations
 
