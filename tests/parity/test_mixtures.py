@@ -375,8 +375,8 @@ def test_logits_on_torchs_executor(name: str, saved: Saved) -> None:
 
 
 LACKING = {
-    "gemma4-no-inputs": "has no NormValues",
-    "gemma4": "has no JoinInputs",
+    "gemma4-no-inputs": "does not support NormValues",
+    "gemma4": "does not support JoinInputs",
 }
 """Reasons why the CPU kernels cannot compute cases, by prefix of their names."""
 

@@ -251,10 +251,10 @@ ROWS: Mapping[str, Contradiction] = {
     "experts": Contradiction(config(num_local_experts=4), ("experts.", "num_local_experts = 4"), kind="MixtralConfig"),
     "other-tensors": Contradiction(
         tensors(lambda found: found.update({"visual.proj.weight": torch.ones(2, 2)})),
-        ("unexpected tensors: visual.proj.weight", "config.json does not go with them"),
+        ("unexpected tensors: visual.proj.weight", "config.json does not match them"),
     ),
     "layer-types-count": Contradiction(
-        config(layer_types=["full_attention"] * 2), ("layer_types has 2 layers", "num_hidden_layers says 3")
+        config(layer_types=["full_attention"] * 2), ("layer_types has 2 layers", "num_hidden_layers is 3")
     ),
     "layer-types-window": Contradiction(
         config(layer_types=TYPES, sliding_window=4),
@@ -306,7 +306,7 @@ ROWS: Mapping[str, Contradiction] = {
         unlike=nothing,
     ),
     "classes": Contradiction(
-        config(model_type="qwen3"), ("LlamaForCausalLM", "model_type says qwen3 (Qwen3ForCausalLM)")
+        config(model_type="qwen3"), ("LlamaForCausalLM", "model_type is qwen3 (Qwen3ForCausalLM)")
     ),
     "dtype-tensors": Contradiction(
         stored_as(torch.bfloat16, torch.bfloat16),

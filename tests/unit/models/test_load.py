@@ -115,7 +115,7 @@ def test_biases_that_the_config_asks_for(folder: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_norm_that_is_not_finite(folder: Path, value: float) -> None:
     change(folder, {NORM: torch.full((48,), value)})
-    with pytest.raises(ModelError, match=f"{NORM} holds numbers that are not finite: the file is damaged"):
+    with pytest.raises(ModelError, match=f"{NORM} has numbers that are not finite: the file is damaged"):
         load(folder)
 
 

@@ -101,7 +101,7 @@ def test_the_cpu_kernels_do_not_compute_it() -> None:
     spec = describe(
         {**E4B, "vocab_size": 64, "vocab_size_per_layer_input": 64, "num_hidden_layers": 10, "num_kv_shared_layers": 5}
     )
-    assert why_not_fused(program_of(spec)) == "has no JoinInputs"
+    assert why_not_fused(program_of(spec)) == "does not support JoinInputs"
     plain = [
         replace(layer, laurel=None, mixer=replace(layer.mixer, value_norm=None))
         for layer in spec.layers

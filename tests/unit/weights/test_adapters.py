@@ -37,7 +37,9 @@ def with_adapter(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize("name", ADAPTER_FILES)
 def test_any_file_of_an_adapter_next_to_a_model(name: str, folder: Path) -> None:
     with_adapter(folder, name)
-    message = rf"tuned has an adapter next to the model \({name}\), and adapters are not applied.*merge_and_unload"
+    message = (
+        rf"tuned has an adapter next to the model \({name}\), and Plimsoll does not apply adapters.*merge_and_unload"
+    )
     with pytest.raises(ModelError, match=message) as refusal:
         resolve(str(folder))
     assert "a copy of the folder without these files" in str(refusal.value)
@@ -47,7 +49,7 @@ def test_any_file_of_an_adapter_next_to_a_model(name: str, folder: Path) -> None
 def test_an_adapter_alone_names_its_base_and_what_to_do(without: str, folder: Path) -> None:
     (folder / without).unlink()
     with_adapter(folder, *ADAPTER_FILES[:2])
-    message = rf"tuned is an adapter \(.*\) without the model that it changes, which is {BASE}; .*merge_and_unload"
+    message = rf"tuned is an adapter \(.*\) without its base model, which is {BASE}; .*merge_and_unload"
     with pytest.raises(ModelError, match=message):
         resolve(str(folder))
 
@@ -56,7 +58,7 @@ def test_an_adapter_alone_names_its_base_and_what_to_do(without: str, folder: Pa
 def test_a_damaged_adapter_alone_is_refused_without_a_base(content: str, folder: Path) -> None:
     (folder / "config.json").unlink()
     (folder / ADAPTER_FILES[0]).write_text(content)
-    with pytest.raises(ModelError, match="without the model that it changes; merge it"):
+    with pytest.raises(ModelError, match="without its base model; merge it"):
         resolve(str(folder))
 
 

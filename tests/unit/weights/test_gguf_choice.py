@@ -33,7 +33,7 @@ def test_by_kind_and_by_name(wanted: str | None, chosen: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("wanted", ["Q4", "Q8_0", "Q4_K", "other.gguf"])
 def test_what_is_not_there(wanted: str) -> None:
-    with pytest.raises(SourceError, match=r"hf://a/b has no GGUF .*write hf://ORG/NAME:FILE with one of m-BF16-00001"):
+    with pytest.raises(SourceError, match=r"hf://a/b has no GGUF .*use hf://ORG/NAME:FILE with one of m-BF16-00001"):
         choose_gguf("hf://a/b", FILES, wanted)
 
 
@@ -43,7 +43,7 @@ def test_the_only_one_is_taken_whatever_its_kind() -> None:
 
 @pytest.mark.parametrize(("files", "wanted"), [(["a.gguf", "b.gguf"], None), (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0")])
 def test_nobody_guesses_between_several(files: list[str], wanted: str | None) -> None:
-    with pytest.raises(SourceError, match=r"several GGUF files that may be meant: .* one of a.*, b"):
+    with pytest.raises(SourceError, match=r"several matching GGUF files: .* one of a.*, b"):
         choose_gguf("hf://a/b", files, wanted)
 
 

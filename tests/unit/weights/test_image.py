@@ -71,7 +71,7 @@ def test_one_of_another_version_is_refused_by_name(image: Image) -> None:
 
 def test_memory_that_is_something_else_is_refused(image: Image) -> None:
     os.pwrite(image.descriptor, b"x" * ROOT_BYTES, 0)
-    with pytest.raises(ModelError, match="is no image of a model's weights"):
+    with pytest.raises(ModelError, match="is not a weight image"):
         image.header()
 
 

@@ -58,11 +58,14 @@ def test_what_configs_say(config: Mapping[str, Any], found: Quantisation | None)
     ("config", "words"),
     [
         *((said(quant_method=method), f"{method} is not supported: it stores {REASONS[method]}") for method in REASONS),
-        (said(quant_method="hqq"), "hqq is not supported: it stores a form that nothing here reads. Take the model"),
+        (said(quant_method="hqq"), "hqq is not supported: it stores an unknown format. Use the model"),
         (said(bits=4), "unknown is not supported"),
         ({"quantization_config": "fp8"}, "is 'fp8', and no object"),
-        (said(quant_method="fp8", fmt="e5m2"), "numbers of the format e5m2, and only e4m3"),
-        (said(quant_method="fp8", weight_block_size=[128]), r"weight_block_size is \[128\], and no rows and columns"),
+        (said(quant_method="fp8", fmt="e5m2"), "numbers in the format e5m2 \(only e4m3"),
+        (
+            said(quant_method="fp8", weight_block_size=[128]),
+            r"weight_block_size is \[128\]; it must give rows and columns",
+        ),
         (said(quant_method="fp8", weight_block_size=[0, 128]), r"weight_block_size is \[0, 128\]"),
         (said(quant_method="fp8", weight_block_size="9" * 5000), "weight_block_size is"),
         (said(quant_method="modelopt", quant_algo="NVFP4"), "weights as NVFP4, and only FP8 is read"),
@@ -111,8 +114,8 @@ DAMAGED: Mapping[str, tuple[dict[str, Tensor], str, str]] = {
         "fp8",
         r"w has the shape \[8, 8\] in blocks",
     ),
-    "more-dimensions": ({"w": random(8, 8).to(FP8), "w_scale": random(1, 8, 8)}, "fp8", "do not belong together"),
-    "a-vector": ({"w": random(8).to(FP8), "w_scale": random(8)}, "fp8", "do not belong together"),
+    "more-dimensions": ({"w": random(8, 8).to(FP8), "w_scale": random(1, 8, 8)}, "fp8", "does not fit"),
+    "a-vector": ({"w": random(8).to(FP8), "w_scale": random(8)}, "fp8", "does not fit"),
     "no-exponents": ({"w_blocks": torch.zeros(2, 4, 1, 16, dtype=torch.uint8)}, "mxfp4", "and w_scales None: in MXFP4"),
     "wide-exponents": (
         {"w_blocks": torch.zeros(2, 4, 1, 16, dtype=torch.uint8), "w_scales": random(2, 4, 1)},

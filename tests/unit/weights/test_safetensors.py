@@ -82,7 +82,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ({**TWO_BY_THREE, "data_offsets": "ab"}, "entry for w is malformed"),
         ({**TWO_BY_THREE, "data_offsets": [24]}, "entry for w is malformed"),
         ({**TWO_BY_THREE, "data_offsets": [-24, 0]}, "entry for w is malformed"),
-        ({**TWO_BY_THREE, "data_offsets": [8, 32]}, "cut short: w ends at byte 32 of 24"),
+        ({**TWO_BY_THREE, "data_offsets": [8, 32]}, "truncated: w ends at byte 32 of 24"),
         ({"dtype": "F32"}, "entry for w is malformed"),
         ([], "entry for w is malformed"),
         ({**TWO_BY_THREE, "dtype": "I64", "data_offsets": [0, 48]}, "w is stored as I64; only F64, F32"),
@@ -111,10 +111,10 @@ def test_integers_are_for_who_reads_them_by_himself(tmp_path: Path) -> None:
         (b"[]", None, "header is not a JSON object"),
         (b"\xff\xfe", None, "header is not JSON"),
         (b"[" * 100_000, None, "header is not JSON"),
-        (b'{"w": {}, "w": {}}', None, "header is not JSON: a name is in it twice"),
-        (b"{}", 0, "not a safetensors file, or is cut short"),
-        (b"{}", 27, "not a safetensors file, or is cut short"),
-        (b"{}", 2**63, "not a safetensors file, or is cut short"),
+        (b'{"w": {}, "w": {}}', None, "header is not valid JSON: a name occurs twice"),
+        (b"{}", 0, "not a safetensors file, or is truncated"),
+        (b"{}", 27, "not a safetensors file, or is truncated"),
+        (b"{}", 2**63, "not a safetensors file, or is truncated"),
     ],
 )
 def test_a_damaged_header(tmp_path: Path, header: bytes, length: int | None, message: str) -> None:
@@ -129,14 +129,14 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
-        with pytest.raises(ModelError, match="cut short"):
+        with pytest.raises(ModelError, match="truncated"):
             SafetensorsFiles([path])
 
 
 @pytest.mark.parametrize(
     ("others", "length", "message"),
     [
-        ({"b": TWO_BY_THREE}, 24, r"b begins at byte \d+, and what is before it ends at"),
+        ({"b": TWO_BY_THREE}, 24, r"b begins at byte \d+, but the data before it end at byte"),
         ({"b": {"dtype": "F32", "shape": [1], "data_offsets": [28, 32]}}, 32, "b begins at byte"),
         ({}, 32, r"has \d+ bytes, and its tensors end at"),
     ],

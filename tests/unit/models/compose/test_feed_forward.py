@@ -125,9 +125,9 @@ class Noisy(TopK):
         (TopK("sigmoid", corrected=True, groups=4, open_groups=2), None),
         (SparseMixer(0.1), None),
         (Noisy(), None),
-        (Noisy(noise=0.5), "knows no noise of Noisy"),
-        (TopK("tanh"), "has no scores by tanh"),  # type: ignore[arg-type]
-        (Hashed(), "has no routing by Hashed"),
+        (Noisy(noise=0.5), "does not support the field noise of Noisy"),
+        (TopK("tanh"), "does not support the scores tanh"),  # type: ignore[arg-type]
+        (Hashed(), "does not support the routing Hashed"),
     ],
 )
 def test_routing_that_the_cpu_kernels_do_not_have_is_refused(routing: Routing, reason: str | None) -> None:

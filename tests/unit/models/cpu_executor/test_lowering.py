@@ -188,10 +188,10 @@ def test_values_share_places_however_many_layers_there_are() -> None:
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (replace(LAYER, norm=replace(RMS, biased=True)), "has no bias for root mean square norms"),
+        (replace(LAYER, norm=replace(RMS, biased=True)), "does not support a bias of RMS norms"),
         (
             replace(LAYER, mixer=SelfAttention(SHAPE, ROPE, HeadNorm(RMS, together=True, turned=True))),
-            "norms all heads together before they turn",
+            "supports norms over all heads together only before the rotation",
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_experts_add_to_the_states_where_nothing_comes_between() -> None:
 
 def test_positions_beyond_a_table_are_not_read() -> None:
     program = program_of(spec_of(LAYER, embedding=Embedding(positions=65, first_position=2)))
-    assert why_not_fused(program) == "has no row in positions.weight for each of 64 positions"
+    assert why_not_fused(program) == "needs a row in positions.weight for each of 64 positions"
     assert why_not_fused(program_of(spec_of(LAYER, embedding=Embedding(positions=66, first_position=2)))) is None
 
 
@@ -232,14 +232,15 @@ def test_a_field_that_nobody_knows_is_refused_where_it_says_something(forgets: b
         Forgetful(op.layer, op.shape, op.reads, op.writes, forgets=forgets) if isinstance(op, Attend) else op
         for op in program.ops
     )
-    assert why_not_fused(replace(program, ops=ops)) == ("knows no forgets of Forgetful" if forgets else None)
+    reason = "does not support the field forgets of Forgetful" if forgets else None
+    assert why_not_fused(replace(program, ops=ops)) == reason
 
 
 def test_a_row_of_ops_that_makes_no_sense_is_refused() -> None:
     program = program_of(spec_of(LAYER))
-    assert why_not_fused(replace(program, ops=program.ops[1:])) == "begins with an embedding, and the model does not"
+    assert why_not_fused(replace(program, ops=program.ops[1:])) == "needs an embedding as the first op"
     without = tuple(op for op in program.ops if not isinstance(op, Attend))
     assert (
         why_not_fused(replace(program, ops=without))
-        == "norms heads once and turns them once, on their way to attention"
+        == "supports at most one norm and one rotation of heads, directly before attention"
     )

@@ -164,9 +164,9 @@ def test_a_decoder_that_is_called_without_states_says_so() -> None:
 @pytest.mark.parametrize(
     ("mixer", "reason"),
     [
-        (ShortConvolution(24, 17), "convolves 16 tokens at most"),
-        (GatedDelta(DeltaShape(1, 1, 257, 4), 4, 1e-6), "has keys of the delta rule of 256 dimensions at most"),
-        (Mamba(24, 257, 3, 4), "keeps 256 numbers a column of Mamba's scan at most"),
+        (ShortConvolution(24, 17), "supports convolutions over at most 16 tokens"),
+        (GatedDelta(DeltaShape(1, 1, 257, 4), 4, 1e-6), "supports delta rules with at most 256 key dimensions"),
+        (Mamba(24, 257, 3, 4), "supports at most 256 state numbers for each column of Mamba's scan"),
     ],
     ids=lambda value: type(value).__name__,
 )

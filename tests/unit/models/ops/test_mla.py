@@ -103,4 +103,4 @@ def test_vectors_that_others_read_as_well_are_refused() -> None:
     at = next(i for i, op in enumerate(program.ops) if isinstance(op, AttendLatent))
     again = Normalise(NORM, 8, ("latent",), ("other",), None)
     read = replace(program, ops=(*program.ops[: at + 1], again, *program.ops[at + 1 :]))
-    assert why_not_fused(read) == "keeps vectors that one op attends to"
+    assert why_not_fused(read) == "supports latent vectors only with exactly one attention op as reader"

@@ -74,7 +74,7 @@ def test_transformers_code_gives_no_vectors() -> None:
 
 def test_what_sees_both_ends_generates_nothing() -> None:
     gemma = {**SIZES, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "head_dim": 12}
-    with pytest.raises(ModelError, match="sees prompts from both ends: serve it with --task embed"):
+    with pytest.raises(ModelError, match="has bidirectional attention and cannot generate; serve it with --task embed"):
         outline_of({**gemma, "use_bidirectional_attention": True})
     facts = outline_of({**gemma, "use_bidirectional_attention": True, TOLD: "embed"}).facts
     assert (facts.attention, {shape.window for shape in facts.whole}) == ((), {2049})
@@ -83,7 +83,7 @@ def test_what_sees_both_ends_generates_nothing() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (modules("Pooling"), "do not begin with a model and a pooling"),
+        (modules("Pooling"), "must start with Transformer and Pooling"),
         (modules("Transformer", "Pooling", "CNN"), "a module CNN there is not supported"),
         (modules("Transformer", "Pooling", "Normalize", "Dense"), "a module Dense there is not supported"),
         (modules("Transformer", "Pooling", config={}), "pooling by nothing is not supported"),
@@ -94,12 +94,12 @@ def test_what_sees_both_ends_generates_nothing() -> None:
             modules("Transformer", "Pooling", config={"pooling_mode": "mean", "include_prompt": False}),
             "include_prompt = False is not supported",
         ),
-        (modules("Transformer", "Pooling", config=[]), "holds no JSON object"),
+        (modules("Transformer", "Pooling", config=[]), "is not a JSON object"),
         (modules("Transformer", "Pooling", "Dense"), "out_features is missing"),
         ({PARTS: {"modules": [], "max_seq_length": "x"}}, "max_seq_length is 'x'"),
         ({"matryoshka_dimensions": [0]}, "matryoshka_dimensions is"),
-        ({PARTS: {"modules": [], "prompts": {"a": 1}}}, "prompts are no texts by name"),
-        ({PARTS: {"modules": [], "default_prompt_name": "q"}}, "default_prompt_name 'q' names none of the prompts"),
+        ({PARTS: {"modules": [], "prompts": {"a": 1}}}, "prompts must be an object of strings"),
+        ({PARTS: {"modules": [], "default_prompt_name": "q"}}, "default_prompt_name 'q' is not one of the prompts"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not supported"),
         ({"is_decoder": True}, "is_decoder = True is not supported"),
     ],

@@ -86,7 +86,7 @@ def test_what_caches_take_is_what_they_take(name: str, values: Mapping[str, Any]
     ],
 )
 def test_who_sees_later_tokens_is_refused(name: str, values: Mapping[str, Any]) -> None:
-    with pytest.raises(UnservedError, match="lets tokens see later ones"):
+    with pytest.raises(UnservedError, match="lets tokens attend to later ones"):
         found_of(name, **values)
 
 
@@ -205,8 +205,8 @@ def test_rows_that_take_from_one_another_are_not_stacked() -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (FixedForCausalLM, "gives the same for any token"),
-        (DicingForCausalLM, "gives other numbers each time"),
+        (FixedForCausalLM, "returns the same result for any token"),
+        (DicingForCausalLM, "returns different results in each pass"),
         (Rescaled, "does more with hidden states"),
     ],
 )

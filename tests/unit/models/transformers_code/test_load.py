@@ -153,7 +153,7 @@ def test_another_models_image_is_refused(folder: Path, image: Image) -> None:
 
 def test_a_gguf_file_is_refused(folder: Path) -> None:
     files, outline, _ = loaded(folder)
-    with pytest.raises(ModelError, match="is given safetensors only"):
+    with pytest.raises(ModelError, match="supports only safetensors"):
         load_decoder(replace(files, format="gguf"), outline, torch.float32, device=CPU)
 
 

@@ -49,11 +49,11 @@ def test_the_classes_record_is_taken_where_none_is_named(folder: Path) -> None:
     [
         (
             "org/other--modeling_buoy.BuoyForCausalLM",
-            r"in another repository \(org/other\): copy it beside the weights",
+            r"in another repository \(org/other\): copy it next to the weights",
         ),
         ("modeling_buoy.Missing", r"cannot be imported \(modeling_buoy.Missing\): AttributeError"),
         ("modeling_none.BuoyForCausalLM", r"cannot be imported \(modeling_none.BuoyForCausalLM\): OSError"),
-        ("configuration_buoy.BuoyConfig", "configuration_buoy.BuoyConfig that is no PreTrainedModel"),
+        ("configuration_buoy.BuoyConfig", "configuration_buoy.BuoyConfig that is not a PreTrainedModel"),
         ("../modeling_buoy.py", "and not FILE.CLASS"),
         ("broken.Model", r"cannot be imported \(broken.Model\): ZeroDivisionError"),
         ("needy.Model", "ImportError: .*surely_not_installed"),

@@ -107,11 +107,11 @@ class SeesMore(Llama):  # type: ignore[no-untyped-call]
 @pytest.mark.parametrize(
     ("kind", "base", "reason"),
     [
-        (Llama, CountsPositions, "counts positions by itself"),
-        (Llama, MixesRows, "mixes rows elsewhere than in attention"),
-        (Llama, KnowsNoToken, "gives the same for any token"),
-        (RowsMatter, Counted, "does more with hidden states than can be done row by row"),
-        (SeesMore, LlamaModel, "does more with tokens than its base model does"),
+        (Llama, CountsPositions, "counts positions itself"),
+        (Llama, MixesRows, "mixes rows outside attention"),
+        (Llama, KnowsNoToken, "returns the same result for any token"),
+        (RowsMatter, Counted, "computes logits that depend on several rows"),
+        (SeesMore, LlamaModel, "computes more from tokens than its base model does"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -138,9 +138,9 @@ def changed_call(**values: Any) -> Any:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"s_aux": torch.zeros(4)}, r"gives attention what ours does not take \(s_aux\)"),
+        ({"s_aux": torch.zeros(4)}, r"calls attention with unsupported arguments \(s_aux\)"),
         ({"is_causal": False}, "attends to later tokens"),
-        ({"sliding_window": 8}, "tells attention of a window of 8 tokens and masks one of None"),
+        ({"sliding_window": 8}, "passes a window of 8 tokens to attention but masks one of None"),
     ],
     ids=["sinks", "not-causal", "window"],
 )
@@ -158,9 +158,9 @@ def test_a_call_that_asks_for_more(values: Mapping[str, Any], reason: str, monke
         ("T5Config", {}, "it is an encoder-decoder"),
         ("WhisperConfig", {}, "it is an encoder-decoder of speech"),
         ("Gemma3Config", {}, "it is a model of images and text"),
-        ("ViTConfig", {}, "vit is no causal language model"),
-        ("Gemma4AssistantConfig", {}, "it drafts for another model"),
-        ("BertGenerationConfig", {}, "with caches of its own, it lets tokens see later ones"),
+        ("ViTConfig", {}, "vit as a causal language model"),
+        ("Gemma4AssistantConfig", {}, "it is a drafter"),
+        ("BertGenerationConfig", {}, "with its own caches, it lets tokens attend to later ones"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.endswith("Config") else "",
 )
@@ -181,10 +181,10 @@ def test_who_is_refused_by_name(name: str, values: Mapping[str, Any], reason: st
     [
         ("GPTJConfig", {"rotary_dim": 8}, "does not attend through Transformers' attention interface"),
         ("MptConfig", {"max_seq_len": 64}, "does not attend through"),
-        ("GptOssConfig", {}, r"gives attention what ours does not take \(s_aux\)"),
-        ("Llama4TextConfig", {"attention_chunk_size": 16}, "masks tokens by chunks"),
+        ("GptOssConfig", {}, r"calls attention with unsupported arguments \(s_aux\)"),
+        ("Llama4TextConfig", {"attention_chunk_size": 16}, "uses a chunked mask"),
         ("DogeConfig", {}, "makes masks of its own"),
-        ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}, "mixes rows elsewhere than in attention"),
+        ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"]}, "mixes rows outside attention"),
         ("MambaConfig", {}, "does not attend through"),
     ],
 )
@@ -198,22 +198,24 @@ def test_who_does_not_get_our_attention_has_a_cache_of_its_own(
     outline = transformers_outline(config)
     assert outline.own is not None
     assert not outline.facts.keeps_only_blocks
-    assert "with caches of its own" in str(outline)
+    assert "with its own caches" in str(outline)
 
 
 def test_who_is_unknown_to_everybody() -> None:
-    with pytest.raises(ModelError, match=r"NewForCausalLM is not supported: neither we nor Transformers .* have its"):
+    with pytest.raises(
+        ModelError, match=r"NewForCausalLM is not supported: neither Plimsoll nor Transformers .* supports"
+    ):
         transformers_outline({"architectures": ["NewForCausalLM"], "model_type": "brand_new"})
 
 
 def test_another_class_than_the_one_that_generates_text() -> None:
     config = {**config_of("LlamaConfig"), "architectures": ["LlamaForSequenceClassification"]}
-    with pytest.raises(ModelError, match="that generates text with a llama is LlamaForCausalLM"):
+    with pytest.raises(ModelError, match="text generation class for llama is LlamaForCausalLM"):
         transformers_outline(config)
 
 
 def test_a_config_that_transformers_does_not_take() -> None:
-    with pytest.raises(ModelError, match=r"Transformers does not take its config: .*hidden_size"):
+    with pytest.raises(ModelError, match=r"Transformers rejects its config: .*hidden_size"):
         transformers_outline({**config_of("LlamaConfig"), "hidden_size": "many"})
 
 

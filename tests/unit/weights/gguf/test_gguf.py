@@ -157,9 +157,9 @@ def test_every_type_is_decoded(tmp_path: Path, kind: Kind, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("kind", "stored", "message"),
     [
-        (Kind.I32, np.ones((2, 4), np.int32), "t is of type I32, which cannot be decoded"),
-        (Kind.F64, np.ones((2, 4), np.float64), "t is of type F64, which cannot be decoded"),
-        (Kind.Q8_K, np.ones((2, 292), np.uint8), "t is of type Q8_K, which cannot be decoded"),
+        (Kind.I32, np.ones((2, 4), np.int32), "t has the type I32, which is not supported"),
+        (Kind.F64, np.ones((2, 4), np.float64), "t has the type F64, which is not supported"),
+        (Kind.Q8_K, np.ones((2, 292), np.uint8), "t has the type Q8_K, which is not supported"),
     ],
 )
 def test_types_that_cannot_be_decoded(tmp_path: Path, kind: Kind, stored: Any, message: str) -> None:
@@ -174,7 +174,7 @@ def test_an_unknown_type(tmp_path: Path) -> None:
     old = struct.pack("<Q", 1) + b"t" + struct.pack("<I2QI", 2, 4, 2, Kind.F32)
     assert whole.count(old) == 1
     path.write_bytes(whole.replace(old, old[:-4] + struct.pack("<I", 99)))
-    with pytest.raises(ModelError, match=r"t is of type 99 \(unknown\), which cannot be decoded"):
+    with pytest.raises(ModelError, match=r"t has the type 99 \(unknown\), which is not supported"):
         GgufTensors([path], HEADS, {"t": ()})
 
 
@@ -192,7 +192,7 @@ def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"arch": "rwkv6"}, "architecture 'rwkv6' is not supported; known are llama"),
+        ({"arch": "rwkv6"}, "architecture 'rwkv6' is not supported; supported are llama"),
         ({"drop": ("context_length",)}, r"no llama\.context_length"),
         ({"drop": ("attention.layer_norm_rms_epsilon",)}, r"no llama\.attention\.layer_norm_rms_epsilon"),
         ({"drop": ("blk.0.attn_v.weight",)}, r"lack model\.layers\.0\.self_attn\.v_proj\.weight"),
@@ -228,7 +228,7 @@ def test_rows_that_blocks_cannot_hold(tmp_path: Path) -> None:
         ({"arch": "gemma3"}, r"no gemma3\.attention\.sliding_window"),
         (
             {"arch": "gemma3", "attention__sliding_window": 4, "attention__sliding_window_pattern": 0},
-            "sliding_window_pattern is 0, which is no pattern",
+            "sliding_window_pattern is 0; it must be a positive number or a list",
         ),
         (
             {"arch": "gemma3", "attention__sliding_window": 4, "attention__sliding_window_pattern": [True, False]},
@@ -273,7 +273,7 @@ def test_rope_factors(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="scales its rope twice"):
         check(file(np.ones(2, np.float32), rope__scaling__type="linear"))
     path.write_bytes(file(np.ones(2, np.float32)).read_bytes()[:-32])
-    with pytest.raises(ModelError, match="cut short"):
+    with pytest.raises(ModelError, match="truncated"):
         check(path)
 
 
@@ -299,7 +299,7 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(ModelError):
             check(path)
     path.write_bytes(whole[:last])
-    with pytest.raises(ModelError, match=r"cut short: .* ends at byte"):
+    with pytest.raises(ModelError, match=r"truncated: .* ends at byte"):
         check(path)
 
 
@@ -311,12 +311,12 @@ def pair(key: bytes, kind: int, value: bytes) -> bytes:
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"GGML" + bytes(40), "does not begin with GGUF"),
+        (b"GGML" + bytes(40), "does not start with the bytes GGUF"),
         (b"GGUF" + struct.pack("<IQQ", 4, 0, 0), "version 4 is not 2 or 3"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "version 50331648 is not 2 or 3"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "not a readable GGUF file"),
-        (pair(b"a", 99, bytes(8)), "a value of the unknown type 99"),
-        (pair(b"a", 9, struct.pack("<IQ", 9, 1)), "an array of the unknown type 9"),
+        (pair(b"a", 99, bytes(8)), "a value has the unknown type 99"),
+        (pair(b"a", 9, struct.pack("<IQ", 9, 1)), "an array has the unknown type 9"),
         (pair(b"a", 9, struct.pack("<IQ", 4, 2**62)), "an array of 4611686018427387904 values does not fit"),
         (
             pair(b"a.b", 9, struct.pack("<IQ", 0, 2**24 + 1) + bytes(2**24 + 1)),
@@ -324,7 +324,7 @@ def pair(key: bytes, kind: int, value: bytes) -> bytes:
         ),
         (pair(b"a.b", 8, struct.pack("<Q", 2**24 + 1) + bytes(2**24 + 1)), "a.b: a text of 16,777,217 bytes, and at"),
         (pair(b"a", 9, struct.pack("<IQQ", 8, 1, 2**63)), "not a readable GGUF file"),
-        (pair(b"a", 8, struct.pack("<Q", 2**64 - 1)), "ends within a string"),
+        (pair(b"a", 8, struct.pack("<Q", 2**64 - 1)), "string is truncated"),
         (pair(b"\xff", 4, bytes(4)), "not a readable GGUF file"),
         (pair(b"general.alignment", 4, bytes(4)), "general.alignment is 0"),
         (pair(b"general.alignment", 8, bytes(8)), "general.alignment is ''"),

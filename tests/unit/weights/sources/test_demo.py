@@ -137,7 +137,7 @@ def test_a_missing_package(place: Path, package: Path) -> None:
 )
 def test_a_damaged_part(package: Path, place: Path, damage: bytes) -> None:
     (package / "part0").write_bytes(damage)
-    with pytest.raises(SourceError, match=r"small\.gguf: its parts do not have the right checksum; reinstall"):
+    with pytest.raises(SourceError, match=r"small\.gguf: the parts do not match the expected checksum; reinstall"):
         fetch()
     assert left(place) == []
     (package / "part0").write_bytes(PARTS[0])
@@ -204,7 +204,7 @@ def test_a_cache_that_may_not_be_written(
 def test_a_cache_that_is_no_folder(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(SourceError, match=r"the cache .*file/demo cannot be written to .*set PLIMSOLL_CACHE"):
+    with pytest.raises(SourceError, match=r"the cache .*file/demo is not writable .*set PLIMSOLL_CACHE"):
         fetch()
 
 

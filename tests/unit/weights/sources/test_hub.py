@@ -144,7 +144,7 @@ def test_what_is_not_there_or_not_allowed(hub: Hub, tmp_path: Path) -> None:
     assert missing == "SourceError hf://org/missing does not exist (or is private: set HF_TOKEN)"
     assert private == "SourceError hf://org/private does not exist (or is private: set HF_TOKEN)"
     assert gated == "SourceError hf://org/gated is gated: accept its terms on the hub and set HF_TOKEN"
-    assert nonsense.startswith("SourceError 'no/such/model' is no folder, no .gguf file and no Hugging Face id")
+    assert nonsense.startswith("SourceError 'no/such/model' is not a folder, a .gguf file or a Hugging Face id")
     assert empty.startswith("SourceError ")
 
 
@@ -168,8 +168,8 @@ def test_what_one_namespace_has_fetched_is_in_nobody_elses_cache(hub: Hub, tmp_p
     ]
     assert [line.startswith(refused) for [line] in others] == [True] * 3, others
     [without], [wrong] = others[1:]
-    assert without.endswith("name one in spec.model.tokenSecret)")
-    assert wrong.endswith("look at the token of spec.model.tokenSecret)")
+    assert without.endswith("set spec.model.tokenSecret)")
+    assert wrong.endswith("check the token of spec.model.tokenSecret)")
     [again] = fetch(hub, tmp_path, "org/private", ACCESS=own, HF_HUB_OFFLINE="1")
     assert again == mine
 
@@ -247,7 +247,7 @@ def test_an_odd_answer_is_refused_and_does_not_stay(
 ) -> None:
     hub.odd, hub.unsized = odd, unsized
     [refused] = fetch(hub, tmp_path, "org/model")
-    assert refused.startswith("FetchError hf://org/model: the hub sends broken files: ")
+    assert refused.startswith("FetchError hf://org/model: the hub sent broken files: ")
     assert all(name in refused for name in odd)
     assert "HF_ENDPOINT" in refused
     hub.odd = {}
@@ -315,7 +315,7 @@ def test_two_files_that_a_mirror_gives_one_name(hub: Hub, tmp_path: Path) -> Non
     """The library stores files by ETag, and would return the first file for the second."""
     hub.etags = dict.fromkeys(("config.json", "tokenizer.json"), "e" * 40)
     [refused] = fetch(hub, tmp_path, "org/model")
-    assert refused.startswith("FetchError hf://org/model: the hub sends broken files: ")
+    assert refused.startswith("FetchError hf://org/model: the hub sent broken files: ")
     hub.etags = {}
     [found] = fetch(hub, tmp_path, "org/model")
     assert found.startswith("found")
@@ -366,7 +366,5 @@ def test_a_gguf_file_in_parts_beside_other_weights(hub: Hub, tmp_path: Path, ggu
 def test_a_gguf_file_that_is_not_there(hub: Hub, tmp_path: Path, gguf_files: dict[str, bytes]) -> None:
     hub.files = gguf_files
     [told] = fetch(hub, tmp_path, "hf://org/model:Q2_K")
-    assert (
-        "SourceError hf://org/model:Q2_K has no GGUF file of that name or kind: write hf://ORG/NAME:FILE with" in told
-    )
+    assert "SourceError hf://org/model:Q2_K has no GGUF file of that name or type: use hf://ORG/NAME:FILE with" in told
     assert "m-Q4_K_M.gguf" in told

@@ -64,13 +64,13 @@ def test_a_folder_without_them_is_as_it_was(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [
-        ("x", "holds no list of modules"),
+        ("x", "is not a list of at most 32 modules"),
         ([1], "has an entry without a type"),
         ([{"type": 1}], "has an entry without a type"),
-        ([{"type": "a.B", "path": "../elsewhere"}], "names '../elsewhere', which is no folder beside it"),
+        ([{"type": "a.B", "path": "../elsewhere"}], "names '../elsewhere', which is not a folder below it"),
         ([{"type": "a.B", "path": "/etc"}], "names '/etc'"),
         ([{"type": "a.B", "path": 3}], "names 3"),
-        ([ROWS[0]] * 33, "holds no list of modules"),
+        ([ROWS[0]] * 33, "is not a list of at most 32 modules"),
     ],
 )
 def test_what_is_no_row_of_modules_is_refused(folder: Path, rows: Any, reason: str) -> None:

@@ -67,7 +67,7 @@ def test_a_folder_by_path_and_by_url(folder: Path, monkeypatch: pytest.MonkeyPat
         ("org/model", None, "asked the hub for org/model at None"),
         ("org/model", "v1", "asked the hub for org/model at v1"),
         ("hf://org/model@v2", None, "asked the hub for org/model at v2"),
-        ("hf://org/model@v2", "v1", "names the revision v2, and --revision says v1: leave one of them away"),
+        ("hf://org/model@v2", "v1", "names the revision v2, but --revision is v1; remove one of them"),
         ("hf://org/model@v2:Q4_K_M", None, "asked the hub for org/model at v2, Q4_K_M"),
         ("org/model:m-Q8_0.gguf", "v1", "asked the hub for org/model at v1, m-Q8_0.gguf"),
         ("hf://org/model@", None, "asked the hub for org/model at None"),
@@ -90,20 +90,22 @@ def test_a_revision_of_a_folder(folder: Path) -> None:
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has no config\.json, so it is no model folder"):
+    with pytest.raises(ModelError, match=r"has no config\.json, so it is not a model folder"):
         resolve(str(tmp_path))
 
 
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"PK" + bytes(100))
-    with pytest.raises(ModelError, match=r"model\.bin is not a readable GGUF file: it does not begin with GGUF"):
+    with pytest.raises(
+        ModelError, match=r"model\.bin is not a readable GGUF file: it does not start with the bytes GGUF"
+    ):
         resolve(str(path))
 
 
 def test_weights_of_another_format(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match=r"has no model\.safetensors; only safetensors and GGUF weights are read"):
+    with pytest.raises(ModelError, match=r"has no model\.safetensors; only safetensors and GGUF weights are supported"):
         resolve(str(folder))
 
 
@@ -124,7 +126,7 @@ def test_a_json_file_that_no_memory_has_room_for_is_not_read(folder: Path, name:
 
 def test_a_config_that_is_no_object(folder: Path) -> None:
     (folder / "generation_config.json").write_text("[]")
-    with pytest.raises(ModelError, match=r"generation_config\.json holds no JSON object"):
+    with pytest.raises(ModelError, match=r"generation_config\.json is not a JSON object"):
         resolve(str(folder))
 
 
@@ -134,10 +136,10 @@ def test_a_config_that_is_no_object(folder: Path) -> None:
         (None, "has no weight_map"),
         ({}, "has no weight_map"),
         (["a"], "has no weight_map"),
-        ({"a": 3}, "names 3, which is no file beside it"),
-        ({"a": "../other/model.safetensors"}, "names '../other/model.safetensors', which is no file beside it"),
-        ({"a": "/etc/passwd"}, "names '/etc/passwd', which is no file beside it"),
-        ({"a": ".."}, "is no file beside it|has no"),
+        ({"a": 3}, "names 3, which is not a file next to it"),
+        ({"a": "../other/model.safetensors"}, "names '../other/model.safetensors', which is not a file next to it"),
+        ({"a": "/etc/passwd"}, "names '/etc/passwd', which is not a file next to it"),
+        ({"a": ".."}, "is not a file next to it|has no"),
         ({"a": "b.safetensors"}, r"has no b\.safetensors"),
     ],
 )
