@@ -74,7 +74,7 @@ class StoredTensor:
 
     def _check(self, what: str, first: int, last: int, size: int) -> None:
         if not 0 <= first < last <= size:
-            raise ValueError(f"{what} {first} to {last} are outside a tensor of {size} {what}")
+            raise ValueError(f"{what} {first} to {last} are not a range of a tensor of {size} {what}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def test_the_only_one_is_taken_whatever_its_kind() -> None:
 
 @pytest.mark.parametrize(("files", "wanted"), [(["a.gguf", "b.gguf"], None), (["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0")])
 def test_nobody_guesses_between_several(files: list[str], wanted: str | None) -> None:
-    with pytest.raises(SourceError, match=r"several matching GGUF files: .* one of a.*, b"):
+    with pytest.raises(SourceError, match=r"several matching GGUF files; .* one of a.*, b"):
         choose_gguf("hf://a/b", files, wanted)
 
 

@@ -59,13 +59,15 @@ def test_a_damaged_one_is_refused(image: Image, at: int) -> None:
     write(image, root, body)
     [byte] = os.pread(image.descriptor, 1, at)
     os.pwrite(image.descriptor, bytes([byte ^ 1]), at)
-    with pytest.raises(ModelError, match=r"damaged; load the model again|is no image"):
+    with pytest.raises(ModelError, match=r"damaged; load the model again|is not a weight image"):
         image.header()
 
 
 def test_one_of_another_version_is_refused_by_name(image: Image) -> None:
     write(image, *encode(msgspec.structs.replace(HEADER, version=VERSION + 1), 4096))
-    with pytest.raises(ModelError, match=f"version {VERSION + 1}, and this is version {VERSION}; load the model again"):
+    with pytest.raises(
+        ModelError, match=f"version {VERSION + 1}, and this plimsoll reads version {VERSION}; load the model again"
+    ):
         image.header()
 
 
@@ -106,7 +108,7 @@ def test_what_the_system_does_not_give_is_refused_with_the_number(monkeypatch: p
 
     opened: list[int] = []
     monkeypatch.setattr(os, "ftruncate", fail)
-    with pytest.raises(MemoryLimitError, match=r"99 bytes for the weights of m cannot be had: .*No space left"):
+    with pytest.raises(MemoryLimitError, match=r"cannot allocate 99 bytes for the weights of m: .*No space left"):
         Image.create(99, "m")
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])

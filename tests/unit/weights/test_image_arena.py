@@ -144,7 +144,7 @@ def test_whole_huge_pages_are_put_together_where_the_kernel_can(image: Image) ->
     [
         ([torch.ones(2)], r"tensor 0 of the image is float32 \[3\], but the decoder needs float32 \[2\]"),
         ([torch.ones(3).bfloat16()], r"is float32 \[3\], but the decoder needs bfloat16 \[3\]"),
-        ([torch.ones(3)], "the image has 1 tensors that the decoder does not want"),
+        ([torch.ones(3)], "the image has 1 tensors that the decoder does not need"),
         ([torch.ones(3), torch.ones(1, 4), torch.ones(1)], "the image has 2 tensors, but the decoder needs more"),
     ],
 )
@@ -164,7 +164,7 @@ def test_another_decoder_is_refused(image: Image, wanted: list[Tensor], message:
 def test_one_that_is_too_small_is_refused_with_the_numbers() -> None:
     image = Image.create(ROOM, "m")
     arena = FillingArena(image)
-    with pytest.raises(MemoryLimitError, match=f"the weights need {64 + ROOM} bytes, but their image has {ROOM}"):
+    with pytest.raises(MemoryLimitError, match=f"the weights need {64 + ROOM} bytes, but their image has only {ROOM}"):
         arena.keep(torch.ones(ROOM, dtype=torch.uint8))
     arena.keep(torch.ones(ROOM - 64 - 8, dtype=torch.uint8))
     with pytest.raises(MemoryLimitError, match="the weights need"):
@@ -175,5 +175,5 @@ def test_one_that_is_too_small_is_refused_with_the_numbers() -> None:
 
 def test_one_of_another_length_is_refused(image: Image) -> None:
     header = fill(image, [torch.ones(3)])
-    with pytest.raises(ModelError, match=f"should have {header.nbytes + 1} bytes and has {header.nbytes}"):
+    with pytest.raises(ModelError, match=f"has {header.nbytes} bytes, but its header says {header.nbytes + 1}"):
         FilledArena(image, msgspec.structs.replace(header, nbytes=header.nbytes + 1))

@@ -60,19 +60,22 @@ def test_what_configs_say(config: Mapping[str, Any], found: Quantisation | None)
         *((said(quant_method=method), f"{method} is not supported: it stores {REASONS[method]}") for method in REASONS),
         (said(quant_method="hqq"), "hqq is not supported: it stores an unknown format. Use the model"),
         (said(bits=4), "unknown is not supported"),
-        ({"quantization_config": "fp8"}, "is 'fp8', and no object"),
-        (said(quant_method="fp8", fmt="e5m2"), "numbers in the format e5m2 \(only e4m3"),
+        ({"quantization_config": "fp8"}, "is 'fp8'; it must be an object"),
+        (said(quant_method="fp8", fmt="e5m2"), r"numbers in the format e5m2 \(only e4m3"),
         (
             said(quant_method="fp8", weight_block_size=[128]),
             r"weight_block_size is \[128\]; it must give rows and columns",
         ),
         (said(quant_method="fp8", weight_block_size=[0, 128]), r"weight_block_size is \[0, 128\]"),
         (said(quant_method="fp8", weight_block_size="9" * 5000), "weight_block_size is"),
-        (said(quant_method="modelopt", quant_algo="NVFP4"), "weights as NVFP4, and only FP8 is read"),
+        (said(quant_method="modelopt", quant_algo="NVFP4"), r"weights as NVFP4 \(only FP8 is supported"),
         (said(quant_method="compressed-tensors"), "has no config_groups"),
-        (compressed({"weights": {"num_bits": 4}}, format="pack-quantized"), "weights as pack-quantized, 4 bits;"),
-        (compressed({"weights": {**WEIGHTS, "symmetric": False}}), "8 bits with zero points; only eight"),
-        (compressed(sparsity_config={"format": "sparse-24-bitmask"}), r"without their zeros \(sparse-24-bitmask\)"),
+        (
+            compressed({"weights": {"num_bits": 4}}, format="pack-quantized"),
+            r"weights as pack-quantized, 4 bits \(only",
+        ),
+        (compressed({"weights": {**WEIGHTS, "symmetric": False}}), r"8 bits with zero points \(only eight"),
+        (compressed(sparsity_config={"format": "sparse-24-bitmask"}), r"sparse matrices \(sparse-24-bitmask\)"),
     ],
 )
 def test_what_is_not_read_is_named(config: Mapping[str, Any], words: str) -> None:
@@ -116,11 +119,15 @@ DAMAGED: Mapping[str, tuple[dict[str, Tensor], str, str]] = {
     ),
     "more-dimensions": ({"w": random(8, 8).to(FP8), "w_scale": random(1, 8, 8)}, "fp8", "does not fit"),
     "a-vector": ({"w": random(8).to(FP8), "w_scale": random(8)}, "fp8", "does not fit"),
-    "no-exponents": ({"w_blocks": torch.zeros(2, 4, 1, 16, dtype=torch.uint8)}, "mxfp4", "and w_scales None: in MXFP4"),
+    "no-exponents": (
+        {"w_blocks": torch.zeros(2, 4, 1, 16, dtype=torch.uint8)},
+        "mxfp4",
+        "and w_scales has None: in MXFP4",
+    ),
     "wide-exponents": (
         {"w_blocks": torch.zeros(2, 4, 1, 16, dtype=torch.uint8), "w_scales": random(2, 4, 1)},
         "mxfp4",
-        "in MXFP4 they are bytes",
+        "in MXFP4 both are uint8",
     ),
     "wrong-blocks": (
         {"w_blocks": torch.zeros(4, 1, 8, dtype=torch.uint8), "w_scales": torch.zeros(4, 1, dtype=torch.uint8)},
@@ -141,7 +148,7 @@ def test_what_does_not_belong_together(name: str, tmp_path: Path) -> None:
 def test_a_matrix_without_scales(dtype: torch.dtype, tmp_path: Path) -> None:
     source = opened(tmp_path, {"w": torch.ones(4, 4).to(dtype), "norm": random(4)})
     assert torch.equal(source.stored("norm").converted(torch.float32), random(4))
-    with pytest.raises(ModelError, match=f"w is stored as {str(dtype)[6:]}, and no _scale_inv or _scale of it"):
+    with pytest.raises(ModelError, match=f"w is stored as {str(dtype)[6:]}, but has no _scale_inv or _scale tensor"):
         source.stored("w")
 
 

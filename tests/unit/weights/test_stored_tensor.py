@@ -61,7 +61,7 @@ def test_what_is_cut_is_what_is_cut_of_all(make: Callable[[], StoredTensor], dat
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 2), (2, 2), (3, 1), (0, ROWS + 1)])
 def test_rows_that_there_are_not(first: int, last: int) -> None:
-    with pytest.raises(ValueError, match=f"rows {first} to {last} of a tensor of {ROWS}"):
+    with pytest.raises(ValueError, match=f"rows {first} to {last} are not a range of a tensor of {ROWS}"):
         blocks_of(Kind.Q8_0).rows(first, last)
 
 

@@ -87,7 +87,7 @@ class Pairs:
         for key, value in self._values.items():
             if key in self._read or key in _NOTES or (key in _NEUTRAL and value == _NEUTRAL[key]):
                 continue
-            raise ModelError(f"GGUF: the key {self._arch}.{key} with the value {shown(value)} is not supported")
+            raise ModelError(f"GGUF: {self._arch}.{key} = {shown(value)} is not supported")
 
 
 def sliding_layers(pattern: Any, layers: int) -> list[str]:

@@ -169,7 +169,7 @@ def _strings(view: mmap.mmap, position: int, count: int) -> tuple[list[str], int
         position += 8
         end = position + length
         if end > most:
-            raise _NotGgufError("a list of strings is truncated or exceeds {MAX_BYTES:,} bytes")
+            raise _NotGgufError(f"a list of strings is truncated or exceeds {MAX_BYTES:,} bytes")
         strings.append(view[position:end].decode())
         position = end
     return strings, position

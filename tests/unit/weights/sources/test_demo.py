@@ -122,7 +122,7 @@ def test_a_read_only_cache_is_searched_first(
 
 
 def test_an_unknown_demo_model() -> None:
-    with pytest.raises(SourceError, match="no demo model 'gemma'; there is demo://gemma-3-270m"):
+    with pytest.raises(SourceError, match="no demo model 'gemma'; available: demo://gemma-3-270m"):
         find_demo("gemma")
 
 
@@ -155,7 +155,7 @@ def test_a_full_disk(package: Path, place: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
-        with pytest.raises(SourceError, match=r"small\.gguf cannot be joined: .*free some space or set PLIMSOLL_CACHE"):
+        with pytest.raises(SourceError, match=r"cannot write .*small\.gguf: .*free some space or set PLIMSOLL_CACHE"):
             fetch()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -57,13 +57,13 @@ def test_a_folder_by_path_and_by_url(folder: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("model", "revision", "message"),
     [
-        ("s3://bucket/model", None, "unknown kind of source"),
+        ("s3://bucket/model", None, "has an unknown scheme"),
         ("/no/such/folder", None, "/no/such/folder does not exist: check the path"),
         ("./no-such-folder", None, "does not exist"),
         ("no-such.gguf", None, r"no-such\.gguf does not exist"),
         ("file://no/such", None, "does not exist"),
         ("demo://nothing", None, "no demo model 'nothing'"),
-        ("demo://gemma-3-270m", "main", "--revision main goes with a Hugging Face id"),
+        ("demo://gemma-3-270m", "main", "--revision main needs a Hugging Face id"),
         ("org/model", None, "asked the hub for org/model at None"),
         ("org/model", "v1", "asked the hub for org/model at v1"),
         ("hf://org/model@v2", None, "asked the hub for org/model at v2"),
@@ -85,7 +85,7 @@ def test_a_token_goes_to_the_hub(model: str) -> None:
 
 
 def test_a_revision_of_a_folder(folder: Path) -> None:
-    with pytest.raises(SourceError, match="--revision v1 goes with a Hugging Face id"):
+    with pytest.raises(SourceError, match="--revision v1 needs a Hugging Face id"):
         resolve(str(folder), "v1")
 
 
@@ -120,7 +120,7 @@ def test_a_config_that_is_not_json(folder: Path, content: bytes) -> None:
 def test_a_json_file_that_no_memory_has_room_for_is_not_read(folder: Path, name: str) -> None:
     with (folder / name).open("wb") as file:
         file.truncate(2**26 + 1)
-    with pytest.raises(ModelError, match=rf"{re.escape(name)} has 67,108,865 bytes, and at most 67,108,864 are read"):
+    with pytest.raises(ModelError, match=rf"{re.escape(name)} has 67,108,865 bytes, more than the limit of 67,108,864"):
         resolve(str(folder))
 
 

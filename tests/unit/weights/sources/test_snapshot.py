@@ -93,8 +93,8 @@ def test_what_the_hub_says_of_sizes(snapshot: Path, listed: object) -> None:
     [
         ("w.safetensors", b"no safetensors, but what the hub has", None),
         ("m.gguf", b"no GGUF", None),
-        ("w.safetensors", bytes(4096), "it is blank"),
-        ("m.gguf", bytes(4096), "it is blank"),
+        ("w.safetensors", bytes(4096), "it contains only zeros"),
+        ("m.gguf", bytes(4096), "it contains only zeros"),
         ("config.json", bytes(64), "it is not JSON"),
     ],
 )
