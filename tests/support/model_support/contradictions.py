@@ -258,7 +258,7 @@ ROWS: Mapping[str, Contradiction] = {
     ),
     "layer-types-window": Contradiction(
         config(layer_types=TYPES, sliding_window=4),
-        ("layer_types says sliding_attention of layer 0", "use_sliding_window = False, sliding_window = 4"),
+        ("layer_types is sliding_attention for layer 0", "use_sliding_window = False, sliding_window = 4"),
         kind="Qwen2Config",
     ),
     "layer-types-pattern": Contradiction(

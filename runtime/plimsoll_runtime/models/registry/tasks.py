@@ -68,7 +68,7 @@ def _pooling_kind(module: Mapping[str, Any]) -> PoolingKind:
         words = mode if isinstance(mode, list) else [mode]
         found = KINDS.get(str(words[0])) if len(words) == 1 else None
     if found is None:
-        raise UnsupportedFieldError(f"{file}: pooling_mode {mode or 'without a value'} is not supported")
+        raise UnsupportedFieldError(f"{file}: the pooling {mode or '(none)'} is not supported")
     return found
 
 

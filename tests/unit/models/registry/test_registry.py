@@ -40,6 +40,6 @@ def test_a_plugin_describes_its_architecture(plugin: None) -> None:
 
 def test_known_architectures_are_listed_with_those_of_plugins(plugin: None) -> None:
     with pytest.raises(
-        ModelError, match=r"known are ArceeForCausalLM, BambaForCausalLM, BasaltFor.*Cohere2For.*, Starcoder2ForC"
+        ModelError, match=r"supported are ArceeForCausalLM, BambaForCausalLM, BasaltFor.*Cohere2For.*, Starcoder2ForC"
     ):
         registry.describe({**CONFIG, "architectures": ["T5EncoderModel"]})

@@ -49,10 +49,14 @@ def test_files_tell_the_task(config: dict[str, Any], task: str) -> None:
 @pytest.mark.parametrize(
     ("config", "asked", "reason"),
     [
-        (BERT, "generate", "BertModel generates nothing"),
-        (BERT, "classify", "has no head of labels"),
-        (BERT, "score", "has no head that scores"),
-        ({**BERT, "architectures": ["BertForSequenceClassification"]}, "score", "has 2 labels, and a score is one"),
+        (BERT, "generate", "BertModel cannot generate"),
+        (BERT, "classify", "has no classification head"),
+        (BERT, "score", "has no scoring head"),
+        (
+            {**BERT, "architectures": ["BertForSequenceClassification"]},
+            "score",
+            "has 2 labels; scoring needs exactly 1",
+        ),
         (BERT, "sing", "must be one of auto, generate, embed, classify, score"),
     ],
 )
@@ -66,7 +70,7 @@ def test_a_decoder_may_be_asked_for_another_task() -> None:
 
 
 def test_transformers_code_gives_no_vectors() -> None:
-    with pytest.raises(UsageError, match="--model-impl transformers generates"):
+    with pytest.raises(UsageError, match="--model-impl transformers supports only generation"):
         outline_of({**QWEN, TOLD: "embed"}, "transformers")
     with pytest.raises(ModelError, match="architecture x is not supported"):
         outline_of({**QWEN, TOLD: "embed", "model_type": "x"})
@@ -84,10 +88,10 @@ def test_what_sees_both_ends_generates_nothing() -> None:
     ("said", "reason"),
     [
         (modules("Pooling"), "must start with Transformer and Pooling"),
-        (modules("Transformer", "Pooling", "CNN"), "a module CNN there is not supported"),
-        (modules("Transformer", "Pooling", "Normalize", "Dense"), "a module Dense there is not supported"),
-        (modules("Transformer", "Pooling", config={}), "pooling by nothing is not supported"),
-        (modules("Transformer", "Pooling", config={"pooling_mode": "max"}), "pooling by max is not supported"),
+        (modules("Transformer", "Pooling", "CNN"), "the module CNN is not supported"),
+        (modules("Transformer", "Pooling", "Normalize", "Dense"), "the module Dense is not supported"),
+        (modules("Transformer", "Pooling", config={}), r"the pooling \(none\) is not supported"),
+        (modules("Transformer", "Pooling", config={"pooling_mode": "max"}), "the pooling max is not supported"),
         (modules("Transformer", "Pooling", config={"pooling_mode": ["cls", "mean"]}), "is not supported"),
         (modules("Transformer", "Pooling", config={"pooling_mode_max_tokens": True}), "pooling_mode_max_tokens"),
         (
