@@ -61,25 +61,25 @@ class ServingOptions:
 
     max_waiting: int = option(
         MAX_WAITING,
-        "most choices that may wait for their first token; more are refused with 503 and Retry-After",
+        "maximum number of choices that wait for their first token; further requests get 503 and Retry-After",
         SERVED,
     )
     max_waiting_tokens: int = option(
         MAX_WAITING_TOKENS,
-        "most prompt tokens of waiting choices, each prompt counted once; more are refused with 503, and a request "
-        "above the limit on its own with 400",
+        "maximum number of prompt tokens of waiting choices, each prompt counted once; further requests get 503 "
+        "and Retry-After, and a request that exceeds the limit alone gets 400",
         SERVED,
         unit="tokens",
     )
     max_logit_bias: int = option(
         MAX_LOGIT_BIAS,
-        "most token ids in a request's logit_bias; they slow down the steps of all requests",
+        "maximum number of token ids in a request's logit_bias; large ones slow the steps of all requests",
         SERVED,
         deployment="",
     )
     tool_format: str | None = option(
         None,
-        "how the model writes tool calls: hermes, llama3, mistral, ...",
+        "format of the model's tool calls: hermes, llama3, mistral, ...",
         FORMAT,
         metavar="NAME",
         parse=tool_format,
@@ -87,7 +87,7 @@ class ServingOptions:
     )
     reasoning_format: str | None = option(
         None,
-        "how the model writes its reasoning: think, mistral, harmony, ..., or none to leave it in the output",
+        "format of the model's reasoning: think, mistral, harmony, ..., or none to leave it in the output",
         FORMAT,
         metavar="NAME",
         parse=reasoning_format,
@@ -95,14 +95,14 @@ class ServingOptions:
     )
     generation_config: GenerationConfigSource = option(
         "model",
-        "defaults for requests that leave out temperature, top_p, top_k, min_p or repetition_penalty: those of the "
-        "model's generation_config.json (model), or temperature 1 and no filter (none)",
+        "source of defaults for temperature, top_p, top_k, min_p and repetition_penalty: the model's "
+        "generation_config.json (model), or temperature 1 without filters (none)",
         FORMAT,
         where=("serve", "batch", "LLM", "host API"),
     )
     thinking_budget: int | None = option(
         None,
-        "most reasoning tokens of a choice, if its request sets no limit",
+        "maximum number of reasoning tokens of an output, if its request sets no limit",
         SERVED,
         unit="tokens",
         minimum=0,
@@ -111,12 +111,13 @@ class ServingOptions:
     )
     image_parts: ImageParts = option(
         "refuse",
-        "images in conversations: refuse the request, or replace each image by a text that says it was left out",
+        "images in conversations: refuse the request, or describe: replace each image by a text that says it was "
+        "left out",
         FORMAT,
     )
     strict_parameters: bool = option(
         False,
-        "refuse requests with unknown fields, instead of naming the fields in X-Plimsoll-Ignored",
+        "refuse requests with unknown fields, instead of listing the fields in the header X-Plimsoll-Ignored",
         SERVED,
     )
 
@@ -155,14 +156,14 @@ class ResponseBounds:
 
     count: int = option(
         10_000,
-        "how many responses are stored; the least recently used are deleted first, of tenants with more than an "
-        "even share",
+        "maximum number of stored responses. If it is exceeded, the least recently used are deleted, first those "
+        "of tenants with more than an even share",
         RESPONSES,
         flag="--max-responses",
     )
     bytes: int = option(
         64 * 2**20,
-        "how many bytes all responses may have together",
+        "maximum total size of stored responses",
         RESPONSES,
         flag="--max-response-bytes",
         unit="bytes",
@@ -171,17 +172,17 @@ class ResponseBounds:
     )
     share: float = option(
         1.0,
-        "share of both limits for one tenant, such as 50%",
+        "share of both limits that one tenant may use, such as 50%",
         RESPONSES,
         flag="--response-tenant-share",
         unit="share",
-        usual="all that other tenants leave free",
+        usual="whatever other tenants leave free",
         deployment="responses.tenantShare",
         pool="responses.tenantShare",
     )
     days: float = option(
         30.0,
-        "how long a response is stored after its last use",
+        "days after its last use that a response is stored",
         RESPONSES,
         flag="--response-days",
         unit="days",
@@ -210,7 +211,7 @@ class BatchOptions:
 
     folder: Path = field(
         metadata=declared(
-            "a folder for /v1/files and /v1/batches, else PLIMSOLL_FILES_DIR in the environment; without one they "
+            "folder for /v1/files and /v1/batches, or set PLIMSOLL_FILES_DIR; without a folder both endpoints "
             "answer 501",
             FOLDER,
             flag="--files-dir",
@@ -220,15 +221,15 @@ class BatchOptions:
     )
     shared: bool = option(
         False,
-        "the folder is shared with other servers (one PersistentVolumeClaim), or PLIMSOLL_FILES_SHARED=1 in the "
-        "environment: each works on the batches of its own models",
+        "share the folder with other servers (one PersistentVolumeClaim), or set PLIMSOLL_FILES_SHARED=1; each "
+        "server processes the batches of its own models",
         FOLDER,
         flag="--files-shared",
         variable="PLIMSOLL_FILES_SHARED",
     )
     most_bytes: int = option(
         10 * 2**30,
-        "how many bytes all files may have together",
+        "maximum total size of all files",
         FILES,
         flag="--files-size",
         unit="bytes",
@@ -237,7 +238,7 @@ class BatchOptions:
     )
     at_once: int = option(
         32,
-        "most lines of batches that run at the same time; a quarter of it while other requests are in flight",
+        "maximum number of batch lines in progress at once; a quarter of it while requests of clients are in flight",
         FILES,
         flag="--batch-lines",
         deployment="files.batchLines",

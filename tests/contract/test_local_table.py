@@ -66,7 +66,7 @@ def test_models_that_share_a_process_have_one_url() -> None:
     for entry in table.models[:2]:
         for name in entry.served_names:
             assert [replica.url for replica in entry.ready_for(name)] == ["http://127.0.0.1:1"]
-    assert table.models[2].message == "it is scaled to zero (spec.replicas: 0)"
+    assert table.models[2].message == "the model is scaled to zero (spec.replicas: 0)"
 
 
 def test_why_a_model_is_not_ready_reaches_its_clients() -> None:
@@ -77,7 +77,7 @@ def test_why_a_model_is_not_ready_reaches_its_clients() -> None:
     }
     table = parse_table(json.dumps(table_document(models, statuses, BEGAN)))
     assert {str(entry.key): entry.message for entry in table.models} == {
-        "default/a": "exited with code 4: unknown architecture; starting again in 2.0 s",
-        "default/b": "it is scaled to zero (spec.replicas: 0)",
+        "default/a": "exited with code 4: unknown architecture; restarting in 2.0 s",
+        "default/b": "the model is scaled to zero (spec.replicas: 0)",
         "team/a": "loading: reading weights 50%",
     }

@@ -139,26 +139,34 @@ def _print(text: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="plimsoll", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    told = commands.add_parser("explain", help="explain the planner's decision for one model")
-    told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON (default: read from the cluster)")
-    told.add_argument("model", metavar="mdep/NAME", help="the model, as NAMESPACE/NAME with a recorded state")
-    told.add_argument("-n", "--namespace", default="default", metavar="NS", help="the model's namespace (%(default)s)")
+    told = commands.add_parser("explain", help="the whole decision for one model")
+    told.add_argument(
+        "state", type=Path, nargs="?", help="JSON file with a recorded PoolState (default: read from the cluster)"
+    )
+    told.add_argument("model", metavar="mdep/NAME", help="the model; NAMESPACE/NAME with a recorded state")
+    told.add_argument(
+        "-n", "--namespace", default="default", metavar="NS", help="namespace of the model (default: %(default)s)"
+    )
     told.add_argument(
         "--watched",
         action="append",
         default=[],
         metavar="NS",
-        help="read only this namespace; repeat for more, including the pool's (default: all)",
+        help="read only this namespace; repeatable, must include the pool's namespace (default: all)",
     )
     run = commands.add_parser("simulate", help="run the planner on a trace and print its loading seconds")
     run.add_argument("--trace", default="zipf", help=f"{', '.join(KINDS)}, or a recorded file with --state")
-    run.add_argument("--state", type=Path, help="a PoolState as JSON: models and hosts of a recorded trace")
-    run.add_argument("--hosts", type=_count, default=4, help="hosts of a synthetic pool (default 4)")
-    run.add_argument("--line", type=_size, default=80 * 2**30, help="bytes of each host for models (default 80Gi)")
-    run.add_argument("--sleepers", type=_size, default=40 * 2**30, help="bytes of each host for images (default 40Gi)")
-    run.add_argument("--models", type=_count, default=72, help="models of a synthetic trace (default 72)")
-    run.add_argument("--hours", type=_positive, default=1.0, help="hours of a synthetic trace (default 1)")
-    run.add_argument("--rate", type=_positive, default=0.5, help="requests a second of a synthetic trace (default 0.5)")
+    run.add_argument("--state", type=Path, help="JSON file with the PoolState (models and hosts) of a recorded trace")
+    run.add_argument("--hosts", type=_count, default=4, help="number of hosts (default: 4)")
+    run.add_argument("--line", type=_size, default=80 * 2**30, help="memory for models on each host (default: 80Gi)")
+    run.add_argument(
+        "--sleepers", type=_size, default=40 * 2**30, help="memory for weight images on each host (default: 40Gi)"
+    )
+    run.add_argument("--models", type=_count, default=72, help="number of models in a generated trace (default: 72)")
+    run.add_argument("--hours", type=_positive, default=1.0, help="hours of a generated trace (default: 1)")
+    run.add_argument(
+        "--rate", type=_positive, default=0.5, help="requests per second of a generated trace (default: 0.5)"
+    )
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--decisions", action="store_true", help="print every action and its reason")
     return parser.parse_args(arguments)

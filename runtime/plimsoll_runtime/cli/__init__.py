@@ -1,1 +1,1 @@
-"""The `plimsoll` command: parse, call, print."""
+"""The `plimsoll` command line: parses arguments, calls the runtime, prints results."""

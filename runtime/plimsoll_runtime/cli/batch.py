@@ -1,4 +1,4 @@
-"""`plimsoll batch INPUT OUTPUT --model M`: answer every row of a file, without a server."""
+"""`plimsoll batch INPUT OUTPUT --model M`: process every row of a file, without a server."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ if TYPE_CHECKING:
     from plimsoll_runtime.batch.reader import PromptRule
 
 SOME_FAILED = 7
-"""The exit code where every row has its answer or its error, and some have errors."""
+"""Exit code of a complete run in which some rows failed."""
 
 DESCRIPTION = """\
-Answer every row of INPUT and write the answers to OUTPUT. Killed at any moment, the same command goes on
-where it was: no row is answered twice, and none is lost.
+Send every row of INPUT to the model and write the results to OUTPUT. If the run is interrupted, start the
+same command again: it resumes, without repeating or losing a row.
 """
 EPILOG = """\
 input and output:
-  .jsonl      OpenAI's batch lines, or plain bodies: {"messages": [...]} or {"prompt": "..."}, with custom_id or not
-  .csv        a header and rows; --prompt-column or --template says what the prompts are
-  .parquet    the same (needs pyarrow)
-  .gz .bz2 .xz .zst behind .jsonl and .csv: compressed
-  INPUT may be a folder or a pattern in quotes ('parts/*.jsonl.gz'): one file after the other, by name
+  .jsonl      OpenAI's batch lines, or plain bodies: {"messages": [...]} or {"prompt": "..."}; custom_id is optional
+  .csv        a header and rows; needs --prompt-column or --template
+  .parquet    a table with named columns, used like .csv (needs pyarrow)
+  Add .gz, .bz2, .xz or .zst to .jsonl or .csv for compressed files.
+  INPUT may be a folder or a quoted pattern ('parts/*.jsonl.gz'); its files are read in order of their names.
 
 examples:
   plimsoll batch questions.jsonl answers.jsonl --model demo://gemma-3-270m
   plimsoll batch reviews.csv labels.parquet --model M --template 'Is this friendly? {{ text }}' --set max_tokens=8
 
-exit status: 0 all rows are answered; 7 some failed, see OUTPUT's .errors.jsonl; 2 to 6 and 8 as of `plimsoll serve`,
-and 130 or a signal's for a run that was broken off: there the same command goes on.
+exit status:
+  0           every row succeeded
+  7           some rows failed, see OUTPUT's .errors.jsonl
+  2-6, 8      errors as of `plimsoll serve`
+  130, other  interrupted by Ctrl-C or another signal; the same command resumes
 """
 
 
@@ -51,23 +54,26 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `batch` to the command line."""
     parser = subparsers.add_parser(
         "batch",
-        help="answer every row of a file, without a server",
+        help="process every row of a file, without a server",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("input", metavar="INPUT", type=values.path, help="a file, a folder or a pattern")
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help="a file; its suffix says the format")
+    parser.add_argument("input", metavar="INPUT", type=values.path, help="input file, folder, or quoted pattern")
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help="output file; its suffix selects the format")
     parser.add_argument(
-        "--model", required=True, metavar="M", help="a folder, a .gguf file, demo://NAME or a Hugging Face id"
+        "--model",
+        required=True,
+        metavar="M",
+        help="the model: a folder, a .gguf file, demo://NAME or a Hugging Face id",
     )
     parser.add_argument(
         "--name",
         action="append",
         type=values.word,
         metavar="N",
-        help="what lines may call the model; repeat for more (default: from MODEL)",
+        help="name of the model in batch lines; repeatable (default: from MODEL)",
     )
     rows = parser.add_argument_group("rows")
     _add_rows(rows)
@@ -78,7 +84,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer all rows; 0 where all have an answer, 7 where some failed."""
+    """Process all rows. Return 0 if all succeeded, 7 (`SOME_FAILED`) if some failed."""
     config = batch_config(args)
     from plimsoll_runtime.api.batches.offline import run_batch
     from plimsoll_runtime.cli.progress import board, console_progress
@@ -88,14 +94,14 @@ def run(args: argparse.Namespace) -> int:
         try:
             outcome = run_batch(config, shown, progress)
         except KeyboardInterrupt:
-            print("broken off; the same command goes on from here", file=sys.stderr)
+            print("interrupted; run the same command to resume", file=sys.stderr)
             raise
     _print_summary(config, outcome)
     return SOME_FAILED if outcome.summary.tally.failed else 0
 
 
 def batch_config(args: argparse.Namespace) -> BatchConfig:
-    """The record of the whole command line. Raises UsageError."""
+    """Return the record of the whole command line. Raises UsageError."""
     from plimsoll_runtime.api.batches.lines import ENDPOINTS
     from plimsoll_runtime.api.batches.offline import BatchConfig
 
@@ -118,7 +124,7 @@ def batch_config(args: argparse.Namespace) -> BatchConfig:
 
 
 def shard(text: str) -> Shard:
-    """I/N: every Nth row, beginning with row I, from 0."""
+    """Parse I/N: every Nth row, starting with row I, counted from 0."""
     from plimsoll_runtime.batch.job import Shard
 
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
@@ -128,7 +134,7 @@ def shard(text: str) -> Shard:
 
 
 def setting(text: str) -> tuple[str, msgspec.Raw]:
-    """NAME=VALUE: a field of bodies, its value as JSON; what is no JSON is a text."""
+    """Parse NAME=VALUE: a field of request bodies and its value as JSON. A value that is not JSON is a string."""
     name, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not NAME=VALUE, like max_tokens=64")
@@ -140,54 +146,57 @@ def setting(text: str) -> tuple[str, msgspec.Raw]:
 
 
 def _add_rows(group: argparse._ArgumentGroup) -> None:
-    """What rows ask."""
+    """Add options about the content of rows."""
     group.add_argument(
         "--endpoint",
         choices=("chat", "completions", "embeddings", "score", "rerank", "classify"),
-        help="what rows ask that do not say (default: chat with messages, completions with a prompt, embeddings with "
-        "input, score with text_1, rerank with a query)",
+        help="endpoint of rows that name none (default, by the row's fields: chat with messages, completions with "
+        "prompt, embeddings with input, score with text_1, rerank with query)",
     )
     group.add_argument(
-        "--prompt-column", metavar="COLUMN", help="where the prompt stands, of a table or of JSON objects"
+        "--prompt-column", metavar="COLUMN", help="column (of a table) or field (of JSON objects) that has the prompt"
     )
     group.add_argument(
         "--template",
         metavar="TEXT",
-        help="a Jinja template that makes the prompt of a row's columns, or @FILE with one; it runs in a sandbox",
+        help="Jinja template that builds the prompt from a row's columns, or @FILE to read one; it runs in a sandbox",
     )
-    group.add_argument("--id-column", metavar="COLUMN", help="where a table's custom_id stands (default: row-INDEX)")
+    group.add_argument(
+        "--id-column", metavar="COLUMN", help="column of a table that has the custom_id (default: row-INDEX)"
+    )
     group.add_argument(
         "--set",
         action="append",
         default=[],
         type=setting,
         metavar="NAME=VALUE",
-        help="a field of the request for rows that lack it: --set max_tokens=64 --set temperature=0; repeat for more",
+        help="set a request field in rows that lack it: --set max_tokens=64 --set temperature=0; repeatable",
     )
     group.add_argument(
         "--seed",
         type=values.count,
         default=0,
         metavar="N",
-        help="rows without a seed get one made of this and their index, so that they are answered alike in every run "
+        help="rows without a seed get one derived from N and their index, so that repeated runs give the same output "
         "(default: %(default)s)",
     )
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
-    """How they are gone through."""
+    """Add options about the run itself."""
     group.add_argument(
-        "--unordered", action="store_true", help="write answers as they come (default: in the order of the rows)"
+        "--unordered", action="store_true", help="write results as they finish (default: in the order of the rows)"
     )
     group.add_argument(
         "--shards",
         type=shard,
         default="0/1",
         metavar="I/N",
-        help="only every Nth row, beginning with row I, from 0: for N runs with an OUTPUT each",
+        help="process only every Nth row, starting with row I (from 0), to split a job into N runs with one OUTPUT "
+        "each",
     )
     group.add_argument(
-        "--restart", action="store_true", help="throw away what an earlier run to this OUTPUT left, and begin anew"
+        "--restart", action="store_true", help="discard the results of earlier runs with this OUTPUT and start over"
     )
 
 
@@ -196,7 +205,7 @@ def _prompting(args: argparse.Namespace) -> PromptRule | None:
 
     if args.prompt_column is None and args.template is None:
         if args.id_column is not None:
-            raise UsageError("--id-column goes with --prompt-column or --template")
+            raise UsageError("--id-column needs --prompt-column or --template; add one of them")
         return None
     template = args.template
     if template is not None and template.startswith("@"):
@@ -205,7 +214,10 @@ def _prompting(args: argparse.Namespace) -> PromptRule | None:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--template {args.template} cannot be read: {error}") from error
     if args.endpoint in ("score", "rerank"):
-        raise UsageError(f"--endpoint {args.endpoint} compares texts: its rows cannot be made of one prompt")
+        raise UsageError(
+            f"--endpoint {args.endpoint} compares several texts, but --prompt-column and --template make one prompt; "
+            "leave them out and write request bodies as .jsonl"
+        )
     field = {"chat": "messages", "embeddings": "input", "classify": "input"}.get(args.endpoint, "prompt")
     return PromptRule(args.prompt_column, template, field, args.id_column)
 

@@ -1,4 +1,4 @@
-"""`plimsoll chat`, a conversation in a terminal, and `plimsoll ask`, one question for people and pipes."""
+"""`plimsoll chat`, a conversation in a terminal, and `plimsoll ask`, one question in a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -18,21 +18,27 @@ LONGEST_ANSWER = 2048
 def add_talk_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `chat` and `ask` share."""
     parser.add_argument(
-        "--url", help="an OpenAI API: of a gateway, or of `plimsoll serve` (default: what `plimsoll up` runs here)"
+        "--url",
+        help="OpenAI API of a gateway or of `plimsoll serve` (default: the running `plimsoll up` of this machine)",
     )
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before everything else")
+    parser.add_argument("--system", metavar="TEXT", help="system message, sent before the conversation")
     parser.add_argument(
         "--max-tokens",
         type=values.positive,
         default=LONGEST_ANSWER,
         metavar="N",
-        help="longest answer (default: %(default)s)",
+        help="maximum number of tokens of each output (default: %(default)s)",
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="0: always the likeliest (default: the model's)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="sampling temperature; 0 always picks the likeliest token (default: the model's)",
+    )
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields that these options set in each request."""
+    """Return the request fields that these options set."""
     said = {"max_tokens": args.max_tokens, "temperature": args.temperature}
     return {field: value for field, value in said.items() if value is not None}
 
@@ -45,10 +51,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model in this terminal",
-        description="Talk to a model: one that a server offers, or one that is served for as long as the chat goes on. "
-        "In the chat, /help lists what may be typed beside what is meant for the model. PLIMSOLL_API_KEY in the "
-        "environment is the key, where one is needed.",
-        epilog="examples:\n  plimsoll chat                          with what `plimsoll up` runs here\n"
+        description="Talk to a model. MODEL is a name that a running server offers, or a model to serve for the "
+        "duration of the chat. Type /help in the chat for its commands. If the server needs an API key, set "
+        "PLIMSOLL_API_KEY.",
+        epilog="examples:\n  plimsoll chat                          talk to the running `plimsoll up`\n"
         "  plimsoll chat demo://gemma-3-270m      start it, talk, stop it\n"
         "  plimsoll chat qwen3 --url https://ai.example.com",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -58,14 +64,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a name that the server offers, or a model to start (default: its first)",
+        help="name that the server offers, or a model to start (default: the server's first model)",
     )
     add_talk_options(parser)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Talk until the person leaves; 1 where there is nobody to talk to."""
+    """Talk until the user leaves. Return 1 if no model is available."""
     from plimsoll_runtime.cli.progress import console_progress
     from plimsoll_runtime.local.chat.conversation import AskError
     from plimsoll_runtime.local.chat.server import ServerRequest
@@ -89,8 +95,8 @@ def add_ask_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "ask",
         help="ask a model one question, in a terminal or in a pipe",
-        description="Ask a model one question and write its answer, and nothing else, to standard output. What comes "
-        "through a pipe is added to the question, or is the question. Exits with 1 where there is no answer.",
+        description="Ask a model one question and write only its output to standard output. Text from a pipe is "
+        "appended to the question, or is the question. Exits with 1 if the model gives no output.",
         epilog='examples:\n  plimsoll ask "What is the capital of France?"\n'
         '  git diff | plimsoll ask --model hf://Qwen/Qwen3-0.6B "Say in one line what changes."',
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,14 +104,16 @@ def add_ask_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("question", nargs="*", metavar="QUESTION")
     parser.add_argument(
-        "--model", metavar="MODEL", help="a name that the server offers, or a model to start (default: its first)"
+        "--model",
+        metavar="MODEL",
+        help="name that the server offers, or a model to start (default: the server's first model)",
     )
     add_talk_options(parser)
     parser.set_defaults(func=run_ask)
 
 
 def run_ask(args: argparse.Namespace) -> int:
-    """Ask; 1 where there is no answer. Raises UsageError."""
+    """Ask one question. Return 1 if there is no output. Raises UsageError."""
     from plimsoll_runtime.local.chat.conversation import AskError
 
     question = _question(" ".join(args.question))
@@ -115,7 +123,7 @@ def run_ask(args: argparse.Namespace) -> int:
         print(f"plimsoll ask: no answer: {error}", file=sys.stderr)
         return NO_ANSWER
     except BrokenPipeError:
-        # Whoever reads has read enough. What Python would still write at its end goes nowhere.
+        # The reader closed the pipe. Discard the output that Python would flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -124,7 +132,7 @@ def _question(words: str) -> str:
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     question = "\n\n".join(part for part in (words, piped) if part)
     if not question:
-        raise UsageError("there is no question: write one, or send it through a pipe")
+        raise UsageError("the question is empty; give it as an argument or through a pipe")
     return question
 
 

@@ -1,4 +1,4 @@
-"""`plimsoll fetch`, `plimsoll models list --local` and `plimsoll models rm`: models on this disk."""
+"""`plimsoll fetch`, `plimsoll models list --local` and `plimsoll models rm`: the models on this disk."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def add_rm_parser(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "rm",
         help="remove a downloaded model from this disk",
-        description="Remove the revision that SOURCE names, with all its files. Files that other revisions have too "
-        "stay. Refuses a model that `plimsoll up` serves.",
+        description="Remove the revision that SOURCE names, with all its files. Files that other revisions share "
+        "stay. A model that `plimsoll up` serves is not removed.",
         allow_abbrev=False,
     )
-    parser.add_argument("source", metavar="SOURCE", help="as `plimsoll models list --local` has it")
-    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    parser.add_argument("source", metavar="SOURCE", help="source as printed by `plimsoll models list --local`")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation; required without a terminal")
     parser.set_defaults(func=remove)
 
 
 def list_downloads() -> int:
-    """Print what is on this disk."""
+    """Print the models on this disk."""
     from plimsoll_runtime.weights.sources.downloads import downloads
 
     now, found = time.time(), downloads()
     if not found:
-        print("no model was downloaded yet; `plimsoll fetch MODEL` or `plimsoll up` does it")
+        print("no models are downloaded; `plimsoll fetch MODEL` or `plimsoll up` downloads them")
         return 0
     rows = [
         (
@@ -57,18 +57,18 @@ def list_downloads() -> int:
 
 
 def remove(args: argparse.Namespace) -> int:
-    """Ask, remove and say so; 1 if the answer is no."""
+    """Ask for confirmation, remove the model and print the freed space. Return 1 if the user declines."""
     found = _found(args.source)
     _check_unused(found)
     if not args.yes and not _agreed(found):
-        print("nothing is removed")
+        print("nothing was removed")
         return 1
-    print(f"removed {found.source}: {size_text(found.remove())} are free")
+    print(f"removed {found.source}: {size_text(found.remove())} freed")
     return 0
 
 
 def _found(source: str) -> Download:
-    """The download of that name. Raises SourceError, or UsageError where it names a part of one."""
+    """Return the download that `source` names. Raises SourceError, or UsageError if it names only a part of one."""
     from plimsoll_runtime.utils.suggestions import did_you_mean
     from plimsoll_runtime.weights.sources.downloads import READ_ONLY, downloads, exact_source
     from plimsoll_runtime.weights.sources.resolve import parse_hub_id
@@ -77,18 +77,20 @@ def _found(source: str) -> Download:
     named = sorted((each for each in known if exact in each.names), key=lambda each: each.note == READ_ONLY)
     if not named:
         meant = did_you_mean(source, [each.source for each in known])
-        raise SourceError(f"{source} is not on this disk.{meant} `plimsoll models list --local` says what is")
+        raise SourceError(
+            f"{source} is not on this disk.{meant} `plimsoll models list --local` prints the models on this disk"
+        )
     [found, *_] = named
     if len(found.gguf) > 1 and parse_hub_id(source.removeprefix("hf://"))[2] is not None:
         raise UsageError(
-            f"{source} is one of {len(found.gguf)} GGUF files of a revision, which is removed whole: name "
-            f"{found.source} to remove all of them"
+            f"{source} is one of {len(found.gguf)} GGUF files of a revision, and only whole revisions can be "
+            f"removed: name {found.source} to remove all of them"
         )
     return found
 
 
 def _check_unused(download: Download) -> None:
-    """Raises UsageError for one that runs."""
+    """Raise UsageError if a running `plimsoll up` serves the download."""
     from plimsoll_runtime.local.run_folder import all_runs
     from plimsoll_runtime.weights.sources.downloads import exact_source
 
@@ -107,7 +109,7 @@ def _check_unused(download: Download) -> None:
 def _agreed(download: Download) -> bool:
     what = f"{download.source}, {size_text(download.size)} in {_short(download.folder)}"
     if not sys.stdin.isatty():
-        raise UsageError(f"nobody can be asked whether to remove {what}: give --yes")
+        raise UsageError(f"cannot ask whether to remove {what} because standard input is not a terminal; give --yes")
     return input(f"Remove {what}? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -120,11 +122,12 @@ def add_fetch_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> 
     """Add the `fetch` command."""
     parser = subparsers.add_parser(
         "fetch",
-        help="download a model, or join the demo's parts, without serving it",
-        description="Find MODEL, download or join what is missing, convert its tokenizer, print where it lies.",
+        help="download a model without serving it",
+        description="Download the missing files of MODEL (the demo model is joined from its parts), convert its "
+        "tokenizer, and print its folder.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="a Hugging Face id, hf://ID or demo://NAME")
+    parser.add_argument("model", metavar="MODEL", help="Hugging Face id, hf://ID or demo://NAME")
     parser.add_argument("--revision", help="branch, tag or commit (hf:// only)")
     parser.add_argument(
         "--to",
@@ -136,7 +139,7 @@ def add_fetch_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def fetch(args: argparse.Namespace) -> int:
-    """Fill the cache and print the model's folder; 0 when it is complete."""
+    """Fill the cache and print the model's folder. Return 0 once the folder is complete."""
     if args.to is not None:
         os.environ["PLIMSOLL_CACHE"] = str(args.to.resolve())
     from plimsoll_runtime.cli.progress import console_progress

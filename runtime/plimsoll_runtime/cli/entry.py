@@ -1,9 +1,10 @@
-"""Where a `plimsoll` process begins: from here on SIGTERM ends it at once, whatever it is doing.
+"""Entry point of the `plimsoll` process: makes SIGTERM end it at any moment of its start.
 
-Two things would otherwise keep a pod that is deleted while it loads for its whole grace. The kernel drops a signal to a
-container's first process for which that has no handler, so one that comes during the imports is lost. And a handler in
-Python waits for the interpreter, which reading a large tokenizer holds for seconds. So the handler is `_exit` in C. A
-command that has something to finish replaces it: the server once its model is loaded, laptop mode at once.
+With Python's default a pod that is deleted while it loads would use up its whole grace period, for two reasons. The
+kernel drops signals to a container's first process if that has no handler, so one that arrives during the imports is
+lost. And a Python handler waits for the interpreter, which the reading of a large tokenizer can block for seconds. The
+handler is therefore `_exit` in C. Commands with work to finish install their own: the server once its model is loaded,
+laptop mode when it starts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import signal
 
 
 def main() -> int:
-    """Run the command; returns its exit code. One that SIGTERM ends has the signal's number for a code.
+    """Run the command and return its exit code. A process that SIGTERM ends has the signal's number as its code.
 
-    Where a device has failed the process ends here: a host's own memory on it would be given back in Python's end.
+    After a device failure the process exits here, because Python's own exit would wait for the failed device.
     """
     library = ctypes.CDLL(None)
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)

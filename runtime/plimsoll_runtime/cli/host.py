@@ -1,4 +1,4 @@
-"""`plimsoll host`: many models behind one OpenAI API, those in use in memory and the rest asleep."""
+"""`plimsoll host`: many models behind one OpenAI API; used models are in memory, the others sleep."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 WHOLE = 10**9
 DESCRIPTION = """\
 Serve many models by name with one OpenAI API. Those in use are in the device's memory, each in an engine process of its
-own; the rest sleep, and a request for one wakes it. Memory is granted before it is taken: grants never sum to more than
---line. What gives way when room is needed is what is worth least: asked for least, quick to load, large.
+own; the others sleep, and a request wakes them. Each engine is granted its memory before it starts, and the sum of
+grants never exceeds --line. If a wake needs more, models that are rarely used, quick to load or large are evicted.
 
-Models are placed by --models, and at any time through the host API on --host-port:
+Models are placed with --models, or at any time through the host API on --host-port:
 
   curl http://127.0.0.1:8100/host/v1/report
   curl -X PUT http://127.0.0.1:8100/host/v1/models/default/gemma -H 'Content-Type: application/json' \\
     -d '{"operation": "1", "level": "InHost", "spec": {"revision": "1", "source": "demo://gemma-3-270m"}}'
 
-It is ready (/health) as soon as models can be placed. SIGTERM lets running requests end, then ends the engines.
+The host is ready (/health) as soon as models can be placed. On SIGTERM it waits for running requests, then stops the
+engines.
 """
 
 
@@ -33,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `host` to the command line."""
     parser = subparsers.add_parser(
         "host",
-        help="serve many models with one OpenAI API, asleep and awake",
+        help="serve many models with one OpenAI API, loading them on demand",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -43,14 +44,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="YAML of ModelDeployments to place at the start, - for stdin; repeat for more",
+        help="YAML file of ModelDeployments to place at the start, - for stdin; repeatable",
     )
     add_options(parser, "host", HostConfig, Settings)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal or an error ends it; returns the exit code. Raises UsageError."""
+    """Serve until a signal or an error, and return the exit code. Raises UsageError."""
     config, settings = host_config(args), host_settings(args)
     from plimsoll_runtime.api.host.server import serve_host
 
@@ -58,18 +59,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def host_config(args: argparse.Namespace) -> HostConfig:
-    """What the server is told. Raises UsageError."""
+    """Return the server's configuration. Raises UsageError."""
     return read_options(HostConfig, args, models=_models(args.models))
 
 
 def host_settings(args: argparse.Namespace) -> Settings:
-    """What the host is told. Raises UsageError."""
+    """Return the settings of the model host. Raises UsageError."""
     line = _share(args.line, args.sleepers) if isinstance(args.line, str) else args.line
     return read_options(Settings, args, line=line)
 
 
 def _share(line: str, sleepers: int) -> float:
-    """The line as a share of the device's memory. An amount is one of what a CPU has free beside the sleepers."""
+    """Return the line as a share of the device's memory. On a CPU an amount is divided by the memory that is free apart
+    from `sleepers` bytes. Raises UsageError if the amount is larger.
+    """
     if is_share(line):
         return parse_size(line, WHOLE) / WHOLE
     from plimsoll_runtime.residency.engines.pressure import host_memory_left
@@ -77,8 +80,8 @@ def _share(line: str, sleepers: int) -> float:
     amount, capacity = parse_size(line, 0), host_memory_left() - sleepers
     if amount > capacity:
         raise UsageError(
-            f"--line {line} is more than the {max(0, capacity) / 2**30:.1f} GiB that are free beside --sleepers; give "
-            "less, or a share such as 90%"
+            f"--line {line} is more than the {max(0, capacity) / 2**30:.1f} GiB of free memory apart from "
+            "--sleepers; give less, or a share such as 90%"
         )
     return amount / capacity
 

@@ -1,5 +1,6 @@
-"""The entry of the `plimsoll` command: finds the subcommand, passes the planner's commands on, and turns errors into
-exit codes.
+"""Parser of the `plimsoll` command line: runs the subcommand, and turns errors into exit codes.
+
+`explain` and `simulate` run in a process of the operator.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from plimsoll_runtime.utils.suggestions import did_you_mean
 from plimsoll_runtime.version import VERSION
 
 PLANNER_COMMANDS = {
-    "explain": "the whole decision about where a model of a pool lies, of a cluster or of a recorded state",
-    "simulate": "run the planner of pools on a trace of requests and tell what it pays",
+    "explain": "explain where a pool places a model, from a cluster or a recorded state",
+    "simulate": "run the pool planner on a trace of requests and print the loading time that it costs",
 }
-"""Name and help of each."""
+"""Help texts, by name of the command."""
 NO_OPTIONS = "\0"
-"""A first character that no argument has: all of them are the planner's to read, `--help` too."""
+"""A prefix that no argument has, so that argparse passes all arguments to the planner, including `--help`."""
 
 
 def add_planner_parsers(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -40,9 +41,9 @@ def add_planner_parsers(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_planner(args: argparse.Namespace) -> int:
-    """The exit code of the planner's process.
+    """Run the planner in a process of the operator, and return its exit code.
 
-    The runtime imports nothing of the control plane, though both are in one distribution.
+    The runtime imports no module of the control plane, although one distribution has both.
     """
     return subprocess.call([sys.executable, "-m", "plimsoll_operator", args.command, *args.rest])
 
@@ -53,16 +54,16 @@ def _termination_log() -> str | None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are a process's last words, too: a pod's status shows those and no log."""
+    """An argument parser that also writes its errors to the termination log, which a pod's status shows."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Write the error, with the most similar command or option, and exit with 2."""
         message += self._meant(message)
         write_last_words(_termination_log(), UsageError(message))
         super().error(message)
 
     def _meant(self, message: str) -> str:
-        """The command or option that is most like the one that is wrong."""
+        """Return a hint with the command or option most similar to the wrong one, or ""."""
         if (choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)) is not None:
             return did_you_mean(choice[1], re.findall(r"[^\s',]+", choice[2]))
         if (option := re.search(r"unrecognized arguments: (--[^\s=]+)", message)) is not None:
@@ -71,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Of a parser and its commands: an option that none of them knows is the whole command line's error."""
+    """Yield the options of a parser and of its subcommands. (Argparse reports unknown options at the main parser.)"""
     for action in parser._actions:
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
@@ -80,7 +81,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 0, or that of the error's kind. Usage errors exit at once with 2."""
+    """Run the command and return 0 or the exit code of the error's kind. Usage errors exit with 2 right away."""
     args = build_parser().parse_args(argv)
     try:
         return int(args.func(args))
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line. Each subcommand's module adds its own parser and sets `func`."""
+    """Return the parser of the whole command line. Each subcommand's module adds its own parser and sets `func`."""
     parser = Parser(
         prog="plimsoll",
         description="Serve language models with an OpenAI API, on a laptop or in a pod.",

@@ -1,4 +1,4 @@
-"""`plimsoll models`: which models are served, what a model computes, whether it fits, and those on this disk."""
+"""`plimsoll models`: supported models, a model's program and memory, and the models on this disk."""
 
 from __future__ import annotations
 
@@ -23,51 +23,70 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `models` to the command line."""
     parser = subparsers.add_parser(
         "models",
-        help="list the families of models and those on this disk, show what one computes and needs, remove one",
-        description="List the families of models that are served. `list --local` prints the models on this disk and "
-        "`rm` removes one. `show` prints a model's program and `fit` the memory "
-        "that it needs. No weight is read: `show` has enough of the config, `fit` reads the headers of the files, and "
-        "of a hub's model nothing else is fetched.",
+        help="list supported or downloaded models, show a model's program or memory, remove a model",
+        description="List the supported model architectures. `list --local` prints the models on this disk, `rm` "
+        "removes one. `show` prints the program of a model and `fit` the memory that it needs; both read no weights: "
+        "`show` reads the config, `fit` the headers of the files, and they download nothing else.",
         allow_abbrev=False,
     )
     parser.set_defaults(func=list_models, local=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    listed = commands.add_parser("list", help="list the families (the default), or models on disk", allow_abbrev=False)
+    listed = commands.add_parser(
+        "list", help="list supported architectures (the default), or models on disk", allow_abbrev=False
+    )
     listed.add_argument(
         "--local",
         action="store_true",
-        help="the models that were downloaded to this disk: source as `plimsoll up` takes it, size, last use, place",
+        help="list the models on this disk: source (as `plimsoll up` takes it), size, last use, folder",
     )
     listed.set_defaults(func=list_models)
     downloads.add_rm_parser(commands)
     shown = commands.add_parser(
         "show",
-        help="print what a model computes, op by op",
-        description="Print MODEL's program: a line an op, layers that are alike once, `{}` for their number.",
+        help="print the program of a model: its ops, layer by layer",
+        description="Print MODEL's program, one op per line. Equal layers are printed once, with `{}` for the "
+        "layer's number.",
         allow_abbrev=False,
     )
-    shown.add_argument("--all", action="store_true", help="every layer by itself")
+    shown.add_argument("--all", action="store_true", help="print every layer")
     shown.set_defaults(func=show)
     fitted = commands.add_parser(
         "fit",
-        help="print the memory that a model needs, and how many tokens fit beside it",
-        description="Print what MODEL's weights, its largest step and its KV cache take, by the headers of its files.",
+        help="print the memory that a model needs, and how many tokens fit",
+        description="Print the memory of MODEL's weights, largest step and KV cache, computed from the headers of "
+        "its files.",
         epilog="example:\n  plimsoll models fit hf://Qwen/Qwen3-8B --memory 24GiB --dtype bfloat16",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    fitted.add_argument("--memory", metavar="SIZE", help="what there is (24GiB): exits with 1 where it does not fit")
+    fitted.add_argument(
+        "--memory", metavar="SIZE", help="available memory (24GiB); exits with 1 if the model does not fit"
+    )
     fitted.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16")
-    fitted.add_argument("--max-batch-tokens", type=values.positive, default=2048, metavar="N", help="tokens of a step")
-    fitted.add_argument("--max-sequences", type=values.positive, default=128, metavar="N", help="sequences at once")
+    fitted.add_argument(
+        "--max-batch-tokens",
+        type=values.positive,
+        default=2048,
+        metavar="N",
+        help="maximum number of tokens in a step (default: %(default)s)",
+    )
+    fitted.add_argument(
+        "--max-sequences",
+        type=values.positive,
+        default=128,
+        metavar="N",
+        help="maximum number of sequences at once (default: %(default)s)",
+    )
     fitted.set_defaults(func=fit)
     for each in (shown, fitted):
-        each.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, demo://NAME or a Hugging Face id")
+        each.add_argument(
+            "model", metavar="MODEL", help="the model: a folder, a .gguf file, demo://NAME or a Hugging Face id"
+        )
         each.add_argument("--revision", help="branch, tag or commit (hf:// only)")
 
 
 def list_models(args: argparse.Namespace) -> int:
-    """Print the families, or what is on this disk."""
+    """Print the supported architectures, or the models on this disk."""
     if args.local:
         return downloads.list_downloads()
     from plimsoll_runtime.models.registry.registry import ENCODERS, FAMILIES, MODEL_TYPES, plugins
@@ -85,7 +104,7 @@ def list_models(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print a model's program, and what computes it on a CPU."""
+    """Print a model's program, and how a CPU runs it."""
     from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
     from plimsoll_runtime.models.program import Program, summary
 
@@ -97,13 +116,17 @@ def show(args: argparse.Namespace) -> int:
     reason = why_not_fused(program)
     print(
         "\non a CPU: "
-        + ("whole steps in our own kernels" if reason is None else f"op by op in torch: the backend cpu {reason}")
+        + (
+            "each step is one call of Plimsoll's kernels"
+            if reason is None
+            else f"op by op in torch: the backend cpu {reason}"
+        )
     )
     return 0
 
 
 def fit(args: argparse.Namespace) -> int:
-    """Print the memory that a model needs; 1 where it is more than there is."""
+    """Print the memory that a model needs. Return 1 if it is more than --memory."""
     from tempfile import TemporaryDirectory
 
     from plimsoll_runtime.driver.estimate import fit as fit_of
@@ -124,36 +147,54 @@ def fit(args: argparse.Namespace) -> int:
         (
             "weights",
             _size(found.weights),
-            f"in {args.dtype}" + (", packed for our CPU kernels" if found.packed else ""),
+            f"in {args.dtype}" + (", packed for the CPU kernels" if found.packed else ""),
         ),
-        ("largest step", _size(found.step), f"{found.tokens} tokens, {args.max_sequences} sequences: at most"),
+        ("largest step", _size(found.step), f"at most, with {found.tokens} tokens of {args.max_sequences} sequences"),
     ]
     if kept := facts.state_bytes(size):
-        rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
+        rows.append(
+            (
+                "recurrent states, per sequence",
+                f"{kept / 2**20:.1f} MiB",
+                "for any length; included in the largest step",
+            )
+        )
     if found.snapshots:
-        rows.append(("snapshots of states", str(found.snapshots), "each as large as a sequence's; counted in the step"))
+        rows.append(
+            (
+                "state snapshots",
+                str(found.snapshots),
+                "each as large as a sequence's states; included in the largest step",
+            )
+        )
     if token := facts.token_bytes(size):
         rows += [
-            ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),
-            ("KV cache, a sequence", _size(whole), f"of {facts.max_positions} tokens, the longest{_windows(layout)}"),
+            ("KV cache, per token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),
+            (
+                "KV cache, per sequence",
+                _size(whole),
+                f"of {facts.max_positions} tokens, the maximum length{_windows(layout)}",
+            ),
         ]
     if found.graphs:
-        rows.append(("graphs of steps", _size(found.graphs), "at most (--graph-memory)"))
+        rows.append(("CUDA graphs", _size(found.graphs), "at most (--graph-memory)"))
     left = None if args.memory is None else parse_size(args.memory, 0) - found.beside_cache
     least = (len(layout.groups) + 1) * layout.block_bytes
     if left is not None and left >= least > 0:
         held = longest_held(left, layout, facts.max_positions)
-        rows.append(("longest beside it", f"{held} tokens", f"of one sequence, in {_size(left)} of {args.memory}"))
-        rows.append(("sequences beside it", f"{max(0, left - layout.block_bytes) // whole}", "of the longest"))
-    print(table(("WHAT", "TAKES", ""), rows))
+        rows.append(("longest sequence", f"{held} tokens", f"in the remaining {_size(left)} of {args.memory}"))
+        rows.append(
+            ("longest sequences at once", f"{max(0, left - layout.block_bytes) // whole}", "in the remaining memory")
+        )
+    print(table(("USE", "MEMORY", ""), rows))
     if left is not None and left < least:
-        print(f"\nit does not fit: {_size(least - left)} more than {args.memory} are needed")
+        print(f"\nthe model does not fit: it needs {_size(least - left)} more than {args.memory}")
         return 1
     return 0
 
 
 def _headers(args: argparse.Namespace, folder: Path) -> ModelFiles:
-    """A model's files; of a hub's their headers alone, in the folder."""
+    """Return a model's files. For a model of a hub, download only the headers, into `folder`."""
     from plimsoll_runtime.weights.sources.headers import fetch_headers
     from plimsoll_runtime.weights.sources.resolve import resolve
 
@@ -161,7 +202,7 @@ def _headers(args: argparse.Namespace, folder: Path) -> ModelFiles:
 
 
 def _windows(layout: KvLayout) -> str:
-    """How many layers keep less than the whole context."""
+    """Return a note on how many layers keep only the last tokens of the context, or ""."""
     from plimsoll_runtime.engine.kv.cache_groups import Full
 
     kept = sum(len(layers) for layers, rule in zip(layout.groups, layout.rules, strict=True) if isinstance(rule, Full))

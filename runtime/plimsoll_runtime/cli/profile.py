@@ -1,4 +1,4 @@
-"""`plimsoll profile MODEL`: where a step's time goes, by phase and by op, beside what the machine allows."""
+"""`plimsoll profile MODEL`: measures the time of a step by phase and op, and compares it with the machine's limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from plimsoll_runtime.profiling.run import ProfileOptions
 
 DESCRIPTION = """\
-Run the engine in this process on a synthetic batch and report, for prefill and decode steps apart:
-  - each phase: schedule, inputs, forward, head, sample, commit; and what a server adds: message,
-    detokenise, events (all but the sockets; in a server they run beside the next step)
+Run the engine in this process on a synthetic batch and report, separately for prefill and decode steps:
+  - each phase: schedule, inputs, forward, head, sample, commit; and the phases that a server adds:
+    message, detokenise, events (in a server they overlap with the next step; sockets are not included)
   - each op of the forward pass: time, bytes, operations, and its share of the roofline, which is
-    the larger of bytes / bandwidth and operations / rate, both probed on this machine
+    the larger of bytes / bandwidth and operations / rate, both measured on this machine
 """
 EXPLAINED = "\n".join(f"  {name:13}  {what}" for name, what in WORKLOADS.items())
 EPILOG = f"""\
@@ -33,8 +33,8 @@ examples:
   plimsoll profile demo://gemma-3-270m
   plimsoll profile MODEL --batch 64 --workload mixed --prompt-len 256 --output-len 256 --trace step.json
 
-Open a trace in https://ui.perfetto.dev. Profile a quiet machine: a process beside takes bandwidth, and
-the probes see it too.
+Open a trace in https://ui.perfetto.dev. Run nothing else on the machine: other processes use bandwidth,
+which distorts the probes too.
 """
 
 
@@ -42,19 +42,23 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `profile` to the command line."""
     parser = subparsers.add_parser(
         "profile",
-        help="show where the time of a model's steps goes",
+        help="measure where the time of a model's steps goes",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="a folder, a .gguf file, demo://NAME or a Hugging Face id")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the model: a folder, a .gguf file, demo://NAME or a Hugging Face id"
+    )
     group = parser.add_argument_group("workload")
-    group.add_argument("--workload", choices=WORKLOADS, default="uniform", help="see below (default: %(default)s)")
+    group.add_argument(
+        "--workload", choices=WORKLOADS, default="uniform", help="kind of workload, see below (default: %(default)s)"
+    )
     for option, default, what in (
-        ("--batch", 1, "requests, all at once"),
-        ("--prompt-len", 128, "tokens of a prompt"),
-        ("--output-len", 128, "tokens to generate, EOS ignored"),
+        ("--batch", 1, "number of requests, all sent at once"),
+        ("--prompt-len", 128, "number of tokens in each prompt"),
+        ("--output-len", 128, "number of tokens to generate for each request, ignoring EOS"),
     ):
         group.add_argument(
             option, type=values.positive, default=default, metavar="N", help=f"{what} (default: {default})"
@@ -64,16 +68,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="write a Chrome trace of a second, shorter run with torch's own events (the figures are not from it)",
+        help="write a Chrome trace of a second, shorter run with torch's own events (the reported figures come from "
+        "the first run)",
     )
-    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures, with hardware and versions")
+    group.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures as JSON, with hardware and versions"
+    )
     add_options(parser, "profile", EngineConfig)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Profile and print; 0 once everything is written."""
-    # Torch's profiler logs to standard error from C++ as it is loaded; only this can tell it not to.
+    """Profile, print the report and return 0."""
+    # Torch's profiler logs to standard error from C++ when it is loaded; only this variable silences it.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     options = profile_options(args)
     from rich.console import Console
@@ -89,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def profile_options(args: argparse.Namespace) -> ProfileOptions:
-    """The record of the whole command line. Raises UsageError for what cannot be run or written."""
+    """Return the record of the whole command line. Raises UsageError for options that contradict each other or
+    unwritable files.
+    """
     from plimsoll_runtime.profiling.run import ProfileOptions
 
     for option, path in (("--trace", args.trace), ("--json", args.json)):
@@ -102,11 +111,11 @@ def profile_options(args: argparse.Namespace) -> ProfileOptions:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    """Before minutes of work, not after."""
+    """Raise UsageError if the file cannot be written, before the run spends minutes."""
     folder = path.parent
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; name a file")
     if not folder.is_dir():
-        raise UsageError(f"{option} {path}: there is no folder {folder}; make it first")
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it first")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{option} {path} cannot be written; choose another place")
+        raise UsageError(f"{option} {path} cannot be written; check its permissions or choose another path")

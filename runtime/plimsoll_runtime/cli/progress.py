@@ -1,4 +1,4 @@
-"""Progress of loads and batch jobs on standard error: a bar on a terminal, else lines."""
+"""Shows the progress of loads and batch jobs on standard error: bars on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.utils.progress import Rate, Transfer, TransferProgress, tr
 
 @contextlib.contextmanager
 def console_progress(stream: TextIO) -> Iterator[TransferProgress]:
-    """Yield a callback that shows the stages one below the other."""
+    """Yield a callback that shows a progress bar (or lines) for each loading stage."""
     if not stream.isatty():
         yield _PlainLines(stream)
         return
@@ -44,7 +44,7 @@ def console_progress(stream: TextIO) -> Iterator[TransferProgress]:
 
 
 class _PlainLines:
-    """One line when a stage begins and one when it is done."""
+    """Prints one line when a stage starts and one when it is done."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -61,11 +61,11 @@ class _PlainLines:
 
 LINE_SECONDS = 30.0
 LOOK_ROWS = 64
-"""Rows between two looks at the clock, or at the terminal."""
+"""Number of rows between two updates of the display."""
 
 
 class Board:
-    """Counts what is answered; `show` gets the counts as words, and the bytes of the input that are behind."""
+    """Counts processed rows. `show` gets the counts as text, and the number of input bytes processed."""
 
     def __init__(self, show: Callable[[str, int], None], start: Callable[[int], None]) -> None:
         self._show = show
@@ -75,23 +75,23 @@ class Board:
         self._began = time.monotonic()
 
     def begin(self, total: int, resumed: int) -> None:
-        """The rows begin."""
+        """Start the count and the clock; `resumed` rows are done by earlier runs."""
         self._resumed, self._began = resumed, time.monotonic()
         self._start(total)
 
     def passed(self, row: Row) -> None:
-        """One that an earlier run had answered."""
+        """Count a row that an earlier run has processed."""
         self._read += row.size
 
     def told(self, row: Row, answered: Answered) -> None:
-        """One more is answered."""
+        """Count a row and its result."""
         self._tally = self._tally.plus(answered)
         self._read += row.size
         if self._tally.rows % LOOK_ROWS == 0:
             self._show(self._words(), self._read)
 
     def finish(self) -> None:
-        """Show what it has come to."""
+        """Show the final counts."""
         if self._tally.rows:
             self._show(self._words(), self._read)
 
@@ -106,7 +106,7 @@ class Board:
 
 @contextlib.contextmanager
 def board(stream: TextIO, before: Callable[[], None]) -> Iterator[Board]:
-    """A board for as long as the run takes. `before`: to be done before it is shown."""
+    """Yield a board for the duration of the run. `before` is called before the board is first shown."""
     if not stream.isatty():
         yield _lines(stream, before)
         return

@@ -1,7 +1,7 @@
-"""All options of the engine and the server, for others: docs/options.json and the tables of docs/options.md.
+"""Generates the option reference: docs/options.json and the tables of docs/options.md.
 
 `python -m plimsoll_runtime.cli.reference docs` writes both. Contract tests compare the CRDs and the operator with the
-JSON, since these share no code with the runtime.
+JSON, because these share no code with the runtime.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from plimsoll_runtime.utils.option import Option, options_of
 RECORDS = (ServerConfig, HostConfig, Settings)
 MARK = "<!-- What follows is generated: make reference -->\n"
 TYPES = {bool: "boolean", int: "integer", float: "number"}
-"""By kind; any other is a string."""
+"""JSON types by Python type; all others are strings."""
 
 
 def all_options() -> list[Option]:
-    """The options of all records, each once."""
+    """Return the options of all records, without duplicates."""
     return list(dict.fromkeys(option for record in RECORDS for option in options_of(record)))
 
 
 def as_json() -> str:
-    """The text of docs/options.json: fields that say nothing are left out."""
+    """Return the content of docs/options.json; empty fields are left out."""
     return json.dumps({"options": [_entry(option) for option in all_options()]}, indent=2) + "\n"
 
 
 def with_tables(page: str) -> str:
-    """The text of docs/options.md with its tables replaced. Raises ValueError if the page has no mark."""
+    """Return the content of docs/options.md with its tables replaced. Raises ValueError if `page` lacks the mark."""
     prose, mark, _ = page.partition(MARK)
     if not mark:
-        raise ValueError("the page has no mark where its tables begin")
+        raise ValueError("the page lacks the mark after which the tables are written")
     return prose + MARK + "\n".join(_tables()) + "\n"
 
 
 def main(folder: Path) -> None:
-    """Write both files of the folder."""
+    """Write both files into `folder`."""
     page = folder / "options.md"
     page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "options.json").write_text(as_json(), encoding="utf-8")

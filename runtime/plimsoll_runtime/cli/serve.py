@@ -1,4 +1,4 @@
-"""`plimsoll serve MODEL`: one model behind an OpenAI API, in the foreground."""
+"""`plimsoll serve MODEL`: serves one model with an OpenAI API, in the foreground."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "serve",
         help="serve one model with an OpenAI API",
-        description="Serve one model with an OpenAI API. Listens at once; /health says when it is ready.",
+        description="Serve one model with an OpenAI API. The port opens right away; /health answers 200 once the "
+        "model is loaded.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME[@REVISION][:FILE])",
+        help="the model: a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id "
+        "(hf://ORG/NAME[@REVISION][:FILE])",
     )
     add_options(parser, "serve", ServerConfig)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal or an error ends it; returns the exit code."""
+    """Serve until a signal or an error, and return the exit code."""
     config = server_config(args)
     from plimsoll_runtime.driver.build.model_files import check_folder
     from plimsoll_runtime.driver.process.handshake import BUILD
     from plimsoll_runtime.driver.process.standby import StandbyProcess
 
     check_folder(config.engine)
-    # The engine's process imports torch while this one imports the server.
+    # The engine process imports torch while this process imports the server.
     with contextlib.closing(StandbyProcess.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
         from plimsoll_runtime.api.server.server import serve
 
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def server_config(args: argparse.Namespace) -> ServerConfig:
-    """The record of everything that the command line and the environment say. Raises UsageError."""
+    """Return the record of the whole command line and environment. Raises UsageError."""
     names = tuple(args.name or [default_name(args.model)])
     if len(set(names)) < len(names):
         raise UsageError(f"--name is given twice with the same value ({', '.join(names)}); give each name once")

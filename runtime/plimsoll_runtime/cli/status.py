@@ -1,4 +1,4 @@
-"""`plimsoll status`: what runs on this machine."""
+"""`plimsoll status`: shows the running `plimsoll up` processes of this machine."""
 
 from __future__ import annotations
 
@@ -22,41 +22,42 @@ from plimsoll_runtime.local.text import (
 from plimsoll_runtime.utils import option_values as values
 
 DESCRIPTION = """\
-Show each `plimsoll up` of this user: its endpoint, and a row for each model.
+Show each running `plimsoll up` of this user: its endpoint, and one row for
+each model.
 
-  MODEL      the name that requests use
-  STATE      of a model with several replicas, how many are ready
-  MEMORY     resident memory of its processes; of models that share a process
-             what each was granted, or what it takes while it sleeps
-  REQUESTS   in flight; of models that share a process also those that wait
-             for it to wake
-  TOKENS/S   generated during one second: the command takes that long
-  IDLE       since its last request ended; - while one is in flight
+  MODEL      name for requests
+  STATE      state of the model; with several replicas, how many are ready
+  MEMORY     resident memory of its processes. For models that share a
+             process: the granted memory, or the memory used while asleep
+  REQUESTS   requests in flight. For models that share a process also the
+             requests that wait for the model to wake
+  TOKENS/S   tokens generated per second, measured for one second
+  IDLE       time since the last request ended; - while one is in flight
 
-Below are the processes that do not serve, and why. A process that does not
-answer within a second is shown so. Exits with 1 if nothing runs."""
+Processes that do not serve are listed below the table, with the reason.
+Exits with 1 if nothing runs."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `status` to the command line."""
     parser = subparsers.add_parser(
         "status",
-        help="show what `plimsoll up` runs on this machine",
+        help="show the models that `plimsoll up` runs on this machine",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--port", type=values.port, help="only the run of this port")
+    parser.add_argument("--port", type=values.port, help="show only the `plimsoll up` on this port")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--verbose", action="store_true", help="each process with pid and log, why models sleep, the device"
+        "--verbose", action="store_true", help="show each process with pid and log, why models sleep, and the device"
     )
-    form.add_argument("--json", action="store_true", help="the records with all figures as JSON, for programs")
+    form.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the records; 1 if there are none."""
+    """Print the running processes and their models. Return 1 if there are none."""
     from plimsoll_runtime.local.run_folder import RunFolder, all_runs
     from plimsoll_runtime.local.usage import observe
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(records, indent=2))
     elif not records:
         where = "" if args.port is None else f" on port {args.port}"
-        print(f"nothing runs{where}; start something with `plimsoll up FILE`")
+        print(f"nothing runs{where}; start a model with `plimsoll up MODEL`")
     for number, record in enumerate(() if args.json else records):
         print("\n" * bool(number), end="")
         _show(record, verbose=args.verbose)
@@ -88,7 +89,7 @@ def _show(record: Mapping[str, Any], *, verbose: bool) -> None:
 
 
 def _details(record: Mapping[str, Any], began: datetime) -> str:
-    """Every process and its log, and what there is to say of the device."""
+    """Return all processes with their logs, and the findings about the device."""
     from plimsoll_runtime.local.processes.status_board import HOST_SLOT
     from plimsoll_runtime.local.usage import placed_of
 
@@ -108,14 +109,14 @@ def _details(record: Mapping[str, Any], began: datetime) -> str:
 
 
 def _host_lines(host: Mapping[str, Any] | str) -> list[str]:
-    """Of its report, or why there is none."""
+    """Return the memory and findings from the host's report, or why there is no report."""
     if isinstance(host, str):
         return [f"host: {host}"]
     return [memory_line(host), *findings_lines(host["device"].get("findings", ()))]
 
 
 def _lines(entry: Mapping[str, Any]) -> list[str]:
-    """A process, and below it what there is to say of its device."""
+    """Return a line for the process, and one for each finding about its device."""
     from plimsoll_runtime.local.usage import SILENT
 
     restarts = f", restarted {entry['restarts']} times" if entry["restarts"] else ""

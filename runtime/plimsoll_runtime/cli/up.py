@@ -1,4 +1,4 @@
-"""`plimsoll up FILE|SOURCE...`: models on this machine behind one OpenAI endpoint. `plimsoll down` ends them."""
+"""`plimsoll up FILE|SOURCE...` runs models on this machine behind one OpenAI endpoint; `plimsoll down` stops them."""
 
 from __future__ import annotations
 
@@ -29,75 +29,77 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "up",
         help="run models or ModelDeployment files on this machine, without a cluster",
-        description="Run models on this machine behind one OpenAI endpoint, as a cluster would. Files are checked "
-        "against the same schema as the cluster's. For a source, the ModelDeployment that it stands for is printed.",
+        description="Run models on this machine behind one OpenAI endpoint, like a cluster would. Files are checked "
+        "against the cluster's schema. For each model source, the equivalent ModelDeployment is printed.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "files",
         nargs="+",
         metavar="FILE|SOURCE",
-        help="YAML of ModelDeployments and at most one RuntimePool, - for stdin; or a model: demo://NAME, "
+        help="YAML file with ModelDeployments and at most one RuntimePool, - for stdin; or a model: demo://NAME, "
         "hf://ORG/NAME[@REVISION][:FILE], a folder with config.json, a .gguf file",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address of the endpoint (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=values.port, default=8000, help="port of the endpoint, 0 for any (default: %(default)s)"
+        "--port", type=values.port, default=8000, help="port to listen on, 0 for a free one (default: %(default)s)"
     )
     _add_sharing(parser)
     parser.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help="run the code that comes with models whose spec asks for that (spec.model.trustRemoteCode); it can do "
-        "whatever you can",
+        help="run the code in the repositories of models whose spec allows it (spec.model.trustRemoteCode). The code "
+        "has all your rights",
     )
     parser.add_argument(
-        "--ask", metavar="QUESTION", help="once ready, ask the first model this and print the answer (to stdout)"
+        "--ask", metavar="QUESTION", help="once ready, ask the first model this question and print its output to stdout"
     )
-    parser.add_argument("--once", action="store_true", help="end after the answer to --ask; 0 if there was one")
+    parser.add_argument(
+        "--once", action="store_true", help="exit after the output of --ask, with 0 if the model answered"
+    )
     parser.add_argument(
         "--drain-seconds",
         type=values.seconds,
         default=DRAIN_SECONDS,
         metavar="S",
-        help="how long running answers may go on after Ctrl-C (default: %(default)g)",
+        help="time that running requests have to finish after Ctrl-C (default: %(default)g)",
     )
     parser.set_defaults(func=run)
 
 
 def _add_sharing(parser: argparse.ArgumentParser) -> None:
-    """Options that say which models run in one process, and in how much memory."""
+    """Add the options that say which models share a process, and how much memory they get."""
     sharing = parser.add_mutually_exclusive_group()
     sharing.add_argument(
         "--together",
         action="store_const",
         const=True,
-        help="run all models in one process, in which those in use are in memory and the rest sleep until they are "
-        "asked (default: where the models need more memory than there is)",
+        help="run all models under one host process that keeps used models in memory and lets the others sleep "
+        "(default: if the models need more memory than there is)",
     )
     sharing.add_argument(
-        "--apart", dest="together", action="store_const", const=False, help="give each replica a process of its own"
+        "--apart", dest="together", action="store_const", const=False, help="run each replica in a process of its own"
     )
     parser.add_argument(
         "--line",
         type=values.memory,
         metavar="SIZE",
-        help="how much memory models may take together: 60%%, or an amount such as 2GiB; implies --together unless "
-        "there is a RuntimePool (default: 90%%)",
+        help="memory for all models together: 60%%, or an amount such as 2GiB; implies --together unless there is a "
+        "RuntimePool (default: 90%%)",
     )
     parser.add_argument(
         "--sleepers",
         type=values.amount,
         metavar="SIZE",
-        help="memory for the weights of models that sleep, which then wake without reading files (default: a quarter "
-        "of what is free, or what the RuntimePool says)",
+        help="memory for the weights of sleeping models, which then wake without reading files (default: a quarter of "
+        "the free memory, or the RuntimePool's value)",
     )
 
 
 def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequence[str] | None = None) -> int:
-    """Run until a signal or, with --once, until the answer; returns the exit code. Raises UsageError.
+    """Run until a signal or, with --once, until the model has answered. Return the exit code. Raises UsageError.
 
-    `serve` and `host` replace the commands that run one model, and several.
+    `serve` and `host` replace the commands that run one model and several models (for tests).
     """
     from rich.console import Console
 
@@ -110,9 +112,9 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     from plimsoll_runtime.local.source import manifests_of
 
     if args.once and args.ask is None:
-        raise UsageError("--once ends after the answer to a question: give one with --ask")
+        raise UsageError("--once exits after the output of --ask; add --ask QUESTION")
     if args.together is False and (args.line is not None or args.sleepers is not None):
-        raise UsageError("--line and --sleepers are for models that share a process: leave out --apart")
+        raise UsageError("--line and --sleepers apply to models that share a process; leave out --apart")
     made = manifests_of(args.files)
     loaded, others = load_objects(args.files, sys.stdin, made)
     models, pool = place(loaded, read_pools(others, memory_left()))
@@ -143,20 +145,20 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
 
 
 def _check(args: argparse.Namespace, models: Sequence[LocalModel], pool: LocalPool | None) -> None:
-    """Raises UsageError where the models cannot be run as the options say."""
+    """Raise UsageError if the options contradict the models or the pool."""
     if not models:
         raise UsageError(f"{', '.join(args.files)}: no ModelDeployment found, only a RuntimePool; add its models")
     if pool is not None and args.together is not None:
         raise UsageError(
-            f"--together and --apart: spec.placement of each model says whether it shares the RuntimePool {pool.name}; "
-            "leave the option out"
+            f"--together and --apart have no effect with the RuntimePool {pool.name}: the spec.placement of each "
+            "model says whether it shares the pool; leave the option out"
         )
     if args.ask is not None and models[0].replicas == 0:
-        raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
+        raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, so no replica can answer; set at least 1")
     if not args.trust_remote_code and (bringing := [model.name for model in models if model.brings_code]):
         raise UsageError(
-            f"{', '.join(bringing)}: spec.model.trustRemoteCode asks for code that comes with the model to run: give "
-            "--trust-remote-code as well if you trust whoever wrote that code"
+            f"{', '.join(bringing)}: spec.model.trustRemoteCode runs code from the model's repository; if you "
+            "trust its authors, add --trust-remote-code"
         )
 
 
@@ -166,12 +168,12 @@ def _print_notes(models: Sequence[LocalModel], pool: LocalPool | None, console: 
     for note in (*(() if pool is None else pool.notes), *(note for model in models for note in model.notes)):
         console.print(note, style="yellow", markup=False, soft_wrap=True)
     for terms in dict.fromkeys(unseen_terms(model.source) for model in models):
-        if terms is not None:  # the runtime says so too, in its log, where nobody looks
+        if terms is not None:  # the runtime logs the terms too, but its log goes to a file
             console.print(terms, markup=False, soft_wrap=True)
 
 
 def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console) -> list[LocalModel]:
-    """The models, those that share a process marked so; a line says so where nobody asked for it."""
+    """Return the models, with those that share a process marked. If the options do not request sharing, print why."""
     from plimsoll_runtime.local.host_sharing import choose, share
 
     implied = True if args.line is not None or args.sleepers is not None else args.together
@@ -182,7 +184,7 @@ def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console
 
 
 def _in_pool(models: list[LocalModel]) -> list[LocalModel]:
-    """The models, those of the pool with notes on what has no effect there."""
+    """Return the models; those of the pool get notes on fields that have no effect there."""
     from plimsoll_runtime.local.host_sharing import share
 
     shared = iter(share([model for model in models if model.in_host]))
@@ -190,8 +192,8 @@ def _in_pool(models: list[LocalModel]) -> list[LocalModel]:
 
 
 def _host_options(args: argparse.Namespace, pool: LocalPool | None) -> tuple[str, ...]:
-    """The options of the shared process: --line and --sleepers. Without a pool, sleepers may by default have a
-    quarter of the free memory.
+    """Return the options of the shared process: --line and --sleepers. Without a pool, sleepers default to a quarter of
+    the free memory.
     """
     from plimsoll_runtime.local.host_sharing import memory_left
 
@@ -210,32 +212,34 @@ def add_down_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `down` to the command line."""
     parser = subparsers.add_parser(
         "down",
-        help="stop what `plimsoll up` runs on this machine",
-        description="Stop a `plimsoll up` of this user and wait until it has ended; running answers may finish.",
+        help="stop a running `plimsoll up` of this machine",
+        description="Stop a `plimsoll up` of this user and wait until it has exited. Running requests may finish.",
         allow_abbrev=False,
     )
-    parser.add_argument("--port", type=values.port, help="the run of this port (default: the only one)")
-    parser.add_argument("--now", action="store_true", help="do not wait for running answers")
+    parser.add_argument("--port", type=values.port, help="port of the `plimsoll up` to stop (default: the only one)")
+    parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     parser.set_defaults(func=run_down)
 
 
 def run_down(args: argparse.Namespace) -> int:
-    """Stop one run; 0 once it is gone, 1 if there is none. Raises UsageError where several could be meant."""
+    """Stop one run and return 0 once it has ended, or 1 if there is none. Raises UsageError if several run."""
     from plimsoll_runtime.local.run_folder import RunFolder, all_runs
 
     runs = all_runs() if args.port is None else [RunFolder(args.port)]
     if len(runs) > 1:
-        raise UsageError(f"several run: say which with --port ({', '.join(str(run.port) for run in runs)})")
+        raise UsageError(
+            f"several `plimsoll up` are running; choose one with --port ({', '.join(str(run.port) for run in runs)})"
+        )
     record = runs[0].read() if runs else None
     if record is None:
         where = "" if args.port is None else f" on port {args.port}"
         print(f"nothing runs{where}")
         return 1
     _signal(record["pid"], signal.SIGTERM)
-    if args.now:  # the second signal is another one: two of a kind may arrive as one
+    if args.now:  # a different signal: two equal pending signals merge into one
         _signal(record["pid"], signal.SIGINT)
     if not _wait(runs[0]):
-        print(f"pid {record['pid']} has not ended within {WAIT_SECONDS:g} s; try `plimsoll down --now`")
+        print(f"pid {record['pid']} has not exited within {WAIT_SECONDS:g} s; try `plimsoll down --now`")
         return 1
     print(f"stopped {record['url']}")
     return 0
@@ -245,7 +249,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return  # it has ended in this moment
+        return  # it has already exited
 
 
 def _wait(run: RunFolder) -> bool:

@@ -50,8 +50,8 @@ OF_MODEL = Option(("serve", "batch", "profile", "LLM"), "engine")
 ENGINE = replace(OF_MODEL, where=(*OF_MODEL.where, "host API"))
 RUNTIME = replace(ENGINE, deployment="runtime.*")
 DEVICE = (
-    "device for models. cuda: a GPU with CUDA or ROCm; exits with code 8 if torch finds none. cpu: the CPU; no GPU is "
-    "used. auto: a GPU if torch finds one, else the CPU"
+    "device of the models. auto: a GPU if torch finds one, else the CPU; cuda: a GPU (CUDA or ROCm), exits with "
+    "code 8 if torch finds none; cpu: the CPU only, no GPU is used"
 )
 
 
@@ -76,28 +76,29 @@ class EngineConfig:
     )
     model_impl: str = option(
         "auto",
-        "model code: native (Plimsoll's own) or transformers (that of Hugging Face Transformers, with Plimsoll's "
-        "attention); auto: native if it exists for the architecture",
+        "implementation of the model: native (Plimsoll's programs) or transformers (the code of Hugging Face "
+        "Transformers with Plimsoll's attention); auto: native if it supports the architecture",
         ENGINE,
         choices=MODEL_IMPLS,
     )
     trust_remote_code: bool = option(
         False,
-        "run code from the model repository (auto_map in its config.json) if neither Plimsoll nor Transformers has the "
-        "model's class; that code has all rights of this process, so set it only for authors you trust",
+        "run the code that the model's repository contains (auto_map in its config.json) if neither Plimsoll nor "
+        "Transformers has its class. The code has all rights of this process: use it only for authors that you "
+        "trust",
         OF_MODEL,
         deployment="model.*",
     )
     task: str = option(
         "auto",
-        "task of the model: generate (chat and completions), embed (vectors), classify (labels) or "
-        "score (how well two texts match); auto: the task named in the model's files",
+        "task of the model: generate (chat and completions), embed (vectors), classify (labels) or score "
+        "(relevance of one text to another); auto: chosen from the model's files",
         RUNTIME,
         choices=TASKS,
     )
     dtype: str = option(
         "auto",
-        "data type of weights and activations; auto: the model's own if the device computes it fast",
+        "data type of weights and activations; auto: the type in the model's config if the device computes it fast",
         RUNTIME,
         choices=DTYPES,
     )
@@ -110,34 +111,35 @@ class EngineConfig:
         parse=values.positive,
         usual="the most that model and memory allow",
     )
-    max_batch_tokens: int = option(2048, "maximum tokens computed in one step", RUNTIME, unit="tokens")
-    max_sequences: int = option(128, "maximum sequences in one batch", RUNTIME)
+    max_batch_tokens: int = option(2048, "maximum number of tokens computed in one step", RUNTIME, unit="tokens")
+    max_sequences: int = option(128, "maximum number of sequences that run at once", RUNTIME)
     policy: str = option(
         "fcfs",
-        "order of waiting requests: fcfs (first come, first served), priority and deadline (as given in the request), "
-        "sjf (shortest job first) or prefix (longest cached prefix first)",
+        "scheduling policy, the order in which requests are served: fcfs (by arrival), priority or deadline (by "
+        "these fields of the request), sjf (shortest job first), prefix (longest cached prefix first)",
         RUNTIME,
         choices=POLICIES,
     )
-    overlap: bool | None = option(None, "plan each step while the previous one is computed", ENGINE, usual="on a GPU")
+    overlap: bool | None = option(None, "plan the next step while the current one runs", ENGINE, usual="on a GPU")
     offline: bool = False
     step_timeout: float = option(
         STEP_SECONDS,
-        "time after which a step counts as hung, if it has also taken ten times the mean of steps of its size. All "
-        "requests then fail and the process ends, so that its supervisor can restart it; 0: never",
+        "limit of every step. A step that takes longer, and also ten times as long as earlier steps of its size, "
+        "counts as hung: its requests fail and the process exits, so that its supervisor restarts it; 0: no limit",
         RUNTIME,
         unit="seconds",
     )
     kv_memory: str | None = option(
         None,
-        "memory for the KV cache: 2GiB (or 2Gi, 2e9), or 40% of the memory that weights and steps leave free",
+        "memory for the KV cache: 2GiB (or 2Gi, 2e9), or a share such as 40% of the memory that weights and "
+        "steps leave free",
         RUNTIME,
         unit="bytes",
         parse=values.memory,
     )
     kv_host_memory: str | None = option(
         None,
-        "on a GPU: host memory for cached blocks evicted from the KV cache",
+        "on a GPU: host memory for cached blocks that do not fit into the KV cache",
         ENGINE,
         unit="bytes",
         parse=values.memory,
@@ -145,31 +147,32 @@ class EngineConfig:
     )
     kv_disk: str | None = option(
         None,
-        "folder for cached blocks evicted from memory; blocks of earlier runs are reused",
+        "folder for cached blocks that do not fit into memory; a restarted server reuses the blocks in it",
         ENGINE,
         metavar="PATH",
         parse=values.path,
     )
     kv_disk_size: str | None = option(
         None,
-        "maximum size of --kv-disk: 20GiB, or 40% of the free disk space",
+        "size limit of --kv-disk: 20GiB, or a share such as 40% of the free disk space",
         ENGINE,
         unit="bytes",
         parse=values.memory,
     )
     block_size: int = option(
-        16, "tokens of a KV block, a power of two from 8 to 256", RUNTIME, unit="tokens", choices=BLOCK_SIZES
+        16, "tokens in a KV block, a power of two from 8 to 256", RUNTIME, unit="tokens", choices=BLOCK_SIZES
     )
     prefix_caching: bool = option(
         True,
-        "reuse the KV cache of common prompt prefixes; if off, each prompt is computed from its first token",
+        "reuse the computed blocks of prompts that begin alike; without it every prompt is computed from its "
+        "first token",
         RUNTIME,
         usual="on",
     )
     state_snapshots: int | None = option(
         None,
-        "for models with recurrent layers: number of prefixes whose states are kept, each with the memory of one "
-        "sequence; 0: no prefix is reused",
+        "models with recurrent layers: number of prefixes whose states are kept. Each takes as much memory as "
+        "the states of a sequence; 0: prefixes are not reused",
         RUNTIME,
         minimum=0,
         usual="a quarter of --max-sequences, at least 8",
@@ -178,8 +181,8 @@ class EngineConfig:
     threads: int | None = option(None, "CPU threads", RUNTIME, usual="all cores")
     attention_backend: str = option(
         "auto",
-        f"attention backend ({', '.join(ATTENTION_BACKENDS[1:])}; on a GPU also two joined by +, for prompts and "
-        "for decodes); auto: the fastest that runs here; if it fails, the next one",
+        f"attention backend: {', '.join(ATTENTION_BACKENDS[1:])}; on a GPU also two joined by + (for prefill and "
+        "decode). auto: the fastest that runs here; if it fails, the next one",
         RUNTIME,
         metavar="NAME",
         choices=ATTENTION_BACKENDS,
@@ -187,18 +190,18 @@ class EngineConfig:
     )
     graph_seconds: float = option(
         20.0,
-        "on a GPU: time limit for capturing CUDA graphs before the first request; batch sizes without a graph are "
-        "launched kernel by kernel; 0: no graphs",
+        "on a GPU: time limit for capturing CUDA graphs before the first request; batch sizes without a graph "
+        "launch kernel by kernel; 0: no graphs",
         ENGINE,
         unit="seconds",
     )
     graph_memory: str = option(
-        "512MiB", "on a GPU: maximum memory for CUDA graphs", ENGINE, unit="bytes", parse=values.memory
+        "512MiB", "on a GPU: memory limit of CUDA graphs", ENGINE, unit="bytes", parse=values.memory
     )
     check_integrity_every: int = option(
         0,
-        "check the engine's records of blocks, slots and sequences every N steps, and exit with an error if they "
-        "disagree; 0: never",
+        "check the engine's records of blocks, slots and sequences every STEPS steps, and exit with an error if "
+        "they disagree; 0: never",
         ENGINE,
         unit="steps",
         minimum=0,

@@ -1,1 +1,1 @@
-"""Laptop mode: the cluster's YAML, run as processes."""
+"""Laptop mode: runs the cluster's YAML files as local processes."""

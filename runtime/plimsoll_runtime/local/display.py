@@ -1,4 +1,4 @@
-"""What a laptop run shows: a live table on a terminal, lines elsewhere."""
+"""The display of a laptop run: a live table on a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ STYLES = {
     Phase.STOPPED: "dim",
 }
 REFRESHES_PER_SECOND = 4
-PERCENT_STEP = 10  # between two lines about one stage, where lines are all there is
+PERCENT_STEP = 10  # progress between two lines about one stage, without a terminal
 
 Rows = Callable[[], Sequence[tuple[str, str]]]
 
 
 class Display:
-    """Follows a board; `rows` are further ones for the table.
+    """Shows a board's statuses; `rows` returns further rows of the table.
 
-    Use as a context; `paused` frees the terminal for something else.
+    Use as a context manager; `paused` frees the terminal for other output.
     """
 
     def __init__(self, board: Board, console: Console, rows: Rows = tuple) -> None:
@@ -50,7 +50,7 @@ class Display:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Without the live table."""
+        """Hide the live table for the duration of the context."""
         self._hide()
         try:
             yield
@@ -58,12 +58,12 @@ class Display:
             self._show()
 
     def change(self, text: str, style: str = "") -> None:
-        """Say something that the table shows as well: lines where there is no table."""
+        """Print a line that the table shows too, unless there is a table."""
         if not self._console.is_terminal:
             self.line(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        """Say something that stays."""
+        """Print a line that stays."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def _show(self) -> None:
@@ -92,17 +92,17 @@ class Display:
         return table
 
     def _changed(self, slot: str, before: Status, now: Status) -> None:
-        """Lines for what should stay on a terminal, and for everything that happens elsewhere."""
+        """Print lines for changes that should stay on a terminal; without a terminal, for all changes."""
         if now.phase is Phase.WAITING:
             self.line(f"{slot}: {now.error}", "red")
-            self.line(f"{slot}: starting again in {now.wait:.1f} s")
+            self.line(f"{slot}: restarting in {now.wait:.1f} s")
         elif now.phase is Phase.FAILED:
             self.line(f"{slot}: {now.error}", "red")
-            self.line(f"{slot}: a restart would not help; correct this, then run `plimsoll up` again")
+            self.line(f"{slot}: a restart would not help; correct the error, then run `plimsoll up` again")
         elif now.phase is Phase.READY and before.phase is not Phase.READY:
             self.line(f"{slot}: ready after {now.took:.1f} s", "green")
         elif now.phase is Phase.UNREADY and before.phase is Phase.READY:
-            self.line(f"{slot}: not ready any more", "yellow")
+            self.line(f"{slot}: not ready", "yellow")
         elif now.phase is Phase.LOADING and not self._console.is_terminal:
             self._progress(slot, now)
 

@@ -1,4 +1,4 @@
-"""A ModelDeployment as a laptop runs it: command line, stores, and what has no effect here."""
+"""A ModelDeployment on a laptop: its command line, its stores, and notes on fields without effect."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from plimsoll_runtime.utils.option import options_of
 
 
 def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """What follows `plimsoll serve` for a valid spec of the object `name`.
+    """Return the arguments of `plimsoll serve` for a valid spec of the object `name`.
 
-    The operator builds the same arguments for pods; a contract test compares both with the parser of `plimsoll serve`.
+    The operator builds the same arguments for pods. A contract test compares both with the parser of `plimsoll serve`.
     """
     model = spec["model"]
     arguments = [_model_argument(model["source"])]
@@ -35,7 +35,7 @@ def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _model_argument(source: str) -> str:
-    """`file:///path` is a path; everything else the runtime understands as it is."""
+    """Return the path of a `file:///path` source; the runtime accepts all other sources unchanged."""
     return source.removeprefix("file://") if source.startswith("file://") else source
 
 
@@ -53,9 +53,9 @@ def _option(field: str, value: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Those of one process: the claims, by names that no claim of another namespace has, and options beside them.
+    """Response and file stores of one process: claims, qualified with their namespace, and options for them.
 
-    A cluster's claim is a folder of that name here, in the run's folder, which stays when the run ends.
+    On a laptop, a claim is a folder in the run folder, which stays when the run ends.
     """
 
     responses_claim: str | None = None
@@ -64,7 +64,7 @@ class Stores:
     files_options: tuple[str, ...] = ()
 
     def arguments(self, claims: Path, slot: str) -> tuple[str, ...]:
-        """What `plimsoll serve` and `plimsoll host` are told, for the process of that slot; the folders are made."""
+        """Return options of `plimsoll serve` and `plimsoll host` for the process of `slot`, and create the folders."""
         words = list(self.responses_options)
         if self.responses_claim is not None:
             words += ["--response-store", str(_folder(claims, self.responses_claim) / f"{slot}.sqlite")]
@@ -74,7 +74,7 @@ class Stores:
 
 
 def read_stores(namespace: str, spec: Mapping[str, Any]) -> Stores:
-    """From a valid spec with its defaults."""
+    """Return the stores of a valid spec with its defaults."""
     responses, files = spec.get("responses") or {}, spec.get("files") or {}
     return Stores(
         responses_claim=_claim(namespace, responses),
@@ -99,16 +99,17 @@ def _folder(claims: Path, claim: str) -> Path:
     return folder
 
 
-# Parts of a spec that name things only a cluster has. `env` is honoured where it holds a plain value.
+# Parts of a spec that only a cluster can apply. In `template`, plain values of `env` are applied.
 CLUSTER_ONLY = ("resources", "template")
 WHOLE = ("scaling",)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """What to run for one object. `spec` is the object's, with its defaults; `arguments` follow `plimsoll serve`;
-    `notes` say what has no effect here. `in_host`: it shares a process with others (see `host_sharing`).
-    `stores`: what it keeps beyond an answer.
+    """A model to run for one object.
+
+    `spec` is the object's, with its defaults. `arguments` are those of `plimsoll serve`. `notes` list fields without
+    effect on a laptop. `in_host`: the model shares a process with others (see `host_sharing`).
     """
 
     namespace: str
@@ -127,32 +128,36 @@ class LocalModel:
 
     @property
     def revision(self) -> str | None:
-        """Branch, tag or commit that its spec names beside the source."""
+        """Branch, tag or commit in the spec, apart from the source."""
         revision: str | None = self.spec.get("model", {}).get("revision")
         return revision
 
     @property
     def brings_code(self) -> bool:
-        """Whether its spec asks for code that comes with the model to run."""
+        """Whether the spec lets code from the model's repository run."""
         return bool(self.spec.get("model", {}).get("trustRemoteCode"))
 
 
 def load_models(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None) -> list[LocalModel]:
-    """All models of the files. Raises UsageError that says everything that is wrong with any of them.
+    """Return all models of the files. Raises UsageError with all errors of all objects.
 
-    `texts`: as of `read_documents`.
+    `texts` is passed to `read_documents`.
     """
     models, others = load_objects(sources, stdin, texts)
     if others:
         names = ", ".join(f"{other.body['kind']} {other.body['metadata']['name']}" for other in others)
-        raise UsageError(f"{names}: this command takes {crd.kind()}s; `plimsoll up` takes the rest as well")
+        raise UsageError(
+            f"{names}: this command accepts only objects of kind {crd.kind()}; `plimsoll up` accepts the others too"
+        )
     return models
 
 
 def load_objects(
     sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None
 ) -> tuple[list[LocalModel], list[Document]]:
-    """All models of the files, and all other objects with their defaults. Raises UsageError as `load_models` does."""
+    """Return all models of the files, and all other objects with their defaults. Raises UsageError like
+    `load_models`.
+    """
     models: list[LocalModel] = []
     others: list[Document] = []
     problems: list[str] = []
@@ -197,13 +202,13 @@ def _model(document: Document, body: Mapping[str, Any]) -> LocalModel:
 
 def _no_claims(document: Document, name: str, source: str) -> str:
     return (
-        f'{document.origin}: ModelDeployment "{name}": spec.model.source: {source} is a volume of a cluster. '
-        "On a laptop, copy its files to a folder and name that: file:///absolute/path/of/the/model"
+        f'{document.origin}: ModelDeployment "{name}": spec.model.source {source} is a volume of a cluster; copy its '
+        "files to a folder and use file:///absolute/path/of/the/model"
     )
 
 
 def plain_environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Plain variables, and the paths of those whose value only a cluster has."""
+    """Return variables with plain values, and the paths of variables whose value only a cluster has."""
     entries = spec.get("template", {}).get("env", [])
     plain = tuple((entry["name"], entry.get("value", "")) for entry in entries if "valueFrom" not in entry)
     others = [
@@ -215,7 +220,7 @@ def plain_environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], .
 
 
 def _ignored(spec: Mapping[str, Any]) -> list[str]:
-    """Paths that somebody has written down and that nothing here looks at."""
+    """Return the paths of fields in the object that have no effect on a laptop."""
     token = ["spec.model.tokenSecret (set HF_TOKEN)"] if "tokenSecret" in spec.get("model", {}) else []
     return (
         token
@@ -236,7 +241,7 @@ def _conflicts(models: Sequence[LocalModel]) -> list[str]:
     for model in models:
         if other := objects.get((model.namespace, model.name)):
             problems.append(
-                f'ModelDeployment "{model.namespace}/{model.name}" is given twice: in {other.origin} and in '
+                f'ModelDeployment "{model.namespace}/{model.name}" is defined twice: in {other.origin} and in '
                 f"{model.origin}"
             )
             continue
@@ -245,7 +250,7 @@ def _conflicts(models: Sequence[LocalModel]) -> list[str]:
             other = names.setdefault(name, model)
             if other is not model:
                 problems.append(
-                    f'{model.origin}: ModelDeployment "{model.name}": the served name "{name}" is taken by '
-                    f'"{other.name}" of {other.origin}; give one of them another in spec.model.servedNames'
+                    f'{model.origin}: ModelDeployment "{model.name}": the served name "{name}" is already used by '
+                    f'"{other.name}" of {other.origin}; change spec.model.servedNames of one of them'
                 )
     return problems

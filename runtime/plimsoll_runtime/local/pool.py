@@ -1,4 +1,4 @@
-"""A RuntimePool as a laptop runs it: one host process with the memory of one pod, and the placements of its models."""
+"""A RuntimePool on a laptop: one host process with the memory of one pod, and the placements of its models."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.utils.sizes import Quantity, is_share, parse_size
 
 NEARLY_ALL = 0.95
-"""Of what is free: with more an amount is no use, for it may be too much by the time that the host starts."""
+"""Share of the free memory above which a configured amount is not used, because less may be free when the host starts.
+"""
 WITHOUT_EFFECT = ("namespaces", "sharedClaims", "rollout")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPool:
-    """What to run for one RuntimePool. `arguments` follow `plimsoll host`; `notes` say what differs here."""
+    """A host process to run for one RuntimePool. `arguments` are those of `plimsoll host`; `notes` list differences
+    from a cluster.
+    """
 
     namespace: str
     name: str
@@ -34,19 +37,19 @@ class LocalPool:
 
 
 def read_pools(documents: Sequence[Document], memory_left: int) -> list[LocalPool]:
-    """The pools of objects with their defaults; `memory_left`: bytes that are free here."""
+    """Return the pools of objects with their defaults. `memory_left` is the free memory in bytes."""
     return [_read(document.body, memory_left) for document in documents]
 
 
 def place(models: Sequence[LocalModel], pools: Sequence[LocalPool]) -> tuple[list[LocalModel], LocalPool | None]:
-    """The models, with those that name a pool marked as its parts, and that pool.
+    """Return the models, with those of the pool marked, and the pool.
 
-    Raises UsageError for a second pool, or a model whose pool is not there.
+    Raises UsageError for more than one pool, or a model whose pool is missing.
     """
     if len(pools) > 1:
         raise UsageError(
-            f"{len(pools)} RuntimePools ({', '.join(pool.name for pool in pools)}): a laptop runs one at a time; give "
-            "each a `plimsoll up` with its own --port"
+            f"{len(pools)} RuntimePools ({', '.join(pool.name for pool in pools)}), but a laptop runs one at a time; "
+            "start a `plimsoll up` with its own --port for each"
         )
     pool = pools[0] if pools else None
     return [_placed(model, pool) for model in models], pool
@@ -57,13 +60,13 @@ def _placed(model: LocalModel, pool: LocalPool | None) -> LocalModel:
     if wanted is None:
         return model
     if pool is None:
-        note = f"{model.name}: runs without its RuntimePool {wanted['pool']}, which is not in the files"
+        note = f"{model.name}: runs without the RuntimePool {wanted['pool']}, which is not in the files"
         return replace(model, notes=(*model.notes, note))
     key = wanted.get("namespace", model.namespace), wanted["pool"]
     if key != (pool.namespace, pool.name):
         raise UsageError(
-            f"{model.origin}: ModelDeployment {model.name} names the RuntimePool {'/'.join(key)}, which is not in the "
-            f"files; there is {pool.namespace}/{pool.name}"
+            f"{model.origin}: ModelDeployment {model.name} names the RuntimePool {'/'.join(key)}, but the files "
+            f"contain {pool.namespace}/{pool.name}; correct spec.placement or add that pool"
         )
     return replace(model, in_host=True, environment=pool.environment, stores=pool.stores)
 
@@ -86,7 +89,7 @@ def _read(body: Mapping[str, Any], memory_left: int) -> LocalPool:
 
 
 def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ...], list[str]]:
-    """Of `plimsoll host`, as the operator has them for a pod with that memory, and what differs."""
+    """Return options of `plimsoll host`, like the operator's for a pod with that memory, and notes on differences."""
     line, sleepers = spec["memory"]["line"], _bytes(spec["memory"]["sleepers"])
     residency = ("--minimum-residency", str(spec["eviction"]["minimumResidencySeconds"]))
     if "accelerator" in spec["resources"]:
@@ -94,8 +97,8 @@ def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ..
     memory = _bytes(spec["resources"]["memory"]) if "memory" in spec["resources"] else None
     notes: list[str] = []
     if memory is None or memory > NEARLY_ALL * memory_left:
-        asked = "its resources.profile is unknown here" if memory is None else f"{gib_text(memory)} are not free"
-        notes.append(f"{asked}: its models have {line} of {gib_text(memory_left)} less what sleepers have")
+        asked = "resources.profile is unknown on a laptop" if memory is None else f"{gib_text(memory)} are not free"
+        notes.append(f"{asked}: models get {line} of {gib_text(memory_left)}, less the memory of sleepers")
         sleepers = min(sleepers, memory_left // 3)
     else:
         line = str(parse_size(line, memory - sleepers))
@@ -107,7 +110,7 @@ def _bytes(amount: str | int) -> int:
 
 
 def _ignored(spec: Mapping[str, Any]) -> list[str]:
-    """Paths that somebody has written down and that nothing here looks at."""
+    """Return the paths of fields in the object that have no effect on a laptop."""
     replicas = ["spec.replicas (one process)"] if spec["replicas"] > 1 else []
     resources = [f"spec.resources.{field}" for field in spec["resources"] if field not in ("memory", "accelerator")]
     template = [f"spec.template.{field}" for field in spec.get("template") or {} if field != "env"]
@@ -115,11 +118,11 @@ def _ignored(spec: Mapping[str, Any]) -> list[str]:
 
 
 OWN_PROCESS = ("threads", "drainSeconds")
-"""Options of a process of its own, which a model of a host has not: the host's own hold for all of them."""
+"""Options of a process, which the host sets for all its models."""
 
 
 def placement(model: LocalModel) -> tuple[ModelName, ModelSpec]:
-    """Name and spec. What the file says of the KV cache is the least that the model gets."""
+    """Return name and spec of the model for the host. The file's KV memory becomes the model's minimum."""
     spec = model.spec
     runtime = {key: value for key, value in spec.get("runtime", {}).items() if key not in OWN_PROCESS}
     least = runtime.pop("kvMemory", None)

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.1
 async def ask(
     session: aiohttp.ClientSession, server: Server, model: str, question: str, write: Callable[[str], None]
 ) -> None:
-    """Send one streaming chat request; `write` gets the pieces of the answer. Raises AskError."""
+    """Send one streaming chat request and pass the pieces of the output to `write`. Raises AskError."""
     await _until_routed(session, server.url, model)
     async for chunk in stream(session, server, _request(model, question)):
         write(chunk.text)
@@ -51,7 +51,7 @@ def _request(model: str, question: str) -> dict[str, Any]:
 
 
 async def _until_routed(session: aiohttp.ClientSession, url: str, model: str) -> None:
-    """Wait until the gateway, too, has learnt that the model is ready."""
+    """Wait until the gateway reports the model as ready. Raises AskError after `ROUTE_SECONDS`."""
     try:
         async with asyncio.timeout(ROUTE_SECONDS):
             while True:
@@ -59,7 +59,7 @@ async def _until_routed(session: aiohttp.ClientSession, url: str, model: str) ->
                     return
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        raise AskError(f"the gateway did not find the model ready within {ROUTE_SECONDS:g} s") from None
+        raise AskError(f"the gateway did not report the model as ready within {ROUTE_SECONDS:g} s") from None
 
 
 async def _is_routed(session: aiohttp.ClientSession, url: str, model: str) -> bool:
@@ -67,22 +67,22 @@ async def _is_routed(session: aiohttp.ClientSession, url: str, model: str) -> bo
         async with session.get(f"{url}/v1/models/{model}") as response:
             return response.status == 200 and (await response.json())["ready"] is True
     except aiohttp.ClientError:
-        return False  # it is being started
+        return False  # the gateway is starting
 
 
 GATEWAY_SLOT = "gateway"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# After the gateway has let its answers finish, a runtime has nothing to do but end.
+# Once the gateway has finished its requests, a runtime has no work left.
 RUNTIME_STOP_SECONDS = 5.0
 GATEWAY_STOP_MARGIN = 3.0
-# With --once, a process that has ended so often counts as failed.
+# With --once, a process that has ended this many times counts as failed.
 MOST_ENDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is asked to do. `once` ends it after the answer to `question`; `host_options` are for the process that
-    models share, `pool` is the RuntimePool that it stands for, if it does.
+    """Options of a run. `once` ends it after the output for `question`. `host_options` are for the host process, and
+    `pool` names its RuntimePool, if it has one.
     """
 
     models: tuple[LocalModel, ...]
@@ -97,7 +97,7 @@ class RunOptions:
 
 
 class Run:
-    """One `plimsoll up`. `sock` is the gateway's open socket, `folder` its own, held by the caller."""
+    """One `plimsoll up`. The caller holds the lock of `folder` and owns `sock`, the gateway's listening socket."""
 
     def __init__(self, options: RunOptions, sock: socket.socket, folder: RunFolder, console: Console) -> None:
         self._options = options
@@ -114,7 +114,7 @@ class Run:
         self._keepers: dict[str, Keeper] = {}
 
     async def go(self) -> int:
-        """Run until a signal, or until the answer with `once`; returns the exit code."""
+        """Run until a signal, or with `once` until the output. Return the exit code."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:  # nohup
@@ -146,7 +146,9 @@ class Run:
         self._keepers[GATEWAY_SLOT] = Keeper(GATEWAY_SLOT, gateway, self._board, session, Backoff())
 
     async def _until_done(self, session: aiohttp.ClientSession, kept: Sequence[asyncio.Task[None]]) -> int:
-        """The exit code: of the question with `once`, of the failure if nothing can run, else 0 when told to stop."""
+        """Wait for the end and return the exit code: with `once` that of the question; if no model can run, that of the
+        failure; after a signal 0.
+        """
         talk = asyncio.create_task(self._talk(session))
         stop = asyncio.create_task(self._stop.wait())
         over = asyncio.create_task(self._until_all_failed())
@@ -162,7 +164,9 @@ class Run:
             await asyncio.wait(tasks)
 
     async def _until_all_failed(self) -> int:
-        """Wait until no model can be served whatever is awaited; the exit code. With `once`, `_talk` decides."""
+        """Wait until no model can be served any more, and return the exit code. With `once`, wait forever: `_talk`
+        decides.
+        """
         slots = {slot for model in self._options.models for slot in replica_slots(model)}
         statuses = self._board.statuses
 
@@ -179,7 +183,7 @@ class Run:
         return failed()[0].code or 1
 
     async def _talk(self, session: aiohttp.ClientSession) -> int:
-        """Wait until Ready, put the question, tell how to go on; returns only with `once`."""
+        """Wait until the first model is ready, send the question, print how to continue. Returns only with `once`."""
         options = self._options
         asked = options.models[0]
         await self._board.until(lambda: self._is_ready(asked) or self._failure(asked) is not None)
@@ -190,7 +194,7 @@ class Run:
                 code = await self._put_question(session, asked, options.question)
             else:
                 slot, status = failure
-                self._display.line(f"plimsoll up: {slot} cannot be made ready: {status.error}", "red")
+                self._display.line(f"plimsoll up: {slot} does not become ready: {status.error}", "red")
                 code = (status.code or 1) if status.phase is Phase.FAILED else 1
         if options.once:
             return code
@@ -208,19 +212,19 @@ class Run:
                 await ask(session, server, model.served_names[0], question, _to_stdout)
             except AskError as error:
                 _to_stdout("\n")
-                self._display.line(f"plimsoll up: no answer: {error}", "red")
+                self._display.line(f"plimsoll up: the question failed: {error}", "red")
                 return 1
             _to_stdout("\n")
             return 0
 
     def _is_ready(self, model: LocalModel) -> bool:
-        """Whether a request for the model would be answered; one with no replicas asks for no more."""
+        """Return whether requests for the model would be answered. A model with 0 replicas counts as ready."""
         statuses = self._board.statuses
         phases = {statuses[slot].phase for slot in replica_slots(model)}
         return statuses[GATEWAY_SLOT].phase is Phase.READY and (Phase.READY in phases or not phases)
 
     def _failure(self, model: LocalModel) -> tuple[str, Status] | None:
-        """A process that the question depends on and that will not become ready; with `once`, nor soon."""
+        """Return a failed process that the question depends on. With `once`, repeated restarts count as failure."""
         for slot in (*replica_slots(model), GATEWAY_SLOT):
             status = self._board.statuses[slot]
             tired = self._options.once and status.phase is Phase.WAITING and status.ends >= MOST_ENDS
@@ -229,9 +233,9 @@ class Run:
         return None
 
     async def _end(self) -> None:
-        """First the gateway, which lets running answers finish; then the runtimes, idle by now."""
+        """Stop the gateway, which lets running requests finish, then the runtimes, which are idle by then."""
         if self._keepers[GATEWAY_SLOT].is_alive:
-            self._display.line("stopping (Ctrl-C again: at once)")
+            self._display.line("stopping after running requests finish (Ctrl-C again to stop immediately)")
         self._sock.close()
         await self._keepers[GATEWAY_SLOT].stop(self._options.drain_seconds + GATEWAY_STOP_MARGIN)
         await asyncio.gather(*(keeper.stop(RUNTIME_STOP_SECONDS) for keeper in self._keepers.values()))
@@ -246,7 +250,7 @@ class Run:
         self._stop.set()
 
     def _publish(self) -> None:
-        """Write the gateway's table and the record for `plimsoll status`."""
+        """Write the gateway's routing table and the record for `plimsoll status`."""
         statuses = self._board.statuses
         write_atomically(self._folder.table, table_document(self._options.models, statuses, self._began))
         self._folder.write(
@@ -284,7 +288,7 @@ class Run:
 
 
 def _api_key(model: LocalModel) -> str | None:
-    """One of the keys that the runtime was started with, if any."""
+    """Return one of the API keys of the runtime, or None."""
     return first_key({**os.environ, **dict(model.environment)})
 
 

@@ -1,4 +1,4 @@
-"""What a laptop run leaves for others to find: `${XDG_STATE_HOME:-~/.local/state}/plimsoll/PORT/`."""
+"""The folder through which other commands find a laptop run: `${XDG_STATE_HOME:-~/.local/state}/plimsoll/PORT/`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from plimsoll_runtime.local.processes.host_client import HostAccess
 
 
 def state_root() -> Path:
-    """Where all runs of this user keep their state."""
+    """Return the folder with the state of all runs of this user."""
     given = os.environ.get("XDG_STATE_HOME", "")
     base = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
     return base / "plimsoll"
 
 
 def write_atomically(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace a JSON file; a reader sees the old or the new one, never a part."""
+    """Replace a JSON file; readers see either the old or the new content."""
     write_whole(path, json.dumps(document, indent=2).encode())
 
 
 class RunFolder:
-    """The folder of one run: its record `up.json`, the gateway's table, the logs, and what stands for a cluster's
-    claims.
+    """The folder of one run: its record `up.json`, the gateway's routing table, the logs, and folders for claims.
 
-    Whoever runs holds a lock on it, which the kernel lets go however the process ends: a record without a lock is
-    a leftover, whatever process has its id by now.
+    A running process holds a lock on it, which the kernel releases however the process ends. A record without a lock is
+    stale, even if another process has its id.
     """
 
     def __init__(self, port: int) -> None:
@@ -47,15 +46,15 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Be the run of this port, with fresh logs. Raises UsageError where another one is."""
+        """Hold the lock of this port and remove old logs. Raises UsageError if another run holds it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(
-                    f"a `plimsoll up` for port {self.port} is running; stop it with "
-                    f"`plimsoll down --port {self.port}`, or choose another with --port"
+                    f"a `plimsoll up` on port {self.port} is running; stop it with `plimsoll down --port "
+                    f"{self.port}`, or choose another port with --port"
                 ) from None
             for old in (*self.folder.glob("*.log"), *self.folder.glob("*.findings")):
                 old.unlink()
@@ -68,7 +67,7 @@ class RunFolder:
                 self.host_access.take_back()
 
     def is_running(self) -> bool:
-        """Whether somebody holds it."""
+        """Return whether a process holds the lock."""
         try:
             with self._lock.open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -79,34 +78,34 @@ class RunFolder:
         return False
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Publish the record."""
+        """Write the record."""
         write_atomically(self._record, record)
 
     def read(self) -> dict[str, Any] | None:
-        """The record of a run that is alive, else None."""
+        """Return the record of a running process, else None."""
         if not self.is_running():
             return None
         try:
             record: dict[str, Any] = json.loads(self._record.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return None  # it has only just begun, or is ending
+            return None  # it is just starting or ending
         return record
 
     def log(self, slot: str) -> Path:
-        """The log of one process."""
+        """Return the path of a process's log."""
         return self.folder / f"{slot}.log"
 
     def last_words(self, slot: str) -> Path:
-        """Where a process writes why it ends."""
+        """Return the path of the file in which a process writes its last error."""
         return self.folder / f"{slot}.reason"
 
     def findings(self, slot: str) -> Path:
-        """Where a process writes what there is to say of its device, one text a line."""
+        """Return the path of the file in which a process writes findings about its device, one per line."""
         return self.folder / f"{slot}.findings"
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file; none where there is no such file."""
+    """Return the lines of a file, or [] if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -114,7 +113,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def all_runs() -> list[RunFolder]:
-    """The runs that are alive, by port."""
+    """Return the running folders, by port."""
     root = state_root()
     ports = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
     return [run for run in map(RunFolder, ports) if run.is_running()]

@@ -1,4 +1,4 @@
-"""Model sources on the command line of `plimsoll up`: the ModelDeployment that each stands for."""
+"""Converts model sources on the command line of `plimsoll up` into ModelDeployments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plimsoll_runtime.local.manifest import crd
 from plimsoll_runtime.local.manifest.manifest import STDIN
 
 LONGEST_NAME = 52
-"""Of an object, as the schema's rule has it: the operator appends to it."""
+"""Maximum length of an object's name; the schema has the same limit because the operator appends to it."""
 URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?(:[\w./-]+)?", re.ASCII)
 
 
 def manifests_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The YAML for each argument that is a source and no YAML file. Raises UsageError.
+    """Return the YAML for each argument that is a model source, not a YAML file. Raises UsageError.
 
     Sources are demo://NAME, hf://ORG/NAME[@REVISION][:FILE], a folder with config.json and a .gguf file.
     """
@@ -35,7 +35,7 @@ def manifests_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def object_name(source: str) -> str:
-    """A valid name for the ModelDeployment of a source: hf://Qwen/Qwen3-0.6B@main:Q8_0 becomes qwen3-0-6b."""
+    """Return a valid object name for a source: hf://Qwen/Qwen3-0.6B@main:Q8_0 becomes qwen3-0-6b."""
     scheme, _, rest = source.partition("://")
     if scheme == "hf":
         rest = re.split("[@:]", rest, maxsplit=1)[0]
@@ -44,13 +44,13 @@ def object_name(source: str) -> str:
         last = re.sub(r"\.gguf$", "", last, flags=re.IGNORECASE)
     plain = unicodedata.normalize("NFKD", last).encode("ascii", "ignore").decode().lower()
     words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
-    if not words[:1].isalpha():  # a Service's name begins with a letter
+    if not words[:1].isalpha():  # names of Services start with a letter
         words = f"model-{words}"
     return words[:LONGEST_NAME].rstrip("-")
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """The name, with a number if another source has it."""
+    """Return the name, with a number if another source has it."""
     found, number = name, 1
     while found in taken:
         number += 1
@@ -59,7 +59,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def _source(argument: str) -> str | None:
-    """`spec.model.source` for an argument; None if it is a file to read."""
+    """Return `spec.model.source` for an argument, or None if it is a file to read."""
     if URL.match(argument):
         return argument
     path = Path(argument).expanduser()
@@ -67,10 +67,12 @@ def _source(argument: str) -> str | None:
         return _folder(argument, path)
     if argument.lower().endswith(".gguf"):
         if not path.is_file():
-            raise UsageError(f"{argument}: there is no such file; check the path")
+            raise UsageError(f"{argument}: no such file; check the path")
         return f"file://{path.resolve()}"
     if not path.exists() and HUB_ID.fullmatch(argument) and not argument.endswith((".yaml", ".yml", ".json")):
-        raise UsageError(f"{argument}: there is no such file or folder; for a model of the hub write hf://{argument}")
+        raise UsageError(
+            f"{argument}: no such file or folder; for a model of the Hugging Face hub write hf://{argument}"
+        )
     return None
 
 
@@ -79,17 +81,17 @@ def _folder(argument: str, path: Path) -> str:
         return f"file://{path.resolve()}"
     if found := sorted(entry.name for entry in path.glob("*.gguf")):
         raise UsageError(
-            f"{argument}: a folder without config.json; for a model of it name the file: {path / found[0]}"
+            f"{argument}: the folder has no config.json; to run one of its models name the file: {path / found[0]}"
         )
     raise UsageError(
-        f"{argument}: a folder without config.json, so it is no model; name a model's folder, a .gguf file or a YAML "
-        "file of ModelDeployments"
+        f"{argument}: the folder has no config.json, so it is not a model; name a model's folder, a .gguf file or a "
+        "YAML file of ModelDeployments"
     )
 
 
 def _manifest(name: str, source: str) -> str:
-    """Strings are quoted as in JSON, which any YAML reader takes for strings."""
-    here = "  # a path of this machine: in a cluster, mount it with spec.template.volumes"
+    """Return the YAML of a ModelDeployment. Strings are quoted as in JSON, which is valid YAML."""
+    here = "  # a path on this machine; in a cluster, mount it with spec.template.volumes"
     return (
         f"apiVersion: {crd.api_version()}\n"
         f"kind: {crd.kind()}\n"

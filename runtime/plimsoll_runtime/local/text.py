@@ -1,4 +1,4 @@
-"""Text for terminals: sizes, times, placements and tables."""
+"""Texts for terminals: sizes, times, placements and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def size_text(number: float) -> str:
-    """Bytes for people.
+    """Return a number of bytes in MiB or GiB.
 
     >>> size_text(7 * 2**20), size_text(3 * 2**29)
     ('7 MiB', '1.5 GiB')
@@ -21,7 +21,7 @@ def size_text(number: float) -> str:
 
 
 def gib_text(number: int) -> str:
-    """Bytes in GiB, however few: in a sentence that compares several.
+    """Return a number of bytes in GiB, for sentences that compare several.
 
     >>> gib_text(2**29)
     '0.5 GiB'
@@ -30,7 +30,7 @@ def gib_text(number: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds for people, rounded down.
+    """Return a duration in its largest useful unit, rounded down.
 
     >>> duration_text(0.4), duration_text(300), duration_text(7200), duration_text(200_000)
     ('0 s', '5 min', '2 h', '2 days')
@@ -44,7 +44,7 @@ def duration_text(seconds: float) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, its end cut and marked where it has more than `width` characters.
+    """Return the text, cut and marked with "..." if it has more than `width` characters.
 
     >>> cut("gemma-3-270m", 8), cut("gemma", 8)
     ('gemma...', 'gemma')
@@ -64,7 +64,7 @@ WORDS = {
 
 
 def placement_line(model: Mapping[str, Any], now: float) -> str:
-    """State, for how long, why, memory and requests. `now`: seconds since the epoch."""
+    """Return state, age of the state, reason, memory and requests of a model. `now`: seconds since the epoch."""
     parts = [f"{_word(model)} for {duration_text(now - model['since'])}"]
     if model["why"]:
         parts.append(model["why"])
@@ -79,17 +79,17 @@ def placement_line(model: Mapping[str, Any], now: float) -> str:
 
 
 def short_placement_line(model: Mapping[str, Any], now: float) -> str:
-    """State, for how long, and why, for a column of a table."""
+    """Return state, age of the state and reason, for a column of a table."""
     return f"{_word(model)} {duration_text(now - model['since'])}{_why(model)}"
 
 
 def state_words(model: Mapping[str, Any]) -> str:
-    """State and why."""
+    """Return state and reason."""
     return f"{_word(model)}{_why(model)}"
 
 
 def short_memory_line(report: Mapping[str, Any]) -> str:
-    """The memory taken against the line, and that of sleepers."""
+    """Return the granted memory and its limit, and the same for sleepers."""
     device, sleepers = report["device"], report["sleepers"]
     taken = f"{size_text(device['used'])} of {size_text(device['line'])} taken"
     return f"{taken}, {size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} asleep"
@@ -105,7 +105,7 @@ def _why(model: Mapping[str, Any]) -> str:
 
 
 def memory_line(report: Mapping[str, Any]) -> str:
-    """The device's memory against its line."""
+    """Return the device's granted memory and its limit, memory of sleepers, and the memory pressure."""
     device, sleepers = report["device"], report["sleepers"]
     taken = f"{size_text(device['used'])} of the line of {size_text(device['line'])} taken"
     asleep = f"{size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} for sleepers"
@@ -114,7 +114,7 @@ def memory_line(report: Mapping[str, Any]) -> str:
 
 
 def findings_lines(findings: Sequence[str]) -> list[str]:
-    """What there is to say of a device, a line each."""
+    """Return a line for each finding about a device."""
     return [f"device: {text}" for text in findings]
 
 
@@ -123,7 +123,9 @@ WIDTH = 80
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, cut_column: int = 0) -> str:
-    """Lines of columns. Where a line has more than `width` characters, its cell of `cut_column` is cut."""
+    """Return rows aligned in columns. Lines longer than `width` characters are shortened by cutting their cell in
+    `cut_column`.
+    """
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     if width is not None:
         beyond = sum(widths) + len(GAP) * (len(head) - 1) - width
@@ -133,5 +135,5 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
 
 
 def line_width() -> int:
-    """Characters of a line: WIDTH, or a terminal's own where that has more."""
+    """Return the characters of a line: the terminal's width, at least WIDTH."""
     return max(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH

@@ -1,4 +1,4 @@
-"""What the processes of laptop runs use now (memory, requests, tokens a second), and the table of `plimsoll status`."""
+"""Measures what the processes of laptop runs use (memory, requests, tokens per second), for `plimsoll status`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from plimsoll_runtime.local.run_folder import RunFolder
 from plimsoll_runtime.local.text import WORDS, cut, duration_text, size_text
 
 ANSWER_SECONDS = 1.0
-"""How long a process may take to answer."""
+"""Time limit for the answer of a process."""
 SAMPLE_SECONDS = 1.0
-"""Between two looks at the count of tokens."""
+"""Interval between two samples of the token counter."""
 
 Record = dict[str, Any]
-"""What `RunFolder.read` returns."""
+"""The result of `RunFolder.read`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of a model, or of a replica. `last_request`: when one ended, in seconds since the epoch; None: none has."""
+    """Usage by a model or a replica. `last_request`: when the last request ended, in seconds since the epoch,
+    or None.
+    """
 
     memory: int = 0
     requests: int = 0
@@ -44,7 +46,7 @@ class Usage:
         )
 
     def document(self, now: float) -> dict[str, float | None]:
-        """As `plimsoll status --json` has it. `now`: seconds since the epoch."""
+        """Return the fields of `plimsoll status --json`. `now`: seconds since the epoch."""
         return {
             "memoryBytes": self.memory,
             "requests": self.requests,
@@ -55,13 +57,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What a process said at two times, the second SAMPLE_SECONDS after the first."""
+    """Metrics of a process at two times, SAMPLE_SECONDS apart."""
 
     first: Scrape
     second: Scrape
 
     def usage(self, model: str, memory: int) -> Usage:
-        """A count that is smaller than before is that of a new process, which began at 0."""
+        """Return the model's usage. If a counter has decreased, the process was restarted and its counter
+        started at 0.
+        """
         before, after = (look.of(TOKENS, model) or 0.0 for look in (self.first, self.second))
         seconds = self.second.at - self.first.at
         rate = (after - (before if before <= after else 0.0)) / seconds if seconds > 0 else 0.0
@@ -70,10 +74,10 @@ class Looks:
 
 
 async def observe(runs: Iterable[tuple[RunFolder, Record]]) -> list[Record]:
-    """The records, with what their processes say. All are asked at the same time.
+    """Return the records, extended with measurements; all processes are asked concurrently.
 
-    Each model and each replica gets `usage` (None for one that does not answer), each replica `answers`, and a run
-    whose models share a process that one's report as `host`.
+    Each model and each replica gets `usage` (None for one that does not answer), each replica `answers`, and a run with
+    a host process its report as `host`.
     """
     async with aiohttp.ClientSession(trust_env=False) as session:
         return list(await asyncio.gather(*(_observed(session, run, record) for run, record in runs)))
@@ -100,7 +104,7 @@ async def _looks(session: aiohttp.ClientSession, url: str) -> Looks | None:
 
 
 def _model(model: Mapping[str, Any], report: Record | str | None, found: Mapping[str, Looks | None]) -> Record:
-    """With what its replicas say; `found` is by slot."""
+    """Return the model's record with the usage of its replicas; `found` is by slot."""
     now, label = time.time(), model["servedNames"][0]
     shared = any(replica["slot"] == HOST_SLOT for replica in model["replicas"])
     replicas: list[Record] = []
@@ -119,25 +123,25 @@ def _model(model: Mapping[str, Any], report: Record | str | None, found: Mapping
 
 
 def placed_of(report: Record | str | None, model: Mapping[str, Any]) -> Record | None:
-    """The entry of a host's report for a model."""
+    """Return the entry of a model in a host's report, or None."""
     entries: Sequence[Record] = report["models"] if isinstance(report, dict) else ()
     return next((e for e in entries if (e["namespace"], e["name"]) == (model["namespace"], model["name"])), None)
 
 
 def _placed_usage(looks: Looks, label: str, placed: Mapping[str, Any]) -> Usage:
-    """Of a model in a host: its memory is what it was granted, or its image's while it sleeps."""
+    """Return the usage of a model in a host. Its memory is its grant, or its image while it sleeps."""
     granted = placed["weights"] + placed["workspace"] + placed["kv"]
     usage = looks.usage(label, granted or placed["hostBytes"])
     return Usage(usage.memory, placed["active"] + placed["waiting"], usage.tokens_per_second, usage.last_request)
 
 
 def is_ready(replica: Mapping[str, Any]) -> bool:
-    """Whether a replica of an observed record serves, and says so."""
+    """Return whether a replica of an observed record is ready and answers."""
     return replica["phase"] == Phase.READY.value and bool(replica["answers"])
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process and of all that it has started; those that have ended count nothing."""
+    """Return the resident memory of a process and all its descendants; ended processes count 0."""
     try:
         leader = psutil.Process(pid)
         processes = [leader, *leader.children(recursive=True)]
@@ -159,11 +163,11 @@ UNKNOWN = "-"
 NO_ANSWER = "no answer"
 SILENT = f"{NO_ANSWER} within {ANSWER_SECONDS:g} s"
 _PHASES = {Phase.WAITING.value: "restarting"}
-"""Where a table has another word than the record."""
+"""Phases that the table names differently from the record."""
 
 
 def rows(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """A row for each model of an observed record (see `usage.observe`), as HEAD says."""
+    """Return a row for each model of an observed record, with the columns of HEAD."""
     host = record.get("host")
     return [
         (model["servedNames"][0], cut(_state(model, host), WIDEST_STATE), *_figures(model))
@@ -172,7 +176,7 @@ def rows(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def notes(record: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each process that does not serve, and for each model of a host that failed."""
+    """Yield a line for each process that does not serve, and for each failed model of a host."""
     told = set()
     for model in record["models"]:
         for replica in model["replicas"]:

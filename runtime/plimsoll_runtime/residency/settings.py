@@ -32,7 +32,7 @@ class Settings:
     device: str = option("auto", DEVICE, MEMORY, choices=DEVICES)
     line: float = option(
         0.9,
-        "share of the device's memory that may be granted to models: 90%, or on a CPU an amount such as 12GiB",
+        "device memory that may be granted to models, in total: 90%, or on a CPU an amount such as 12GiB",
         MEMORY,
         metavar="SIZE",
         unit="share",
@@ -41,8 +41,8 @@ class Settings:
     )
     sleepers: int = option(
         0,
-        "host memory for the weights of sleeping models, such as 8GiB; waking one of them reads no file. On a CPU it "
-        "is taken from the device's memory",
+        "host memory for the weights of sleeping models, such as 8GiB; a model that has its weights there wakes "
+        "without reading files. On a CPU this is part of the device's memory",
         MEMORY,
         unit="bytes",
         usual="0, models sleep on disk",
@@ -50,26 +50,27 @@ class Settings:
     )
     minimum_residency: float = option(
         10.0,
-        "minimum time after a wake before a model may be evicted",
+        "time after its wake during which a model is not evicted",
         MEMORY,
         unit="seconds",
         pool="eviction.minimumResidencySeconds",
     )
     service_slice: float = option(
         30.0,
-        "minimum time that a model serves if the requested models do not fit together and take turns",
+        "minimum time that a model serves while requests wait for more models than fit into memory, so that "
+        "models take turns",
         MEMORY,
         unit="seconds",
     )
     patience: float = option(
         30.0,
-        "time after which a waiting request may evict models that are worth more",
+        "maximum time that a request waits before its model may evict models of higher value",
         WAITING,
         unit="seconds",
     )
     wait_seconds: float = option(
         120.0,
-        "maximum time that a request waits for its model to wake; then it gets 503 with Retry-After",
+        "maximum time that a request waits for its model to wake; then it gets 503 and Retry-After",
         WAITING,
         flag="--hold-seconds",
         unit="seconds",
@@ -77,13 +78,20 @@ class Settings:
     )
     max_waiting: int = option(
         1024,
-        "maximum requests that wait for models to wake, all models together",
+        "maximum number of requests that wait for a wake, of all models together",
         WAITING,
         flag="--max-held",
         minimum=0,
     )
     max_waiting_bytes: int = option(
-        64 * 2**20, "maximum size of their bodies together", WAITING, flag="--max-held-bytes", unit="bytes"
+        64 * 2**20, "maximum total size of the bodies of these requests", WAITING, flag="--max-held-bytes", unit="bytes"
+    )
+    load_seconds: float = option(
+        600.0,
+        "time limit for loading a model; a load that takes longer counts as failed",
+        WAITING,
+        unit="seconds",
+        minimum=0.1,
     )
     load_seconds: float = option(600.0, "time limit for loading a model", WAITING, unit="seconds", minimum=0.1)
     free_seconds: float = 30.0

@@ -54,9 +54,9 @@ def test_a_chat_in_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
     assert messages[1]["content"] == "Hello\nthere"
     assert "> " in written
     assert messages[2]["content"].strip() in written
-    assert "there is no command /nonsense" in told
+    assert "unknown command /nonsense" in told
     assert len(re.findall(r"^4 tokens, ", told, re.M)) == 2
-    assert "cut at its longest (--max-tokens)" in told
+    assert "cut at the limit of --max-tokens" in told
     history = (tmp_path / "state" / "plimsoll" / "chat_history").read_text()
     assert "Again?" in history
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tiny_model) in (p.info["cmdline"] or ())]
@@ -112,10 +112,10 @@ def test_questions_without_an_answer(tmp_path: Path) -> None:
 
     nothing = ask()
     assert nothing.returncode == 2
-    assert "there is no question" in nothing.stderr
+    assert "the question is empty" in nothing.stderr
     nobody = ask("Why?")
     assert nobody.returncode == 1
-    assert nobody.stderr.startswith("plimsoll ask: no answer: nothing runs here")
+    assert nobody.stderr.startswith("plimsoll ask: no answer: no `plimsoll up` is running")
     broken = ask("--model", str(tmp_path), "Why?")
     assert broken.returncode == 1
     assert "config.json" in broken.stderr

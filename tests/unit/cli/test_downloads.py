@@ -74,7 +74,7 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def test_what_was_downloaded_is_listed_as_up_takes_it(disk: Disk) -> None:
-    assert "no model was downloaded yet" in disk.models("list", "--local").stdout
+    assert "no models are downloaded" in disk.models("list", "--local").stdout
     weights = {"config.json": b"{}", "model.safetensors": b"w" * 3 * 2**20}
     disk.revision("org/model", FIRST, weights, "main", "v9")
     disk.revision("org/model", SECOND, {"config.json": b"{ }"}, "v1")

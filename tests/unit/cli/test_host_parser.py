@@ -85,7 +85,7 @@ def test_hashes_of_tokens_come_from_the_environment(monkeypatch: pytest.MonkeyPa
 def test_a_line_may_be_an_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pressure, "host_memory_left", lambda: 10 * 2**30)
     assert parse("--line", "2GiB", "--sleepers", "2GiB")[1].line == 0.25
-    with pytest.raises(UsageError, match=r"--line 9GiB is more than the 8\.0 GiB that are free beside --sleepers"):
+    with pytest.raises(UsageError, match=r"--line 9GiB is more than the 8\.0 GiB of free memory apart from --sleepers"):
         parse("--line", "9GiB", "--sleepers", "2GiB")
 
 

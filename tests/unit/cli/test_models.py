@@ -89,10 +89,12 @@ def test_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
     parameters = sum(prod(shape) for shape in program_of(describe(CONFIG)).stored_shapes().values())
     assert rows["files"].split() == ["files", f"{2 * parameters / 2**30:.2f}", "GiB", "bfloat16"]
-    assert f"{7 * 2 * 32 * 2 / 1024:.1f} KiB" in rows["KV cache, a token"]
-    assert rows["KV cache, a sequence"].endswith("of 4096 tokens, the longest; 6 of 7 layers keep its last tokens")
-    assert rows["longest beside it"].split()[3] == "4096"
-    sequences, left = rows["sequences beside it"].split()[3], float(rows["longest beside it"].split()[9])
+    assert f"{7 * 2 * 32 * 2 / 1024:.1f} KiB" in rows["KV cache, per token"]
+    assert rows["KV cache, per sequence"].endswith(
+        "of 4096 tokens, the maximum length;  6 of 7 layers keep its last tokens"
+    )
+    assert rows["longest sequence"].split()[2] == "4096"
+    sequences, left = rows["longest sequences at once"].split()[4], float(rows["longest sequence"].split()[7])
     assert left <= 1
     # Blocks of 16 tokens: the full layer keeps 256, the others 15 tokens before four blocks that are computed at once.
     blocks = int(sequences) * (256 + 6 * 6)
@@ -109,14 +111,14 @@ def test_graphs_of_steps_are_memory_that_a_gpus_engine_needs(
     assert main(["models", "fit", folder, "--memory", "500MiB"]) == 1
     out = capsys.readouterr().out
     assert [line.split() for line in out.splitlines() if "graphs" in line] == [
-        ["graphs", "of", "steps", "0.50", "GiB", "at", "most", "(--graph-memory)"]
+        ["CUDA", "graphs", "0.50", "GiB", "at", "most", "(--graph-memory)"]
     ]
     assert main(["models", "fit", folder, "--memory", "1012MiB"]) == 0
 
 
 def test_what_does_not_fit(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "fit", folder, "--memory", "1MiB"]) == 1
-    assert "it does not fit: 0.0" in capsys.readouterr().out
+    assert "the model does not fit: it needs 0.0" in capsys.readouterr().out
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known(
@@ -144,5 +146,5 @@ def test_a_model_that_generates_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert main(["models", "fit", "--max-batch-tokens", "1", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "512 tokens, 128 sequences: at most" in out
+    assert "at most, with 512 tokens of 128 sequences" in out
     assert "KV cache" not in out

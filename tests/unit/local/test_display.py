@@ -28,12 +28,12 @@ def test_lines_where_there_is_no_terminal() -> None:
         "m-0: loading: reading weights 20%",
         "m-0: loading: warming up",
         "m-0: ready after 2.5 s",
-        "m-0: not ready any more",
+        "m-0: not ready",
         "m-0: killed by SIGKILL: [a]",
         "b" + "x" * 50,
-        "m-0: starting again in 1.0 s",
+        "m-0: restarting in 1.0 s",
         "m-0: exited with code 3: there is no such model",
-        "m-0: a restart would not help; correct this, then run `plimsoll up` again",
+        "m-0: a restart would not help; correct the error, then run `plimsoll up` again",
     ]
 
 

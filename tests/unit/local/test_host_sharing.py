@@ -67,7 +67,7 @@ def test_models_share_a_process_where_they_do_not_fit(folder: Path) -> None:
     assert not choose(models, None, lambda: needed).together
     choice = choose(models, None, lambda: needed - 1)
     assert choice.together
-    assert choice.why.startswith("3 models would take 1.3 GiB, and 1.3 GiB are free: they share one process")
+    assert choice.why.startswith("3 models need 1.3 GiB, but 1.3 GiB are free: they share one process")
     assert not choose(models[:1], None, lambda: 0).together
     stopped = loaded(document("a", f"file://{folder}"), document("b", f"file://{folder}", replicas=0))
     assert not choose(stopped, None, lambda: 0).together
@@ -115,14 +115,16 @@ def test_models_that_share_a_process_keep_the_same(
     assert parsed["response_store"] == run.claims / "default/kept/host.sqlite"
     assert parsed["files_dir"] == run.claims / "default/shared/files"
     documents.append(document("c", f"file://{folder}", files={"claim": "other"}))
-    with pytest.raises(UsageError, match=r"a and c share a process, but not what it keeps: .* --apart"):
+    with pytest.raises(
+        UsageError, match=r"a and c share a process, but have different spec.responses or spec.files; .* --apart"
+    ):
         share(loaded(*documents))
 
 
 def test_all_that_share_have_one_slot(folder: Path) -> None:
     models = share(loaded(document("a", f"file://{folder}", replicas=3), document("b", "hf://o/m", replicas=0)))
     assert [replica_slots(model) for model in models] == [("host",), ()]
-    assert models[0].notes == ("a: without effect in a process that models share: spec.replicas",)
+    assert models[0].notes == ("a: without effect in a shared process: spec.replicas",)
     assert models[1].notes == ()
 
 
@@ -133,7 +135,9 @@ def test_environments_are_one(folder: Path) -> None:
 
     models = loaded(with_env("a", X="1"), with_env("b", X="1", Y="2"))
     assert shared_environment(models) == {"X": "1", "Y": "2"}
-    with pytest.raises(UsageError, match=r"a and b share a process, but not X in spec\.template\.env"):
+    with pytest.raises(
+        UsageError, match=r"a and b share a process, but have different values of X in spec\.template\.env"
+    ):
         share(loaded(with_env("a", X="1"), with_env("b", X="2")))
 
 

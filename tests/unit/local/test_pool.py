@@ -63,7 +63,7 @@ def test_what_is_free_is_what_it_has_where_that_is_less() -> None:
     assert (told["line"], told["sleepers"]) == ("90%", GIB)
     assert made is not None
     assert made.notes == (
-        "RuntimePool shared: 6.0 GiB are not free: its models have 90% of 3.0 GiB less what sleepers have",
+        "RuntimePool shared: 6.0 GiB are not free: models get 90% of 3.0 GiB, less the memory of sleepers",
     )
 
 
@@ -113,20 +113,24 @@ def test_a_pool_that_is_not_there() -> None:
     (alone,), made = loaded(model("a", pool="shared"))
     assert made is None
     assert not alone.in_host
-    assert alone.notes == ("a: runs without its RuntimePool shared, which is not in the files",)
-    with pytest.raises(UsageError, match=r"a names the RuntimePool default/other, .* there is default/shared"):
+    assert alone.notes == ("a: runs without the RuntimePool shared, which is not in the files",)
+    with pytest.raises(
+        UsageError, match=r"a names the RuntimePool default/other, but the files contain default/shared"
+    ):
         loaded(pool(), model("a", pool="other"))
     with pytest.raises(UsageError, match=r"a names the RuntimePool team/shared"):
         loaded(pool(), model("a", pool="shared", namespace="team"))
 
 
 def test_one_pool_at_a_time() -> None:
-    with pytest.raises(UsageError, match=r"2 RuntimePools \(one, two\): a laptop runs one at a time; .* --port"):
+    with pytest.raises(UsageError, match=r"2 RuntimePools \(one, two\), but a laptop runs one at a time; .* --port"):
         loaded(pool("one"), pool("two"), model("a", pool="one"))
 
 
 def test_a_host_takes_models_alone() -> None:
-    with pytest.raises(UsageError, match="RuntimePool shared: this command takes ModelDeployments; `plimsoll up`"):
+    with pytest.raises(
+        UsageError, match="RuntimePool shared: this command accepts only objects of kind ModelDeployment; `plimsoll up`"
+    ):
         load_models(["-"], io.StringIO(json.dumps(pool())))
 
 

@@ -49,7 +49,7 @@ async def test_answers_that_fail_say_why(gateway: FakeGateway) -> None:
     with pytest.raises(AskError, match="its replica went away"):
         await put(gateway)
     gateway.answer = events(delta("Be"))
-    with pytest.raises(AskError, match="ended early"):
+    with pytest.raises(AskError, match="ended before the output was complete"):
         await put(gateway)
 
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -70,7 +70,7 @@ async def test_answers_that_fail_say_why(gateway: FakeGateway) -> None:
 async def test_a_gateway_that_never_finds_the_model(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.unready = 1_000_000
     monkeypatch.setattr("plimsoll_runtime.local.run.ROUTE_SECONDS", 0.05)
-    with pytest.raises(AskError, match="did not find the model ready"):
+    with pytest.raises(AskError, match="did not report the model as ready"):
         await put(gateway)
 
 
@@ -82,5 +82,5 @@ async def test_a_connection_that_breaks(gateway: FakeGateway) -> None:
         return web.Response()
 
     gateway.answer = die
-    with pytest.raises(AskError, match=r"the connection to http.* broke"):
+    with pytest.raises(AskError, match=r"the connection to http.* failed"):
         await put(gateway)

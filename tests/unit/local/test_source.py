@@ -99,16 +99,16 @@ def test_two_sources_of_one_name_get_two(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"a folder without config.json, so it is no model"):
+    with pytest.raises(UsageError, match=r"the folder has no config.json, so it is not a model"):
         manifests_of([str(tmp_path)])
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(UsageError, match=rf"name the file: {tmp_path}/m\.gguf"):
         manifests_of([str(tmp_path)])
-    with pytest.raises(UsageError, match="there is no such file; check the path"):
+    with pytest.raises(UsageError, match="no such file; check the path"):
         manifests_of(["none.gguf"])
-    with pytest.raises(UsageError, match=r"for a model of the hub write hf://Qwen/Qwen3-0\.6B:Q8_0"):
+    with pytest.raises(UsageError, match=r"for a model of the Hugging Face hub write hf://Qwen/Qwen3-0\.6B:Q8_0"):
         manifests_of(["Qwen/Qwen3-0.6B:Q8_0"])
     with pytest.raises(UsageError, match=r"must be demo://NAME, hf://ORG/NAME"):
         models_of("https://example.com/model")
-    with pytest.raises(UsageError, match="is given twice"):
+    with pytest.raises(UsageError, match="is defined twice"):
         models_of("demo://gemma-3-270m", "demo://gemma-3-270m")

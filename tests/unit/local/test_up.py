@@ -173,7 +173,7 @@ def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
         ("demo://x", None),
     ]
     listed = {entry["id"]: entry for entry in get(f"{url}/v1/models")["data"]}
-    assert listed["off"]["message"] == "it is scaled to zero (spec.replicas: 0)"
+    assert listed["off"]["message"] == "the model is scaled to zero (spec.replicas: 0)"
     log = Path(replicas(record)[0]["log"]).read_text()
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     assert f"'--max-model-len', '512', '--threads', '{cores}', '--host', '127.0.0.1'" in log
@@ -290,7 +290,7 @@ def test_pools_that_cannot_run(laptop: Laptop) -> None:
     placed = model("a", "demo://ok", placement={"pool": "shared"})
     apart = laptop.plimsoll("up", laptop.write(a_pool(), placed), "--apart")
     assert apart.returncode == 2
-    assert "says whether it shares the RuntimePool shared; leave the option out" in apart.stderr
+    assert "says whether it shares the pool; leave the option out" in apart.stderr
     alone = laptop.plimsoll("up", laptop.write(a_pool()))
     assert alone.returncode == 2
     assert "no ModelDeployment found, only a RuntimePool; add its models" in alone.stderr
@@ -395,7 +395,7 @@ def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
     answer, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 4
     assert answer == ""
-    assert "plimsoll up: bad-0 cannot be made ready: exited with code 4: unknown architecture 'Nonsense'" in said
+    assert "plimsoll up: bad-0 does not become ready:  exited with code 4: unknown architecture 'Nonsense'" in said
 
 
 def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> None:
@@ -433,8 +433,8 @@ def test_it_ends_where_no_model_is_left(laptop: Laptop, port: int) -> None:
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
     assert "b-1: exited with code 3" in said
-    assert "a-0: a restart would not help; correct this, then run `plimsoll up` again" in said
-    assert "starting again" not in said
+    assert "a-0: a restart would not help; correct the error, then run `plimsoll up` again" in said
+    assert "restarting" not in said
     assert laptop.record(port) is None
 
 
@@ -452,7 +452,7 @@ def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) 
     ("arguments", "what"),
     [
         (["--apart", "--line", "1GiB"], "leave out --apart"),
-        (["--once"], "give one with --ask"),
+        (["--once"], "add --ask QUESTION"),
         (["--port", "99999"], "between 0 and 65535"),
         (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1"),
     ],
@@ -467,8 +467,8 @@ def test_code_that_comes_with_a_model_needs_the_flag_too(laptop: Laptop) -> None
     bringing = model("code", "demo://gemma-3-270m", model={"source": "hf://org/m", "trustRemoteCode": True})
     done = laptop.plimsoll("up", laptop.write(bringing))
     assert done.returncode == 2
-    assert "code: spec.model.trustRemoteCode asks for code that comes with the model" in done.stderr
-    assert "give --trust-remote-code as well" in done.stderr
+    assert "code: spec.model.trustRemoteCode runs code from the model's repository" in done.stderr
+    assert "add --trust-remote-code" in done.stderr
 
 
 def test_files_are_refused_as_a_whole(laptop: Laptop) -> None:
@@ -484,11 +484,11 @@ def test_files_are_refused_as_a_whole(laptop: Laptop) -> None:
     assert "spec.replicas: Invalid value: -1" in done.stderr
     assert "pvc://claim/path is a volume of a cluster" in done.stderr
     assert 'unknown field "spec.foo"' in done.stderr
-    assert '"default/d" is given twice' in done.stderr
+    assert '"default/d" is defined twice' in done.stderr
 
 
 def test_served_names_must_differ(laptop: Laptop) -> None:
     names = {"source": "demo://x", "servedNames": ["same"]}
     done = laptop.plimsoll("up", laptop.write(model("a", "", model=names), model("b", "", model=names)))
     assert done.returncode == 2
-    assert 'the served name "same" is taken by "a"' in done.stderr
+    assert 'the served name "same" is already used by "a"' in done.stderr

@@ -21,12 +21,14 @@ class HostConfig(FrontConfig):
     """Options of one host process. `models` are placed at the start."""
 
     host_address: str = option("", "address of the host API", HOST_API, metavar="ADDRESS", usual="that of --host")
-    host_port: int = option(8100, "port of the host API, 0 for any", HOST_API, metavar="PORT", minimum=0, maximum=65535)
+    host_port: int = option(
+        8100, "port of the host API, 0 for a free one", HOST_API, metavar="PORT", minimum=0, maximum=65535
+    )
     host_token_file: Path | None = option(
         None,
-        "file with bearer tokens of the host API, one on each line; it is read again when it changes. Alternatively "
-        "set their SHA-256 in PLIMSOLL_HOST_TOKENS. Without either, the host API needs no token and listens on "
-        "loopback addresses only",
+        "file of bearer tokens for the host API, one per line; it is read again when it changes. Or set "
+        "PLIMSOLL_HOST_TOKENS to their SHA-256. Without either the host API is open, and starts only on a "
+        "loopback address",
         HOST_API,
         metavar="FILE",
     )
@@ -36,7 +38,8 @@ class HostConfig(FrontConfig):
     models: tuple[tuple[ModelName, ModelSpec], ...] = ()
     keep_alive: float = option(
         KEEP_ALIVE_SECONDS,
-        "a stream that waits longer for its model starts with a comment and repeats it; later errors are events",
+        "time after which a waiting stream gets its HTTP headers, then the interval of its keep-alive comments; "
+        "later failures are error events",
         HOST_API,
         group="requests for models that sleep",
         flag="--keep-alive-seconds",

@@ -36,18 +36,18 @@ class ListenerOptions:
     """Options of a listening socket: TLS, CORS, the log format. Raises UsageError."""
 
     certificate: Path | None = option(
-        None, "serve HTTPS with this certificate (PEM, with its chain); read again when it changes", TLS
+        None, "serve HTTPS with this certificate chain (PEM); the file is read again when it changes", TLS
     )
-    key: Path | None = option(None, "the certificate's key (PEM)", TLS)
+    key: Path | None = option(None, "private key of the certificate (PEM)", TLS)
     origins: tuple[str, ...] = option(
         (),
-        "origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
+        "origin (https://chat.example.com) whose web pages may use the API, '*' for all; repeatable",
         SERVER,
         flag="--cors-origin",
         metavar="ORIGIN",
         parse=values.word,
     )
-    log_format: Literal["text", "json"] = option("text", "log format; json writes an object on each line", SERVER)
+    log_format: Literal["text", "json"] = option("text", "log format; json: one object per line", SERVER)
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -62,11 +62,11 @@ class FrontConfig:
     """
 
     host: str = option("127.0.0.1", "address to listen on", SERVER)
-    port: int = option(8000, "port, 0 for any", SERVER, metavar="PORT", minimum=0, maximum=65535)
+    port: int = option(8000, "port to listen on, 0 for a free one", SERVER, metavar="PORT", minimum=0, maximum=65535)
     api_keys: tuple[str, ...] = option(
         (),
-        "API key that requests must send; repeat for more. Every user of the machine can read it in the process list; "
-        "prefer --api-key-file, or PLIMSOLL_API_KEY in the environment (comma-separated)",
+        "API key that requests must send; repeatable. All users of the machine can read it in the process list: "
+        "prefer --api-key-file, or the environment variable PLIMSOLL_API_KEY (comma separated)",
         SERVER,
         flag="--api-key",
         metavar="K",
@@ -76,13 +76,13 @@ class FrontConfig:
         collect=unique_words,
     )
     api_key_file: Path | None = option(
-        None, "file with API keys, one on each line; it is read again when it changes", SERVER, metavar="FILE"
+        None, "file of API keys, one per line; it is read again when it changes", SERVER, metavar="FILE"
     )
     listener_options: ListenerOptions = field(default_factory=ListenerOptions)
     body_limits: BodyLimits = option(
         BodyLimits(),
-        "largest body of requests to a model, or of requests to one path; repeat for more, or set "
-        "PLIMSOLL_MAX_BODY_BYTES in the environment (comma-separated)",
+        "maximum size of request bodies: of all endpoints that run a model, or of one PATH; repeatable, or set "
+        "PLIMSOLL_MAX_BODY_BYTES (comma separated)",
         SERVER,
         flag=OPTION,
         metavar="[PATH=]SIZE",
@@ -90,7 +90,7 @@ class FrontConfig:
         parse=path_and_size,
         variable=VARIABLE,
         collect=limits_with,
-        usual="32MiB, 16MiB for paths that do not generate, 8MiB for /tokenize and /detokenize, 512MiB for a file",
+        usual="32MiB, 16MiB for endpoints that generate nothing, 8MiB for /tokenize and /detokenize, 512MiB for files",
     )
     gateway_tokens: tuple[str, ...] = option(
         (),
@@ -102,22 +102,22 @@ class FrontConfig:
     )
     gateway_token_file: Path | None = option(
         None,
-        "file with credentials of gateways, one on each line; it is read again when it changes. A gateway that sends "
-        "one in x-plimsoll-gateway needs no API key and names the tenant in x-plimsoll-tenant. Alternatively set "
-        "PLIMSOLL_GATEWAY_TOKEN in the environment",
+        "file of gateway credentials, one per line; it is read again when it changes. Requests that send one in "
+        "x-plimsoll-gateway need no API key, and name their tenant in x-plimsoll-tenant. Or set "
+        "PLIMSOLL_GATEWAY_TOKEN",
         SERVER,
         metavar="FILE",
     )
     share_prefix_cache: bool = option(
         False,
-        "let requests of different API keys use each other's cached prefixes. This saves work if their prompts have "
-        "long parts in common, but cached_tokens and response times then reveal to one key what another has sent",
+        "share cached prefixes between API keys. This saves computation for common prompts, but cached_tokens "
+        "and response times then reveal to one key which prompts another has sent",
         SERVER,
-        usual="each key has its own",
+        usual="off, each key has its own",
     )
     drain_seconds: float = option(
         30.0,
-        "how long running requests may continue after SIGTERM",
+        "time that running requests have to finish after SIGTERM",
         SERVER,
         unit="seconds",
         deployment="runtime.*",
@@ -126,16 +126,15 @@ class FrontConfig:
     batches: BatchOptions | None = None
     response_store: Path | None = option(
         None,
-        "SQLite file that stores responses (/v1/responses); it is created if missing, and one server at a time can "
-        "use it",
+        "SQLite file that stores responses (/v1/responses), created if missing; only one server may use it at a time",
         SERVER,
         group="responses",
         metavar="FILE",
-        usual="in memory, until the server ends",
+        usual="in memory, lost when the server exits",
     )
     response_bounds: ResponseBounds = field(default_factory=ResponseBounds)
     termination_log: str | None = option(
-        None, "file that gets one line on a fatal error", SERVER, flag="", variable="PLIMSOLL_TERMINATION_LOG"
+        None, "file that gets one line about a fatal error", SERVER, flag="", variable="PLIMSOLL_TERMINATION_LOG"
     )
 
 
@@ -146,7 +145,7 @@ class ServerConfig(FrontConfig):
     engine: EngineConfig
     names: tuple[str, ...] = field(
         metadata=declared(
-            "name that requests may use for the model; repeat for more",
+            "name that requests may use for the model; repeatable",
             SERVER,
             where=("serve",),
             flag="--name",
@@ -159,7 +158,7 @@ class ServerConfig(FrontConfig):
     serving: ServingOptions = field(default_factory=ServingOptions)
     findings_file: Path | None = option(
         None,
-        "file that gets the findings about the device",
+        "file for the findings about the device",
         SERVER,
         where=("serve",),
         flag="",

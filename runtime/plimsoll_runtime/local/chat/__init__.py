@@ -1,1 +1,1 @@
-"""`plimsoll chat` and `plimsoll ask`: a model in a terminal."""
+"""`plimsoll chat` and `plimsoll ask`: talk to a model in a terminal."""

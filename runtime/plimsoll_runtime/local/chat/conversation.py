@@ -13,29 +13,29 @@ import aiohttp
 
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 LONGEST_LINE = 2**22
-"""Bytes. aiohttp's readers give up on longer ones."""
+"""Bytes. aiohttp's readers fail on longer lines."""
 
 
 class AskError(Exception):
-    """There is no answer, or not all of it; the message says why."""
+    """No output, or an incomplete one; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where to ask, without /v1, and with which key."""
+    """URL (without /v1) and API key of a server."""
 
     url: str
     key: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What each request carries."""
+        """HTTP headers of each request."""
         return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a prompt (some of them `cached`) and of its answer."""
+    """Number of tokens in the prompt (of these `cached` from the prefix cache) and in the output."""
 
     prompt: int
     answer: int
@@ -44,7 +44,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What an event adds: words, a thought, why it ended, and what it all took."""
+    """Data of one streamed event: text, reasoning, finish reason and token usage."""
 
     text: str = ""
     thought: str = ""
@@ -55,7 +55,7 @@ class Chunk:
 async def stream(
     session: aiohttp.ClientSession, server: Server, body: Mapping[str, Any]
 ) -> AsyncGenerator[Chunk, None]:
-    """The answer to a chat request. Raises AskError."""
+    """Send a chat request and yield its output. Raises AskError."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
     try:
         async with session.post(
@@ -71,15 +71,15 @@ async def stream(
                 data = line.decode().strip()
                 if data == "data: [DONE]":
                     return
-                if data.startswith("data:"):  # else a comment: the model is being loaded
+                if data.startswith("data:"):  # other lines are comments, sent while the model loads
                     yield _chunk(json.loads(data.removeprefix("data:")))
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise AskError(f"the connection to {server.url} broke: {error or type(error).__name__}") from error
-    raise AskError("the answer ended early")
+        raise AskError(f"the connection to {server.url} failed: {error or type(error).__name__}") from error
+    raise AskError("the stream ended before the output was complete")
 
 
 async def names(session: aiohttp.ClientSession, server: Server) -> list[str]:
-    """The models that the server offers. Raises AskError."""
+    """Return the names of the models that the server offers. Raises AskError."""
     try:
         async with session.get(f"{server.url}/v1/models", headers=server.headers) as response:
             text = await response.text()
@@ -89,11 +89,13 @@ async def names(session: aiohttp.ClientSession, server: Server) -> list[str]:
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise AskError(f"{server.url} does not answer: {error or type(error).__name__}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise AskError(f"{server.url}/v1/models is no list of models: does an OpenAI API answer there?") from error
+        raise AskError(
+            f"{server.url}/v1/models did not return a list of models; check that the URL is that of an OpenAI API"
+        ) from error
 
 
 def reason(text: str) -> str:
-    """What an error's body says."""
+    """Return the message of an error body, or the first 500 characters of a body in another format."""
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -120,7 +122,7 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How an answer came: seconds to its first token, and from there to its last."""
+    """Speed of an output: seconds to its first token, and from there to its last."""
 
     usage: Usage
     first: float
@@ -136,7 +138,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Talk:
-    """What is said to `model` of a server. `settings` are fields of every request: max_tokens, temperature."""
+    """A conversation with `model`. `settings` are fields of every request, such as max_tokens and temperature."""
 
     server: Server
     model: str
@@ -148,12 +150,12 @@ class Talk:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The whole conversation, as a request has it."""
+        """The whole conversation, as a request sends it."""
         return [*([] if self.system is None else [{"role": "system", "content": self.system}]), *self.said]
 
     async def say(self, session: aiohttp.ClientSession, text: str) -> AsyncGenerator[Chunk, None]:
-        """The answer as it comes. What has come of it is kept when it is left early; what was said, too. Where nothing
-        came, it is as if nothing had been said. Raises AskError.
+        """Send `text` and yield the output. If the caller stops early, the message and the partial output are kept. If
+        there is no output, the message is dropped. Raises AskError.
         """
         self.said.append({"role": "user", "content": text})
         body = {"model": self.model, "messages": self.messages, **self.settings}

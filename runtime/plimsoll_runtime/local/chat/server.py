@@ -1,4 +1,4 @@
-"""Finds the server of a chat: a URL, a model that runs on this machine, or a server that is started for it."""
+"""Finds the server for a chat: a URL, a model that runs on this machine, or a new server."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ async def own_server(
     folder: Path,
     progress: TransferProgress,
 ) -> AsyncGenerator[Server, None]:
-    """A server of `model`, once it is ready. Its log is in `folder`. Raises AskError where it does not come to that."""
+    """Start a server of `model`, and yield it once it is ready. Its log is in `folder`. Raises AskError if it does not
+    become ready.
+    """
     url = f"http://{LOOPBACK}:{(port := free_port())}"
     command = (*SERVE, model, "--host", LOOPBACK, "--port", str(port), "--drain-seconds", "0")
     try:
         child = await Child.start(Launch(command, url, folder / "serve.log", folder / "serve.reason"))
     except OSError as error:
-        raise AskError(f"a server for {model} cannot be started: {error}") from error
+        raise AskError(f"cannot start a server for {model}: {error}") from error
     ended = asyncio.create_task(child.wait())
     try:
         await _until_ready(session, url, child, ended, progress)
@@ -68,7 +70,7 @@ async def _until_ready(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A server, and the name there of the model that is meant."""
+    """A server, and the model's name on it."""
 
     server: Server
     model: str
@@ -76,7 +78,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """What a person says of where to ask: a `model` (a name, or a source to serve), a `url`; either, both or none."""
+    """What the user asked for: a `model` (a name, or a source to serve), a `url`, both or none."""
 
     model: str | None
     url: str | None
@@ -85,7 +87,7 @@ class ServerRequest:
 async def find(
     wish: ServerRequest, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress
 ) -> Place:
-    """Where it answers. A server that is started ends with the stack. Raises AskError."""
+    """Find the server and model for a request. A server that is started here ends with the stack. Raises AskError."""
     key = first_key(os.environ)
     if wish.url is not None:
         server = Server(wish.url.rstrip("/").removesuffix("/v1"), key)
@@ -101,10 +103,12 @@ async def find(
         if offered and wish.model in (None, *offered):
             return Place(server, _chosen(wish.model, offered, server))
     if wish.model is None:
-        raise AskError("nothing runs here: name a model (demo://gemma-3-270m), give --url, or start `plimsoll up FILE`")
+        raise AskError(
+            "no `plimsoll up` is running; name a model (demo://gemma-3-270m), give --url, or start `plimsoll up FILE`"
+        )
     if not _is_source(wish.model):
         raise AskError(
-            f"nothing that runs here serves {wish.model!r}; a model to be started is a folder, a .gguf file, "
+            f"no running `plimsoll up` serves {wish.model!r}; to start a model, give a folder, a .gguf file, "
             "demo://gemma-3-270m or hf://ORG/NAME"
         )
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="plimsoll-")))
@@ -118,16 +122,16 @@ def _chosen(model: str | None, offered: Sequence[str], server: Server) -> str:
     if model is None:
         return offered[0]
     if model not in offered:
-        raise AskError(f"{server.url} has no model {model!r}; it has: {', '.join(offered)}")
+        raise AskError(f"{server.url} has no model {model!r}; choose one of: {', '.join(offered)}")
     return model
 
 
 def _is_source(model: str) -> bool:
-    """Whether it says where weights are, and is not just a name."""
+    """Return whether `model` is a source of weights, not a served name."""
     return "://" in model or model.endswith(".gguf") or Path(model).exists() or model.count("/") == 1
 
 
 def first_key(environment: Mapping[str, str]) -> str | None:
-    """The first of the keys in an environment, if there are any."""
+    """Return the first API key in PLIMSOLL_API_KEY, or None."""
     keys = environment.get("PLIMSOLL_API_KEY", "")
     return next((key.strip() for key in keys.split(",") if key.strip()), None)

@@ -1,4 +1,4 @@
-"""A chat in a terminal: notices about the model, input lines, commands, and output as it streams."""
+"""A chat in a terminal: notices about the model, input lines, commands, and streamed output."""
 
 from __future__ import annotations
 
@@ -26,50 +26,52 @@ from plimsoll_runtime.utils.progress import TransferProgress
 
 
 class EndOfTalk(Exception):
-    """The person leaves."""
+    """The user leaves the chat."""
 
 
 class CommandError(Exception):
-    """A command that cannot be carried out; the message says why, and what to do."""
+    """A chat command failed; the message says why, and what to do."""
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is not for the model."""
+    """Return whether a line is a command, not a message for the model."""
     return line.startswith("/")
 
 
 def run_command(line: str, talk: Talk, names: Callable[[], list[str]]) -> str:
-    """Carry out a command; what to tell the person. `names` asks the server for its models. Raises CommandError,
-    EndOfTalk, and what `names` raises.
+    """Run a command and return a message for the user. `names` fetches the names of the server's models. Raises
+    CommandError, EndOfTalk, and the errors of `names`.
     """
     word, _, rest = line.partition(" ")
     if word not in COMMANDS:
-        raise CommandError(f"there is no command {word}; there are: {', '.join(COMMANDS)}")
+        raise CommandError(f"unknown command {word}; choose one of: {', '.join(COMMANDS)}")
     return COMMANDS[word][1](talk, rest.strip(), names)
 
 
 def _help(_talk: Talk, _rest: str, _names: Callable[[], list[str]]) -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {word:<{width}}  {told}" for word, (told, _) in COMMANDS.items()]
-    return "\n".join([*lines, "A line that ends in \\ goes on in the next. Ctrl-C ends an answer, Ctrl-D the chat."])
+    return "\n".join(
+        [*lines, "A line that ends in \\ continues on the next line. Ctrl-C stops an output, Ctrl-D leaves the chat."]
+    )
 
 
 def _system(talk: Talk, rest: str, _names: Callable[[], list[str]]) -> str:
     if not rest:
         return "there is no system message" if talk.system is None else f"the system message is: {talk.system}"
     talk.system = None if rest == "none" else rest
-    return "it has no system message any more" if talk.system is None else "it has a new system message"
+    return "the system message is removed" if talk.system is None else "the system message is set"
 
 
 def _clear(talk: Talk, _rest: str, _names: Callable[[], list[str]]) -> str:
     count = len(talk.said)
     talk.said.clear()
-    return f"{count} messages are forgotten"
+    return f"removed {count} messages"
 
 
 def _save(talk: Talk, rest: str, _names: Callable[[], list[str]]) -> str:
     if not rest:
-        raise CommandError("/save needs a file: /save talk.json, or talk.md to read it")
+        raise CommandError("/save needs a file: /save talk.json for JSON, or /save talk.md for Markdown")
     path = Path(rest).expanduser()
     document = {"model": talk.model, "messages": talk.messages}
     text = _markdown(talk) if path.suffix == ".md" else json.dumps(document, indent=2, ensure_ascii=False) + "\n"
@@ -77,7 +79,7 @@ def _save(talk: Talk, rest: str, _names: Callable[[], list[str]]) -> str:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror or error}") from error
-    return f"{len(talk.messages)} messages are in {path}"
+    return f"saved {len(talk.messages)} messages to {path}"
 
 
 def _markdown(talk: Talk) -> str:
@@ -90,9 +92,9 @@ def _model(talk: Talk, rest: str, names: Callable[[], list[str]]) -> str:
     if not rest:
         return "\n".join(f"{'*' if name == talk.model else ' '} {name}" for name in offered)
     if rest not in offered:
-        raise CommandError(f"the server has no model {rest!r}; it has: {', '.join(offered)}")
+        raise CommandError(f"the server has no model {rest!r}; choose one of: {', '.join(offered)}")
     talk.model = rest
-    return f"{rest} answers from now on, and sees what was said"
+    return f"switched to {rest}; it gets the conversation so far"
 
 
 def _exit(_talk: Talk, _rest: str, _names: Callable[[], list[str]]) -> str:
@@ -100,21 +102,22 @@ def _exit(_talk: Talk, _rest: str, _names: Callable[[], list[str]]) -> str:
 
 
 COMMANDS: Mapping[str, tuple[str, Callable[[Talk, str, Callable[[], list[str]]], str]]] = {
-    "/help": ("show this", _help),
-    "/system": ("TEXT: what the model is told before everything else; none: nothing; alone: show it", _system),
-    "/clear": ("forget what was said", _clear),
-    "/save": ("FILE: write the conversation, as JSON, or to be read where FILE ends in .md", _save),
-    "/model": ("NAME: talk to another model of the server; alone: list them", _model),
-    "/exit": ("leave", _exit),
+    "/help": ("show this help", _help),
+    "/system": ("TEXT: set the system message; none: remove it; alone: show it", _system),
+    "/clear": ("remove all messages", _clear),
+    "/save": ("FILE: save the conversation as JSON, or as Markdown if FILE ends in .md", _save),
+    "/model": ("NAME: switch to another model of the server; alone: list the models", _model),
+    "/exit": ("leave the chat", _exit),
 }
 
 LONGEST = 300
-"""Characters that are shown of what a server says: it may be anybody's."""
-NO_TEMPLATE = "it has no chat template, so a server of ours refuses chats with it; /v1/completions continues text"
+"""Maximum number of characters shown of a text from a server, which may be untrusted."""
+NO_TEMPLATE = "it has no chat template, so a Plimsoll server refuses chats with it; use /v1/completions to continue "
+"text"
 
 
 async def notice(session: aiohttp.ClientSession, server: Server, model: str) -> str | None:
-    """A line about the model, as its server's list of models has it; None where that says nothing of the kind.
+    """Return a line about the model from the server's list of models, or None if the list has no such line.
 
     Raises AskError if the server does not answer.
     """
@@ -127,7 +130,7 @@ async def notice(session: aiohttp.ClientSession, server: Server, model: str) -> 
 
 
 def _card(text: bytes) -> Mapping[str, Any]:
-    """The card; an empty one for what is none of ours."""
+    """Return the model's entry, or an empty one if `text` has another format."""
     try:
         card = msgspec.json.decode(text)
     except UNREADABLE:
@@ -150,8 +153,10 @@ KEPT_LINES = 1000
 
 
 class Terminal:
-    """One chat. Use as a context: it ends what it has started. Answers go to standard output, all else to standard
-    error, so that what is said can be kept by a pipe. Entering raises AskError.
+    """One chat, used as a context manager that stops the server it has started.
+
+    Model output goes to standard output and everything else to standard error, so that a pipe receives only the output.
+    Entering raises AskError.
     """
 
     def __init__(
@@ -182,7 +187,7 @@ class Terminal:
         self._close()
 
     def converse(self) -> None:
-        """Until the person leaves."""
+        """Read and answer lines until the user leaves."""
         self._note(f"{self._talk.model} at {self._talk.server.url}; /help lists the commands")
         if self._notice is not None:
             self._note(f"{self._talk.model}: {self._notice}")
@@ -203,11 +208,11 @@ class Terminal:
             self._runner.run(self._answer(line))
         except KeyboardInterrupt:
             _end_line()
-            self._note("ended by Ctrl-C; what came is kept")
+            self._note("stopped by Ctrl-C; the partial output is kept")
             return
         _end_line()
         if self._talk.pace is not None:
-            cut = ", cut at its longest (--max-tokens)" if self._talk.finish_reason == "length" else ""
+            cut = ", cut at the limit of --max-tokens" if self._talk.finish_reason == "length" else ""
             self._note(f"{self._talk.pace}{cut}")
 
     async def _answer(self, line: str) -> None:
@@ -251,7 +256,7 @@ def _end_line() -> None:
 
 
 def _lines() -> Iterator[str]:
-    """What the person says, without what is empty. Ctrl-C gives a line up, Ctrl-D ends."""
+    """Yield the user's lines, without empty ones. Ctrl-C discards a line, Ctrl-D ends the input."""
     while True:
         try:
             line = _line()
@@ -276,7 +281,9 @@ def _line() -> str:
 
 @contextlib.contextmanager
 def _history() -> Iterator[None]:
-    """What was typed in chats before can be called up again, where this Python can edit lines."""
+    """Load the input history of earlier chats and save it at the end, if Python has readline and input is a
+    terminal.
+    """
     try:
         import readline
     except ImportError:

@@ -1,1 +1,1 @@
-"""What the API server does with a manifest: YAML, CRD, schema, CEL rules."""
+"""Reads and validates manifests like the API server: YAML, CRD, schema, CEL rules."""

@@ -1,4 +1,4 @@
-"""What Kubernetes' CEL has beside the language's own functions, as far as celpy has not."""
+"""Kubernetes' extensions of CEL that celpy lacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _replace(text: StringType, old: StringType, new: StringType, limit: int = -1
 
 
 def _equals(one: Any, other: Any) -> Any:
-    """Values of two types are not equal, which celpy takes for an error."""
+    """Return false for values of different types, for which celpy raises TypeError."""
     try:
         return bool_eq(one, other)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The schema's rules over several fields (CEL), evaluated as the API server does when an object is created."""
+"""Evaluates the schema's CEL rules (over several fields) like the API server does when an object is created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REASONS = {
 
 
 def rule_errors(body: Mapping[str, Any], schema: Schema) -> list[FieldError]:
-    """What the rules say against an object that the schema accepts."""
+    """Return the violations of the rules by an object that the schema accepts."""
     return list(_walk(body, schema, ""))
 
 
@@ -42,7 +42,7 @@ def _walk(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
 
 def _evaluate(rule: Mapping[str, Any], value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     text = rule["rule"]
-    if re.search(r"\boldSelf\b", text):  # compares with what is stored; nothing is, on creation
+    if re.search(r"\boldSelf\b", text):  # compares with the stored object, which does not exist on creation
         return
     from celpy.adapter import json_to_cel
     from celpy.evaluation import CELEvalError
@@ -68,7 +68,7 @@ def _failure_message(rule: Mapping[str, Any], activation: Mapping[str, Any]) -> 
     try:
         return str(compiled(rule["messageExpression"]).evaluate(dict(activation)))
     except CELEvalError:
-        return _message(rule)  # as the API server falls back, too
+        return _message(rule)  # the API server falls back to it too
 
 
 def _message(rule: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def _message(rule: Mapping[str, Any]) -> str:
 
 @cache
 def compiled(text: str) -> celpy.Runner:
-    """A rule, ready to be evaluated. Raises celpy.CELParseError."""
+    """Return a rule's program, compiled once. Raises celpy.CELParseError."""
     import celpy
 
     from plimsoll_runtime.local.manifest.cel_functions import FUNCTIONS

@@ -1,4 +1,4 @@
-"""The CRDs of ModelDeployments and RuntimePools from the cluster's own files, their defaults, and errors of fields."""
+"""Loads the CRDs of ModelDeployments and RuntimePools, fills in their defaults, and finds unknown fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 MODELS, POOLS = "modeldeployments.yaml", "runtimepools.yaml"
-# In a wheel the file is copied beside this module; in a checkout it is at the repository's top.
+# A wheel has the files next to this module, a checkout in the repository's root.
 PLACES = (Path(__file__).parent / "crds", Path(__file__).parents[4] / "crds")
 
 Schema = Mapping[str, Any]
@@ -21,33 +21,33 @@ Schema = Mapping[str, Any]
 
 @cache
 def load_crd(file: str = MODELS) -> Mapping[str, Any]:
-    """The CustomResourceDefinition. Raises FileNotFoundError where the installation is broken."""
+    """Return the CustomResourceDefinition. Raises FileNotFoundError if the installation is broken."""
     for place in PLACES:
         if (path := place / file).is_file():
             crd: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
             return crd
-    raise FileNotFoundError(f"{file} is missing in {' and '.join(map(str, PLACES))}: reinstall plimsoll-serving")
+    raise FileNotFoundError(f"{file} is missing in {' and '.join(map(str, PLACES))}; reinstall plimsoll-serving")
 
 
 def api_version(file: str = MODELS) -> str:
-    """The apiVersion that objects must have: that of the version which is stored."""
+    """Return the apiVersion that objects must have, which is the stored version's."""
     spec = load_crd(file)["spec"]
     return f"{spec['group']}/{_version(file)['name']}"
 
 
 def kind(file: str = MODELS) -> str:
-    """The kind that objects must have."""
+    """Return the kind that objects must have."""
     return str(load_crd(file)["spec"]["names"]["kind"])
 
 
 def schema(file: str = MODELS) -> Schema:
-    """The structural schema of the object."""
+    """Return the structural schema of the object."""
     found: Schema = _version(file)["schema"]["openAPIV3Schema"]
     return found
 
 
 def child_schema(schema: Schema, key: str) -> Schema | None:
-    """The schema of one member of an object; None for a member that the schema does not describe."""
+    """Return the schema of one member of an object, or None if the schema does not describe the member."""
     if key in (properties := schema.get("properties", {})):
         found: Schema = properties[key]
         return found
@@ -81,14 +81,14 @@ ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A field that the schema does not know, and those that it knows beside it."""
+    """A field that is not in the schema, and its siblings that are."""
 
     path: str
     known: tuple[str, ...]
 
 
 def unknown_fields(body: Mapping[str, Any], schema: Schema) -> list[Unknown]:
-    """The fields that the schema does not know, in the order of the file."""
+    """Return the fields that are not in the schema, in the order of the file."""
     root = {
         **schema,
         "properties": {
@@ -118,7 +118,7 @@ def _unknown(value: Any, schema: Schema, path: str) -> list[Unknown]:
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:
-    """A copy in which nulls count as absent (unless they are allowed) and defaults are filled in."""
+    """Return a copy with defaults filled in. Nulls count as absent, unless the schema allows them."""
     if isinstance(value, dict):
         filled: dict[str, Any] = {}
         for key, item in value.items():
@@ -134,17 +134,18 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     return value
 
 
-# Kinds whose value is not repeated in the message.
+# Error kinds that do not print the value.
 VALUELESS = frozenset(["Required value", "Too long", "Forbidden"])
-# With any of these, rules over several fields would only confuse: the API server does not run them either.
+# The API server skips the CEL rules if an object has any of these errors.
 BLOCKING = frozenset(["Required value", "Unsupported value", "Too long", "Too many", "Type"])
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """`path` such as `spec.replicas`; `kind` as the API server titles it ("Type" reads "Invalid value" there).
+    """An error at `path`, such as `spec.replicas`. `kind` is the API server's title ("Type" is printed as "Invalid
+    value").
 
-    If the type is wrong, `value` is the name of the type, `found` the value in the file, and `wanted` the schema.
+    For a wrong type, `value` is the type's name, `found` the value in the file, and `wanted` the schema.
     """
 
     path: str
@@ -162,12 +163,12 @@ class FieldError:
 
     @property
     def blocks_rules(self) -> bool:
-        """Whether rules over several fields are skipped because of this error."""
+        """Whether the CEL rules are skipped because of this error."""
         return self.kind in BLOCKING
 
 
 def field_path(parts: Sequence[str | int]) -> str:
-    """`spec.template.env[0].name`."""
+    """Return a path such as `spec.template.env[0].name`."""
     path = ""
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part

@@ -1,4 +1,4 @@
-"""ModelDeployment files as `kubectl` would read them: YAML of several documents, from files or standard input."""
+"""Reads files of Kubernetes objects like `kubectl`: YAML with one or more documents, from files or standard input."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.local.manifest.crd import field_path
 
 STDIN = "-"
-# Kubernetes holds whole numbers in 64 bits and everything beyond as floating point.
+# Kubernetes stores integers in 64 bits, and larger numbers as floating point.
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-# YAML 1.1 as Kubernetes reads it: no dates, no sexagesimal numbers.
+# Kubernetes reads YAML 1.1 without dates and sexagesimal numbers.
 UNREAD_TAGS = ("tag:yaml.org,2002:timestamp",)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a file. `origin` names the file, and the document where there are several; `lines` has the line of
-    each field (`spec.template.env[0].name`), from 1.
+    """One object of a file. `origin` names the file, and the document's number if there are several. `lines` maps each
+    field (`spec.template.env[0].name`) to its line, counted from 1.
     """
 
     origin: str
@@ -33,9 +33,9 @@ class Document:
 
 
 def read_documents(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None) -> list[Document]:
-    """All objects of the files, in order; `-` is standard input. Raises UsageError naming file and line.
+    """Return all objects of the files, in order; `-` is standard input. Raises UsageError with file and line.
 
-    `texts`: the content of sources that are no files.
+    `texts` has the content of sources that are not files.
     """
     documents = [document for source in sources for document in _read(source, stdin, texts or {})]
     if not documents:
@@ -51,7 +51,7 @@ def _read(source: str, stdin: TextIO, texts: Mapping[str, str]) -> list[Document
     except yaml.YAMLError as error:
         raise UsageError(f"{title}: error converting YAML to JSON: {error}") from None
     except RecursionError:
-        raise UsageError(f"{title}: nested too deeply") from None
+        raise UsageError(f"{title}: the YAML is nested too deeply") from None
     several = len(parsed) > 1
     return [
         Document(f"{title} (document {index})" if several else title, _object(title, body), lines)
@@ -75,7 +75,7 @@ def _object(title: str, body: Any) -> Mapping[str, Any]:
 
 
 def _parse(text: str, title: str) -> Iterator[tuple[Any, Mapping[str, int]]]:
-    """The documents that are not empty, and the lines of their fields; errors name the place as one in `title`."""
+    """Yield the documents that are not empty, with the lines of their fields. Errors give `title` as the file name."""
     loader = _Loader(text)
     loader.name = title
     try:
@@ -89,7 +89,9 @@ def _parse(text: str, title: str) -> Iterator[tuple[Any, Mapping[str, int]]]:
 
 
 def _lines(node: yaml.Node, path: tuple[str | int, ...], seen: set[int]) -> Iterator[tuple[str, int]]:
-    """The line on which each field begins. What an alias repeats has none: each node is looked at once."""
+    """Yield the line on which each field starts. Each node is visited once, so fields repeated by an alias have no
+    line.
+    """
     if id(node) in seen:
         return
     seen.add(id(node))
@@ -104,7 +106,7 @@ def _lines(node: yaml.Node, path: tuple[str | int, ...], seen: set[int]) -> Iter
 
 
 class _Loader(yaml.SafeLoader):
-    """What JSON can hold, and each key once."""
+    """A YAML loader that accepts only values that JSON can hold, and rejects duplicate keys."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (as in the base class)
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in UNREAD_TAGS]

@@ -1,4 +1,4 @@
-"""Validation against the structural schema, with errors in the API server's words."""
+"""Validates objects against the structural schema, with the error texts of the API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_runtime.local.manifest.crd import FieldError, Schema, child_schema
 
 
 def schema_errors(body: Mapping[str, Any], schema: Schema) -> list[FieldError]:
-    """Everything that the schema says against an object that has its defaults, sorted by path."""
+    """Return all violations of the schema by an object with its defaults, sorted by path."""
     validator = Draft4Validator(_as_json_schema(schema))
     errors = [error for found in validator.iter_errors(body) for error in _translate(found)]
     errors += _duplicates(body, schema, "")
@@ -20,12 +20,12 @@ def schema_errors(body: Mapping[str, Any], schema: Schema) -> list[FieldError]:
 
 
 def set_of(errors: Sequence[FieldError]) -> list[FieldError]:
-    """Each error once (alternatives of a schema may say the same)."""
+    """Return the errors without duplicates. (Several alternatives of a schema may give the same error.)"""
     return list({str(error): error for error in errors}.values())
 
 
 def _as_json_schema(node: Any) -> Any:
-    """Kubernetes' extensions, said in JSON schema. (OpenAPI 3.0 is draft 4 otherwise.)"""
+    """Convert Kubernetes' extensions into JSON Schema. (Otherwise OpenAPI 3.0 is JSON Schema draft 4.)"""
     if not isinstance(node, dict):
         return node
     converted: dict[str, Any] = {}
@@ -69,17 +69,17 @@ def _translate(error: ValidationError) -> Iterator[FieldError]:
 
 
 def _said(error: ValidationError) -> Any:
-    """What the schema says about the failed keyword."""
+    """Return the value of the failed keyword in the schema."""
     return error.validator_value
 
 
 def _value(error: ValidationError) -> Any:
-    """What the object has there."""
+    """Return the object's value at the error's path."""
     return error.instance
 
 
 def _schema(error: ValidationError) -> Mapping[str, Any]:
-    """All that it says about the place."""
+    """Return the schema at the error's path."""
     return error.schema if isinstance(error.schema, Mapping) else {}
 
 
@@ -96,7 +96,7 @@ def _type(path: str, error: ValidationError) -> FieldError:
 
 
 def _type_name(value: Any) -> str:
-    """The name that the API server gives to the type of a value."""
+    """Return the API server's name for the type of a value."""
     names: list[tuple[type, str]] = [
         (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object"),
     ]  # fmt: skip
@@ -153,7 +153,7 @@ _TRANSLATIONS: dict[str, Callable[[str, ValidationError], FieldError]] = {
 
 
 def _duplicates(value: Any, schema: Schema, path: str) -> list[FieldError]:
-    """Items that appear twice in lists which are sets, or maps by some keys."""
+    """Return errors for items that appear twice in lists of type set or map."""
     found: list[FieldError] = []
     if isinstance(value, dict):
         for key, item in value.items():

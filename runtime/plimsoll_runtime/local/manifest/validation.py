@@ -1,4 +1,4 @@
-"""Validates an object like the API server: all errors at once, in its words, with the lines of the file and advice."""
+"""Validates an object like the API server: all errors at once, in its words, with line numbers and advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_runtime.local.manifest.schema import schema_errors
 from plimsoll_runtime.utils.suggestions import did_you_mean
 
 SHOWN = 80
-"""Characters of a value."""
+"""Maximum number of characters shown of a value."""
 FORMS = {
     "integer": "a whole number",
     "number": "a number",
@@ -28,7 +28,7 @@ FORMS = {
 
 
 def error_advice(document: Document, error: FieldError) -> str:
-    """A line to print below the error; empty where there is nothing to add."""
+    """Return a line to print below the error, or "" if there is nothing to add."""
     line = _line(document, error.path)
     if error.kind != "Type":
         return f"\n    in line {line}" if line else ""
@@ -37,14 +37,14 @@ def error_advice(document: Document, error: FieldError) -> str:
 
 
 def unknown_advice(document: Document, unknown: Unknown) -> str:
-    """Likewise for a field that the schema does not know."""
+    """Return a line to print below an error about an unknown field, or ""."""
     line = _line(document, unknown.path)
     meant = did_you_mean(unknown.path.rpartition(".")[2], unknown.known)
     return f"\n    {f'in line {line}' if line else unknown.path}.{meant}" if line or meant else ""
 
 
 def _line(document: Document, path: str) -> int | None:
-    """That of the field, or of the nearest around it: a field that is missing has none."""
+    """Return the line of the field, or of the nearest enclosing field if the field is missing."""
     while path and path not in document.lines:
         path = re.sub(r"(^|\.)[^.\[]*$|\[[^]]*\]$", "", path)
     return document.lines.get(path)
@@ -74,11 +74,11 @@ LABEL_HELP = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     f"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{LABEL}')"
 )
-SKIPPED = "rules over several fields were not checked: correct these first"
+SKIPPED = "rules over several fields were not checked; correct these errors first"
 
 
 class RefusedError(Exception):
-    """The object would not be accepted; `problems` are texts to print."""
+    """The object is invalid; `problems` are texts to print."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -86,7 +86,7 @@ class RefusedError(Exception):
 
 
 def admit(document: Document) -> dict[str, Any]:
-    """The object with its defaults. Raises RefusedError with everything that is wrong with it."""
+    """Return the object with its defaults. Raises RefusedError with all its errors."""
     body = document.body
     kind, version = body.get("kind"), body.get("apiVersion")
     files = (file for file in (crd.MODELS, crd.POOLS) if (kind, version) == (crd.kind(file), crd.api_version(file)))
@@ -128,7 +128,7 @@ def _name_errors(body: Mapping[str, Any]) -> list[FieldError]:
     if meta is None:
         return [FieldError("metadata.name", "Required value", None, "name or generateName is required")]
     if not isinstance(meta, dict):
-        return []  # the schema says so
+        return []  # the schema reports it
     name, namespace = meta.get("name"), meta.get("namespace", "default")
     errors: list[FieldError] = []
     if name is None:

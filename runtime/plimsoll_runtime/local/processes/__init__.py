@@ -1,1 +1,1 @@
-"""Child processes of a laptop run."""
+"""Child processes of a laptop run: start, supervise, probe."""

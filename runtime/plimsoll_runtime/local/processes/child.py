@@ -1,4 +1,4 @@
-"""One child process: started tied to us, its output in a file, stopped politely and then not."""
+"""One child process: bound to its parent's life, with its output in a file, stopped with SIGTERM and then SIGKILL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ TAIL_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start. `url` is where it will listen; `log` gets its output, `last_words` why it ended."""
+    """A process to start. `url` is the address it will listen on, `log` gets its output, `last_words` its last
+    error.
+    """
 
     command: tuple[str, ...]
     url: str
@@ -28,7 +30,7 @@ class Launch:
 
 
 class Child:
-    """A running child. It leads a session of its own, so that a terminal's Ctrl-C reaches us alone."""
+    """A running child process. It leads its own session, so that a terminal's Ctrl-C does not reach it."""
 
     def __init__(self, launch: Launch, process: asyncio.subprocess.Process, log_begin: int) -> None:
         self._launch = launch
@@ -37,7 +39,7 @@ class Child:
 
     @classmethod
     async def start(cls, launch: Launch) -> Child:
-        """Start it; raises OSError."""
+        """Start the process. Raises OSError."""
         launch.last_words.unlink(missing_ok=True)
         with launch.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -55,32 +57,32 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
+        """The process id."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code, once it has ended; negative for a signal."""
+        """Wait for the end and return the exit code, negative for a signal."""
         return await self._process.wait()
 
     def terminate(self) -> None:
-        """Ask it to finish what runs and end."""
+        """Send SIGTERM, on which the process finishes running requests and exits."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it, and whatever it has started, now."""
+        """Kill the process and all processes it has started."""
         self._signal(signal.SIGKILL, group=True)
 
     def _signal(self, number: signal.Signals, *, group: bool = False) -> None:
         try:
             if group:
-                os.killpg(self.pid, number)  # its session, which may outlive the leader
+                os.killpg(self.pid, number)  # the whole session: its members may outlive the leader
             elif self._process.returncode is None:
                 os.kill(self.pid, number)
         except ProcessLookupError:
             return
 
     def why(self, code: int) -> str:
-        """Why it ended, as far as it said so: its last words, or the end of its output."""
+        """Return why the process ended: its last words, or the end of its log."""
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         said = _read(self._launch.last_words, 0) or _read(self._launch.log, self._log_begin)
         lines = [line for line in said.splitlines() if line.strip()][-TAIL_LINES:]

@@ -1,4 +1,4 @@
-"""Asks the host of a run for its report, for the display."""
+"""Requests the host's report for the display."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from plimsoll_runtime.local.text import short_memory_line, short_placement_line,
 
 
 class HostAccess:
-    """Two files in the folder of a run."""
+    """Address and token of the host, in two files of the run folder."""
 
     def __init__(self, folder: Path) -> None:
         self.token_file = folder / "host-token"
         self._address = folder / "host.json"
 
     def give(self, url: str) -> None:
-        """The host is about to start there, with a new token."""
+        """Write the address and a new token, before the host starts."""
         self.take_back()
         descriptor = os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -33,12 +33,12 @@ class HostAccess:
         write_whole(self._address, json.dumps({"url": url}).encode())
 
     def take_back(self) -> None:
-        """There is no host any more."""
+        """Remove both files."""
         for path in (self._address, self.token_file):
             path.unlink(missing_ok=True)
 
     async def report(self, session: aiohttp.ClientSession, seconds: float) -> dict[str, Any] | str | None:
-        """What the host says of itself; why it says nothing; None where there is no host."""
+        """Return the host's report, the reason why there is no report, or None if there is no host."""
         try:
             url = json.loads(self._address.read_text())["url"]
             token = self.token_file.read_text().strip()
@@ -51,9 +51,9 @@ class HostAccess:
                 report: dict[str, Any] = json.loads(await response.text())
                 return report
         except TimeoutError:
-            return f"it does not answer within {seconds:g} s"
+            return f"no answer within {seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"it does not answer ({error})"
+            return f"no answer ({error})"
 
 
 AGAIN_SECONDS = 1.0
@@ -61,7 +61,9 @@ ANSWER_SECONDS = 5.0
 
 
 class HostWatch:
-    """`title` begins the line about memory. `say` gets a text for each change of a model, as (text, style)."""
+    """Polls the host. `title` labels the line about memory; `say` is called as (text, style) for each change of a
+    model.
+    """
 
     def __init__(self, title: str, access: HostAccess, say: Callable[[str, str], None]) -> None:
         self._title = title
@@ -71,14 +73,14 @@ class HostWatch:
         self._states: dict[tuple[str, str], tuple[str, str]] = {}
 
     async def run(self, session: aiohttp.ClientSession) -> None:
-        """Ask until cancelled. While there is no host, or it does not answer, there is nothing to show."""
+        """Poll until cancelled. Without a report there is nothing to show."""
         while True:
             report = await self._access.report(session, ANSWER_SECONDS)
             self._take(report if isinstance(report, dict) else None)
             await asyncio.sleep(AGAIN_SECONDS)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Of the live table: the memory, then each model."""
+        """Return rows for the live table: the memory, then each model."""
         if self._report is None:
             return []
         now = time.time()

@@ -1,4 +1,4 @@
-"""The command lines and addresses of a laptop run's processes."""
+"""Command lines and addresses of a laptop run's processes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket on which the gateway will answer (0 chooses a free port). Raises UsageError.
+    """Return the gateway's listening socket (port 0 selects a free port). Raises UsageError.
 
-    It is opened here and handed down: a gateway that must be started again finds it open, and who waits in it.
+    This process opens the socket and passes it on, so that connections wait in it while the gateway restarts.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -36,16 +36,18 @@ def listen(host: str, port: int) -> socket.socket:
 def _why(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"port {port} of {host} is in use; choose another with --port, or stop what runs there "
+            f"port {port} of {host} is in use; choose another with --port, or stop the process that uses it "
             f"(`plimsoll down --port {port}` if it is a `plimsoll up`)"
         )
     if error.errno == errno.EACCES:
-        return f"port {port} of {host} needs more rights; choose one above 1023 with --port"
+        return f"port {port} of {host} requires root; choose one above 1023 with --port"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
 def free_port() -> int:
-    """A loopback port that is free now. Somebody may take it first: the process then dies and gets another."""
+    """Return a free loopback port. If another process takes it first, the child fails and restarts with another
+    port.
+    """
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -53,25 +55,27 @@ def free_port() -> int:
 
 
 def base_url(host: str, port: int) -> str:
-    """How this machine reaches the gateway."""
+    """Return the gateway's URL for clients on this machine."""
     shown = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
-# -P: the current folder may hold a file named like one of the modules that are imported.
+# -P: do not import modules from the current folder.
 PYTHON = (sys.executable, "-P")
 SERVE = (*PYTHON, "-m", "plimsoll_runtime", "serve")
 HOST = (*PYTHON, "-m", "plimsoll_runtime", "host")
 GATEWAY = (*PYTHON, "-m", "plimsoll_gateway")
 HOLD_SECONDS = 3600
-"""How long a request waits for its model: on a laptop it may have to be downloaded first, and nobody else is there."""
+"""Seconds that a request waits for its model, which on a laptop may have to be downloaded first."""
 TURNS = ("--minimum-residency", "1", "--service-slice", "2", "--patience", "1")
-"""One person asks one model after the other, and should not wait for the turn of one that nobody asks any more."""
+"""Short waits, because one user asks one model after the other: a model that is not used any more should give up its
+memory quickly.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLaunch:
-    """Makes the command of one replica; each start gets a free port."""
+    """Builds the command of one replica; each start uses a free port."""
 
     model: LocalModel
     slot: str
@@ -101,7 +105,7 @@ class RuntimeLaunch:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLaunch:
-    """Makes the command of the gateway, on a socket that is open already."""
+    """Builds the command of the gateway, which inherits an open socket."""
 
     slot: str
     url: str
@@ -125,7 +129,7 @@ class GatewayLaunch:
 
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
-    """Makes the command of the process that models share. Its API, and the token for it, are for `plimsoll status`."""
+    """Builds the command of the host process. `plimsoll status` uses its host API, with a token."""
 
     slot: str
     models: Sequence[LocalModel]
@@ -154,7 +158,7 @@ class HostLaunch:
 
 
 def documents(models: Sequence[LocalModel]) -> str:
-    """The objects of the models, as `plimsoll host` reads them."""
+    """Return the models' objects as YAML, for `plimsoll host`."""
     return "\n---\n".join(
         json.dumps(
             {
@@ -169,7 +173,7 @@ def documents(models: Sequence[LocalModel]) -> str:
 
 
 def threads_each(models: Sequence[LocalModel]) -> int | None:
-    """The cores for each replica where several share the machine; None leaves one alone with all of them."""
+    """Return the number of cores for each replica, or None for a single replica, which may use all."""
     total = sum(model.replicas for model in models if not model.in_host)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // total) if total > 1 else None

@@ -17,17 +17,19 @@ TIMEOUT = aiohttp.ClientTimeout(total=5)
 
 
 class State(Enum):
-    """How far a process has come."""
+    """State of a process, as `/health` reports it."""
 
     SILENT = "silent"  # nothing listens yet
     LOADING = "loading"
     READY = "ready"
-    UNREADY = "unready"  # it answers, and says that it cannot serve
+    UNREADY = "unready"  # it reports that it cannot serve
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One answer; `fraction` (0 to 1) of `stage` while loading, if it is known, and `transfer` while it downloads."""
+    """Result of one probe. While loading: the `stage`, its `fraction` (0 to 1) if known, and the `transfer` of a
+    download.
+    """
 
     state: State
     stage: str = ""
@@ -36,7 +38,7 @@ class Health:
 
 
 async def ask_health(session: aiohttp.ClientSession, url: str) -> Health:
-    """Ask once; no answer is an answer too."""
+    """Probe once; no answer is `State.SILENT`."""
     try:
         async with session.get(url, timeout=TIMEOUT) as response:
             status, text = response.status, await response.text()
@@ -69,23 +71,23 @@ def _transfer(told: object) -> Transfer | None:
 IN_FLIGHT = "plimsoll_requests_in_flight"
 TOKENS = "plimsoll_generated_tokens_total"
 LAST_REQUEST = "plimsoll_last_request_timestamp_seconds"
-"""The runtime's series (its `api.telemetry`)."""
+"""Metrics of the runtime (defined in its `api.telemetry`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Values by series and by the label `model`. `at`: seconds of the monotonic clock."""
+    """Values by metric and by the label `model`. `at`: seconds of the monotonic clock."""
 
     at: float
     values: Mapping[tuple[str, str], float]
 
     def of(self, series: str, model: str) -> float | None:
-        """One value; None where the series has none for the model."""
+        """Return one value, or None if the metric has none for the model."""
         return self.values.get((series, model))
 
 
 async def scrape(session: aiohttp.ClientSession, url: str, seconds: float) -> Scrape | None:
-    """Ask once; None for a process that does not answer in time, or not with metrics."""
+    """Read the metrics once. Return None if the process does not answer in time, or not with metrics."""
     try:
         async with asyncio.timeout(seconds), session.get(f"{url}/metrics") as response:
             response.raise_for_status()
@@ -96,7 +98,7 @@ async def scrape(session: aiohttp.ClientSession, url: str, seconds: float) -> Sc
 
 
 def _values(text: str) -> dict[tuple[str, str], float]:
-    """Raises ValueError for what is no text of Prometheus' format."""
+    """Parse Prometheus' text format. Raises ValueError for other texts."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)

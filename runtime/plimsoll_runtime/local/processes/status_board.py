@@ -1,4 +1,4 @@
-"""The status of each process of a laptop run, and the gateway's routing table made of it."""
+"""The status of each process of a laptop run, and the gateway's routing table built from them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from plimsoll_runtime.utils.progress import Transfer, transfer_text
 
 
 class Phase(Enum):
-    """The life of one process slot."""
+    """Phase of one process slot."""
 
     STARTING = "starting"
     LOADING = "loading"
     READY = "ready"
-    UNREADY = "not ready"  # it runs, and says that it cannot serve
-    WAITING = "waiting"  # it has ended and will be started again
-    FAILED = "failed"  # it has ended, and starting it again would not help
+    UNREADY = "not ready"  # runs, but reports that it cannot serve
+    WAITING = "waiting"  # has ended, will be restarted
+    FAILED = "failed"  # has ended, a restart would not help
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One process slot now.
+    """Status of one process slot.
 
-    `url` is where it listens, `pid` its process while there is one. `error` and `code` tell how the last process
-    ended, `ends` how often one has; `wait` is in seconds until the next start, `took` from start to ready.
-    `transfer` is how far a download is, `rate` its bytes a second.
+    `url` is its address, `pid` its process if there is one. `error` and `code` tell how the last process ended, `ends`
+    how many have. `wait` is the seconds until the next start, `took` the seconds from start to ready. `transfer` is the
+    progress of a download, `rate` its bytes per second.
     """
 
     phase: Phase = Phase.STARTING
@@ -49,14 +49,14 @@ class Status:
 
     @property
     def detail(self) -> str:
-        """The phase and what there is to say about it, in one line."""
+        """The phase and its details, in one line."""
         match self.phase:
             case Phase.LOADING:
                 percent = "" if self.fraction is None else f" {self.fraction:.0%}"
                 loaded = "" if self.transfer is None else f", {transfer_text(self.transfer, self.rate)}"
                 return f"loading: {self.stage or 'model'}{percent}{loaded}"
             case Phase.WAITING:
-                return f"{first_line(self.error)}; starting again in {self.wait:.1f} s"
+                return f"{first_line(self.error)}; restarting in {self.wait:.1f} s"
             case Phase.FAILED:
                 return f"failed: {first_line(self.error)}"
             case _:
@@ -64,7 +64,7 @@ class Status:
 
 
 def first_line(text: str) -> str:
-    """The head of a text of several lines."""
+    """Return the first line of a text."""
     return text.split("\n", 1)[0]
 
 
@@ -72,7 +72,7 @@ Listener = Callable[[str, Status, Status], None]
 
 
 class Board:
-    """The statuses by slot id. Listeners get the id, the status before and the status now."""
+    """Statuses by slot id. Listeners are called as (slot, old status, new status)."""
 
     def __init__(self, slots: Iterable[str]) -> None:
         self._statuses = {slot: Status() for slot in slots}
@@ -81,15 +81,15 @@ class Board:
 
     @property
     def statuses(self) -> Mapping[str, Status]:
-        """All of them, in the order of the slots."""
+        """All statuses, in the order of the slots."""
         return self._statuses
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` after every change from now on."""
+        """Call `listener` after every later change."""
         self._listeners.append(listener)
 
     def report(self, slot: str, status: Status) -> None:
-        """Record where a slot stands."""
+        """Set a slot's status, and call the listeners if it changed."""
         before = self._statuses[slot]
         if status == before:
             return
@@ -115,7 +115,9 @@ HOST_SLOT = "host"
 
 
 def replica_slots(model: LocalModel) -> tuple[str, ...]:
-    """The slot of each replica: the host's where it shares that. The namespace is part only of an unusual one."""
+    """Return the slot of each replica: the host's slot if the model is in the host. Names contain the namespace unless
+    it is "default".
+    """
     if model.in_host:
         return (HOST_SLOT,) if model.replicas else ()
     stem = model.name if model.namespace == "default" else f"{model.namespace}.{model.name}"
@@ -123,7 +125,7 @@ def replica_slots(model: LocalModel) -> tuple[str, ...]:
 
 
 def table_document(models: Sequence[LocalModel], statuses: Mapping[str, Status], began: datetime) -> dict[str, Any]:
-    """The table. All models are as old as the run: their names do not conflict, so their age decides nothing."""
+    """Return the routing table. All models have the run's age: their names do not conflict, so age decides nothing."""
     return {"models": [_entry(model, statuses, began) for model in models]}
 
 
@@ -146,7 +148,7 @@ def _entry(model: LocalModel, statuses: Mapping[str, Status], created: datetime)
 
 def _why_not_ready(statuses: Sequence[Status]) -> str:
     if not statuses:
-        return "it is scaled to zero (spec.replicas: 0)"
+        return "the model is scaled to zero (spec.replicas: 0)"
     if any(status.phase is Phase.READY for status in statuses):
         return ""
     return statuses[0].detail

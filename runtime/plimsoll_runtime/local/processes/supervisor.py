@@ -1,4 +1,4 @@
-"""Keeps one process running: starts and probes it, starts it again with a backoff, and stops it."""
+"""Supervises one process: starts and probes it, restarts it with a backoff, and stops it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from plimsoll_runtime.utils.progress import Rate
 
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-# A process that has lived this long was healthy: its end says nothing about the next one.
+# After this lifetime a process counts as healthy, and its end does not increase the backoff.
 STABLE_SECONDS = 60.0
 
 
 class Backoff:
-    """Doubles with each early death, with jitter so that replicas do not start in step; a long life resets it."""
+    """Restart delay that doubles with each early death. Jitter keeps replicas from starting in step. A long life resets
+    it.
+    """
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._jitter = jitter
         self._next = FIRST_SECONDS
 
     def after(self, lived: float) -> float:
-        """Seconds to wait after a process that lived for `lived` seconds: from half to the whole of the step."""
+        """Return the seconds to wait after a process that ran for `lived` seconds: 50 to 100 % of the current step."""
         if lived >= STABLE_SECONDS:
             self._next = FIRST_SECONDS
         step = self._next
@@ -40,7 +42,7 @@ class Backoff:
 
 LOADING_POLL_SECONDS = 0.2
 SELDOM_POLL_SECONDS = 1.0
-"""While nothing is expected soon: each change is written to files."""
+"""Interval while no change is expected soon, because each change is written to files."""
 CANNOT_START = 127
 INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if not kind.cured_by_restart)
 
@@ -53,7 +55,9 @@ PHASES = {
 
 
 class Keeper:
-    """One slot of the board. `make` is asked for each start, since a port that was free may be taken by then."""
+    """Supervises one slot of the board. `make` builds a new command for each start, because the last port may
+    be taken.
+    """
 
     def __init__(
         self,
@@ -76,11 +80,13 @@ class Keeper:
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process."""
+        """Whether the process runs."""
         return self._child is not None
 
     async def run(self) -> None:
-        """Keep it running until `stop` or `kill`; after an error that a restart does not cure, wait for these."""
+        """Keep the process running until `stop` or `kill`. After an error that a restart does not cure, wait
+        for these.
+        """
         try:
             while not self._stop.is_set():
                 began = time.monotonic()
@@ -98,7 +104,7 @@ class Keeper:
             self._gone.set()
 
     async def stop(self, grace: float) -> None:
-        """Ask it to end, wait for at most `grace` seconds, then kill; returns once it is gone."""
+        """Stop the process: SIGTERM, then SIGKILL after `grace` seconds. Returns once it has ended."""
         self._stop.set()
         if self._child is not None:
             self._child.terminate()
@@ -110,19 +116,19 @@ class Keeper:
             await self._gone.wait()
 
     def kill(self) -> None:
-        """End it at once, with everything it has started."""
+        """Kill the process and all processes it has started."""
         self._stop.set()
         if self._child is not None:
             self._child.kill()
 
     def _is_final(self, ended: Status) -> bool:
-        """Whether starting it again would end it in the same way. What once fitted into memory may fit again."""
+        """Return whether a restart would fail in the same way. A process that was ready may fit into memory again."""
         if ended.code == ErrorKind.MEMORY.exit_code and self._was_ready:
             return False
         return ended.code in INCURABLE
 
     async def _live(self, began: float) -> Status:
-        """One life; returns how it ended."""
+        """Run the process once and return how it ended."""
         launch = self._make()
         try:
             child = await Child.start(launch)
@@ -130,7 +136,7 @@ class Keeper:
             self._ends += 1
             return Status(Phase.WAITING, error=f"cannot start: {error}", code=CANNOT_START, ends=self._ends)
         self._child = child
-        if self._stop.is_set():  # told to stop while it was being made
+        if self._stop.is_set():  # `stop` was called while the process started
             child.terminate()
         ended = asyncio.create_task(child.wait())
         try:
@@ -143,7 +149,7 @@ class Keeper:
         return Status(Phase.WAITING, url=launch.url, error=child.why(code), code=code, ends=self._ends)
 
     async def _watch(self, child: Child, launch: Launch, ended: asyncio.Task[int], began: float) -> None:
-        """Report how it is, for as long as it lives."""
+        """Report the status until the process ends."""
         status = Status(Phase.STARTING, url=launch.url, pid=child.pid, ends=self._ends)
         self._report(status)
         rate = Rate()

@@ -111,7 +111,7 @@ def test_commands(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "talk.json").read_text()) == {"model": "b", "messages": talk.messages}
     run(f"/save {tmp_path / 'talk.md'}")
     assert (tmp_path / "talk.md").read_text() == "# b\n\n**system**\n\nBe brief.\n\n**user**\n\nHi\n"
-    assert run("/clear") == "1 messages are forgotten"
+    assert run("/clear") == "removed 1 messages"
     run("/system none")
     assert talk.messages == []
     assert all(word in run("/help") for word in terminal.COMMANDS)
@@ -122,8 +122,8 @@ def test_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("/sytsem x", "there is no command /sytsem; there are: /help, /system"),
-        ("/model c", "no model 'c'; it has: a, b"),
+        ("/sytsem x", "unknown command /sytsem; choose one of: /help, /system"),
+        ("/model c", "no model 'c'; choose one of: a, b"),
         ("/save", "needs a file"),
         ("/save /nowhere/at/all.json", "cannot be written: No such file"),
     ],
@@ -139,7 +139,7 @@ async def test_a_place_by_its_url(gateway: FakeGateway, session: aiohttp.ClientS
             place = await find(ServerRequest(None, url), session, stack, silent)
             assert place.server.url == gateway.url
             assert place.model == "org/m"
-        with pytest.raises(AskError, match="has no model 'x'; it has: org/m"):
+        with pytest.raises(AskError, match="has no model 'x'; choose one of: org/m"):
             await find(ServerRequest("x", gateway.url), session, stack, silent)
         gateway.names = []
         with pytest.raises(AskError, match="serves no model"):
@@ -151,13 +151,13 @@ async def test_a_place_that_there_is_not(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     async with AsyncExitStack() as stack:
-        with pytest.raises(AskError, match="nothing runs here: name a model"):
+        with pytest.raises(AskError, match="no `plimsoll up` is running; name a model"):
             await find(ServerRequest(None, None), session, stack, silent)
         with pytest.raises(
             AskError, match="'http://gateway:8000' is a URL, not a model; use --url http://gateway:8000"
         ):
             await find(ServerRequest("http://gateway:8000", None), session, stack, silent)
-        with pytest.raises(AskError, match="nothing that runs here serves 'qwen'"):
+        with pytest.raises(AskError, match="no running `plimsoll up` serves 'qwen'"):
             await find(ServerRequest("qwen", None), session, stack, silent)
         with pytest.raises(AskError, match="does not answer"):
             await find(ServerRequest(None, f"http://127.0.0.1:{unused_tcp_port}"), session, stack, silent)

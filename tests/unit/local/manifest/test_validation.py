@@ -13,7 +13,7 @@ from plimsoll_runtime.local.manifest.validation import RefusedError, admit
 if TYPE_CHECKING:
     from tests.unit.local.conftest import Refusals
 
-NOT_CHECKED = "rules over several fields were not checked: correct these first"
+NOT_CHECKED = "rules over several fields were not checked; correct these errors first"
 # Recorded from kube-apiserver 1.34.3, which had the schema of conftest.py.
 CASES: list[tuple[dict[str, Any], str]] = [
     (thing(low=-1), "spec.low: Invalid value: -1: spec.low in body should be greater than or equal to 0"),
