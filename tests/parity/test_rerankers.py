@@ -62,7 +62,7 @@ def test_a_second_text_is_cut_where_both_are_too_long(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"may have {LONGEST}"):
             llm.score("a", long)
         assert llm.score("a", long, truncate=True) == llm.score("a", kept)
-        with pytest.raises(UsageError, match="tokens are there beside what is cut"):
+        with pytest.raises(UsageError, match="parts that cannot be truncated have"):
             llm.score(long, "a", truncate=True)
 
 

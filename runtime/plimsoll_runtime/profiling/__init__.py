@@ -1,1 +1,3 @@
-"""`plimsoll profile`: the engine on a synthetic batch, its time by phase and op beside what the machine allows."""
+"""`plimsoll profile`: measures the engine on a synthetic batch by phase and op, and compares it with the machine's
+limits.
+"""

@@ -1,4 +1,4 @@
-"""What the machine allows: bytes a second out of memory, and operations a second in a matrix product."""
+"""Measures the machine's limits: bytes per second read from memory, and operations per second of a matrix product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import OpCost
 
 READ_BYTES = 2**29
-"""More than any cache holds."""
+"""Larger than any cache."""
 CPU_PRODUCT = (512, 2048, 4096)
 CUDA_PRODUCT = (8192, 8192, 8192)
 REPEATS = 5
@@ -31,29 +31,30 @@ class Machine:
     rate: float
 
     def floor_seconds(self, cost: OpCost) -> float:
-        """The least time that this cost can take: its bytes or its operations, whichever is slower."""
+        """Return the least seconds that this cost can take: for its bytes or its operations, whichever is more."""
         return max(cost.bytes / self.bandwidth, cost.flops / self.rate)
 
     def bound(self, cost: OpCost) -> str:
-        """Which of the two it is: "memory" or "compute"."""
+        """Return "memory" or "compute", whichever limits this cost."""
         return "memory" if cost.bytes / self.bandwidth >= cost.flops / self.rate else "compute"
 
     def best_of(self, other: Machine) -> Machine:
-        """The higher of each limit: a probe that something else disturbed is too low, never too high."""
+        """Return the higher of each limit: disturbances make a measurement too low, never too high."""
         return Machine(max(self.bandwidth, other.bandwidth), max(self.rate, other.rate))
 
 
 def measure(device: torch.device, dtype: torch.dtype) -> Machine:
-    """Read memory and multiply matrices in `dtype`, with as many threads as our kernels have; the best of several.
+    """Measure memory reads and matrix products in `dtype` with as many threads as the CPU kernels use; the best of
+    several.
 
-    The product's rate is the better of stock torch's (packed by oneDNN on a CPU) and our own CPU kernels'.
+    The product's rate is the better of stock torch's (packed by oneDNN on a CPU) and the CPU kernels'.
     """
     with lent():
         found = Machine(_bandwidth(device), _rate(device, dtype, Linear))
     ours = kernels(dtype) if device.type == "cpu" else None
     if ours is None:
         return found
-    # Without torch's threads, which spin for a while after an op.
+    # Outside `lent`, because torch's threads spin for a while after an op.
     return found.best_of(Machine(found.bandwidth, _rate(device, dtype, partial(PackedLinear, ours))))
 
 
@@ -71,7 +72,7 @@ def _rate(device: torch.device, dtype: torch.dtype, linear: Callable[[Tensor], C
 
 @torch.inference_mode()
 def _best_seconds(work: Callable[[], Tensor]) -> float:
-    """Of some calls, after one that nobody counts."""
+    """Return the least seconds of `REPEATS` calls, after one call for warm-up."""
     best = float("inf")
     for attempt in range(REPEATS + 1):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Times a torch decoder op by op, by marks that are put between its parts while it is profiled, and only then."""
+"""Times a torch decoder op by op, with marks that are inserted between its ops only while it is profiled."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ RANGE_PREFIX = "plimsoll::"
 
 
 class OpListener(Protocol):
-    """Is told which op begins; None: the last one ends and no other begins."""
+    """Receives the kind of each op as it starts."""
 
     def switch(self, kind: OpKind | None) -> None:
-        """From now on it is this one."""
+        """End the current op and start an op of this kind; None starts none."""
 
 
 class OpTimer(OpListener, Protocol):
-    """Keeps the seconds of each op."""
+    """A listener that measures the seconds of each op."""
 
     def take_seconds(self) -> Mapping[str, float]:
-        """By kind, since the last call."""
+        """Return the seconds since the last call, by kind."""
 
 
 class HostOpTimer:
-    """Times ops that are done when their call returns."""
+    """Times ops that finish before their call returns."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -46,32 +46,29 @@ class HostOpTimer:
         self._since = 0.0
 
     def switch(self, kind: OpKind | None) -> None:
-        """See OpListener."""
         now = self._clock()
         if self._kind is not None:
             self._seconds[self._kind] += now - self._since
         self._kind, self._since = kind, now
 
     def take_seconds(self) -> Mapping[str, float]:
-        """See OpTimer."""
         taken, self._seconds = dict(self._seconds), defaultdict(float)
         return taken
 
 
 class CudaOpTimer:
-    """Times ops on the device's own stream; a stream that waits for its next launch counts as the op before."""
+    """Times ops on the device's stream. Idle time until the next launch counts for the op before."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[OpKind | None, Any]] = []
 
     def switch(self, kind: OpKind | None) -> None:
-        """See OpListener."""
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._marks.append((kind, event))
 
     def take_seconds(self) -> Mapping[str, float]:
-        """See OpTimer. Waits for the device."""
+        """Wait for the device, then return the seconds since the last call, by kind."""
         torch.cuda.synchronize()
         seconds: defaultdict[str, float] = defaultdict(float)
         for (kind, start), (_, end) in pairwise(self._marks):
@@ -82,13 +79,12 @@ class CudaOpTimer:
 
 
 class OpRanges:
-    """Shows the ops as ranges in a trace of torch's profiler."""
+    """Adds the ops as ranges to a trace of torch's profiler."""
 
     def __init__(self) -> None:
         self._open: Any = None
 
     def switch(self, kind: OpKind | None) -> None:
-        """See OpListener."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
         self._open = None if kind is None else record_function(RANGE_PREFIX + kind)
@@ -97,7 +93,7 @@ class OpRanges:
 
 
 class MarkedDecoder:
-    """A torch decoder that says which op begins. The decoder passed in is changed: its stages are wrapped in place."""
+    """A torch decoder that reports the start of each op. The stages of the decoder passed in are wrapped in place."""
 
     def __init__(self, decoder: TorchDecoder, timer: OpTimer) -> None:
         self.program = decoder.program
@@ -107,18 +103,16 @@ class MarkedDecoder:
         self._timer = timer
         self._listeners: tuple[OpListener, ...] = (timer,)
         for stage in decoder.stages:
-            if stage.kind is not OpKind.EMBED:  # which begins with what comes before the first stage
+            if stage.kind is not OpKind.EMBED:  # __call__ marks it, because it starts before the first stage
                 stage.run = self._marked(stage.run, stage.kind)
 
     @property
     def outline(self) -> Program:
-        """See Decoder."""
         return self.program
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
-        """As the decoder's own."""
         marked: Attention = _MarkedAttention(self, attention)
         if isinstance(attention, RotatingAttention):
             marked = _MarkedRotatingAttention(self, attention)
@@ -129,19 +123,17 @@ class MarkedDecoder:
             self.switch(None)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """As the decoder's own."""
         return self._decoder.logits(hidden)
 
     def take_seconds(self) -> Mapping[str, float]:
-        """See models.ops.cost.TimesOps."""
         return self._timer.take_seconds()
 
     def show_ranges(self, shown: bool) -> None:
-        """Whether torch's profiler is to see the ops as ranges."""
+        """Set whether torch's profiler gets the ops as ranges."""
         self._listeners = (self._timer, OpRanges()) if shown else (self._timer,)
 
     def switch(self, kind: OpKind | None) -> None:
-        """Tell everybody which op begins."""
+        """Report the start of an op to all listeners."""
         for listener in self._listeners:
             listener.switch(kind)
 
@@ -154,7 +146,7 @@ class MarkedDecoder:
 
 
 class _MarkedAttention:
-    """A step's attention that says when it begins."""
+    """Attention that reports its start to the decoder."""
 
     def __init__(self, decoder: MarkedDecoder, attention: Attention) -> None:
         self._decoder = decoder
@@ -163,13 +155,12 @@ class _MarkedAttention:
     def __call__(
         self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """See Attention."""
         self._decoder.switch(OpKind.ATTENTION)
         return self._attention(layer, query, key, value, sinks)
 
 
 class _MarkedRotatingAttention(_MarkedAttention):
-    """One that rotates: all of it counts as attention."""
+    """Attention that also rotates heads: rotation counts as attention."""
 
     def __init__(self, decoder: MarkedDecoder, attention: RotatingAttention) -> None:
         super().__init__(decoder, attention)
@@ -184,6 +175,5 @@ class _MarkedRotatingAttention(_MarkedAttention):
         norm: NormOfHeads | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """See RotatingAttention."""
         self._decoder.switch(OpKind.ATTENTION)
         return self._rotating.of_heads(layer, heads, cos, sin, norm, sinks)

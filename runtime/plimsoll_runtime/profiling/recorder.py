@@ -24,7 +24,9 @@ from plimsoll_runtime.version import FINGERPRINT
 
 
 class Watch:
-    """Sees an engine's decoder on `device`, and the plan of each step. One that times no ops gets marks, if torch's."""
+    """Observes an engine's decoder on `device` and the plan of each step. A torch decoder gets marks that time
+    its ops.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -33,50 +35,47 @@ class Watch:
         self._decoder: Decoder | None = None
 
     def watch_decoder(self, decoder: Decoder) -> Decoder:
-        """See Probe."""
         if isinstance(decoder, TorchDecoder):
             decoder = MarkedDecoder(decoder, CudaOpTimer() if self._device.type == "cuda" else HostOpTimer())
         self._decoder = decoder
         return decoder
 
     def watch_runner(self, runner: Runner) -> Runner:
-        """See Probe."""
         return _WatchedRunner(runner, self)
 
     @property
     def decoder(self) -> Decoder:
-        """The one that was built."""
+        """The decoder of the built engine."""
         assert self._decoder is not None, "no engine was built with this watch"
         return self._decoder
 
     def take_op_seconds(self) -> Mapping[str, float]:
-        """Of the steps since the last call, by kind of op; empty where the decoder cannot tell."""
+        """Return the seconds of the steps since the last call, by kind of op; {} if the decoder does not time ops."""
         return self.decoder.take_seconds() if isinstance(self.decoder, TimesOps) else {}
 
     def show_ranges(self, shown: bool) -> None:
-        """Whether torch's profiler is to see the ops of a torch decoder as ranges."""
+        """Set whether torch's profiler gets the ops of a torch decoder as ranges."""
         if isinstance(self.decoder, MarkedDecoder):
             self.decoder.show_ranges(shown)
 
 
 class _WatchedRunner:
-    """Keeps the last plan."""
+    """A runner that stores the last plan in the watch."""
 
     def __init__(self, runner: Runner, watch: Watch) -> None:
         self._runner = runner
         self._watch = watch
 
     def run(self, plan: StepPlan) -> Launched:
-        """See Runner."""
         self._watch.plan = plan
         return self._runner.run(plan)
 
 
 class ServerPath:
-    """The answers of some requests as streams of completions.
+    """The server's work on the outputs of some requests, as streams of completions.
 
-    It has the message, the texts and the events, without sockets. A running server does this in another process, next
-    to the following step; here it follows the step, so that it can be seen.
+    It encodes the message, texts and events, without sockets. A running server does this in another process, in
+    parallel with the next step; here it follows the step, so that it can be measured.
     """
 
     def __init__(self, requests: Iterable[AddRequest], tokenizer: Tokenizer, timeline: Timeline) -> None:
@@ -86,7 +85,9 @@ class ServerPath:
         self._decoder = msgspec.msgpack.Decoder(StepOutputs)
 
     def send(self, done: StepOutputs) -> list[bytes]:
-        """The events that a step's outputs become. It has to follow the step at once: its first phase begins there."""
+        """Return the events for a step's outputs. Call it right after the step, because its first phase starts at the
+        step's end.
+        """
         arrived = self._decoder.decode(self._encoder.encode(done))
         self._timeline.lap(StepPhase.MESSAGE)
         deltas = [(output.request_id, self._texts[output.request_id].push(output)) for output in arrived.outputs]
@@ -102,7 +103,9 @@ class ServerPath:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step: its rows and sequences, whether any of them is a prompt's, its phases, its ops' seconds and costs."""
+    """One step: its rows and sequences, whether it contains prompt chunks, its phases, and its ops' seconds and
+    costs.
+    """
 
     tokens: int
     sequences: int
@@ -115,7 +118,7 @@ class StepRecord:
 def record_steps(
     core: EngineCore, watch: Watch, requests: Sequence[AddRequest], server: ServerPath | None
 ) -> list[StepRecord]:
-    """Serve the requests to their end. What is computed here about a step lies between the steps, in no phase."""
+    """Serve the requests to their end. The recording itself happens between the steps and counts for no phase."""
     records: list[StepRecord] = []
     for request in requests:
         core.add(request)

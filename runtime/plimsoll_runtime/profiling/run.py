@@ -1,4 +1,4 @@
-"""A profile from its options to its report, with the machine and versions that the figures come from."""
+"""Runs a profile from its options to its report, with the machine and the versions of the figures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from plimsoll_runtime.weights.sources.resolve import resolve
 
 
 def provenance(device: torch.device) -> dict[str, str | int]:
-    """Hardware, versions, command and day. The GPU is the one that was computed on."""
+    """Return hardware, versions, command and date. The GPU is the one that computed."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join(["plimsoll", *sys.argv[1:]]),
@@ -52,12 +52,12 @@ def provenance(device: torch.device) -> dict[str, str | int]:
 
 WARM_OUTPUT = 3
 TRACED_OUTPUT = 16
-"""Tokens of each answer in the traced run: torch's profiler keeps every op of every step in memory."""
+"""Tokens of each output in the traced run, because torch's profiler keeps every op of every step in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What to load, what to ask of it, and where to write; files are None where nobody wants them."""
+    """The engine to load, its workload, and the files to write; None writes none."""
 
     engine: EngineConfig
     workload: Workload
@@ -66,11 +66,12 @@ class ProfileOptions:
 
 
 def run_profile(options: ProfileOptions, progress: Progress) -> Report:
-    """Load, probe, warm up, measure, probe again, and trace if asked to. Writes the files that are wanted.
+    """Load the engine, probe the machine, warm up, measure, probe again, and trace if requested. Writes the requested
+    files.
 
-    Steps do not overlap, so that each of their phases is seen by itself.
+    Steps do not overlap, so that each phase can be measured separately.
 
-    Raises what `build_engine` raises, and UsageError for a workload that the loaded engine cannot hold.
+    Raises the errors of `build_engine`, and UsageError for a workload that the loaded engine cannot hold.
     """
     watch = Watch(choose(options.engine.device))
     core = build_engine(replace(options.engine, overlap=False), progress, watch)
@@ -84,7 +85,7 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
     machine = measure(device, dtype)
     session.serve(longest_output=WARM_OUTPUT)
     gc.collect()
-    gc.freeze()  # as the engine's process does
+    gc.freeze()  # like the engine process
     try:
         requests, records = session.serve()
     finally:
@@ -101,7 +102,7 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
 
 
 class _Session:
-    """An engine that serves one workload again and again, its prefix cache emptied each time."""
+    """An engine that serves one workload repeatedly, each time with an empty prefix cache."""
 
     def __init__(self, core: EngineCore, watch: Watch, tokenizer: Tokenizer, workload: Workload) -> None:
         self._core = core
@@ -110,14 +111,14 @@ class _Session:
         self._workload = workload
 
     def serve(self, *, longest_output: int | None = None) -> tuple[list[AddRequest], list[StepRecord]]:
-        """The requests, and what was seen of each step."""
+        """Serve the workload and return its requests and the record of each step."""
         requests = self._workload.requests(self._core.info.vocab_size, longest_output=longest_output)
         self._core.reset_prefix_cache()
         server = ServerPath(requests, self._tokenizer, self._watch.timeline)
         return requests, record_steps(self._core, self._watch, requests, server)
 
     def trace(self) -> list[dict[str, object]]:
-        """The events of a run with short answers under torch's profiler."""
+        """Return the events of a run with short outputs under torch's profiler."""
         device = torch.device(self._core.info.device)
         self._watch.show_ranges(True)
         try:

@@ -1,4 +1,4 @@
-"""The figures of many steps: time by phase, and each op next to its roofline, in one report."""
+"""Summarises many steps in one report: time by phase, and each op with its roofline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVER_PHASES = (StepPhase.MESSAGE, StepPhase.DETOKENISE, StepPhase.EVENTS)
 
 
 class PhaseFigures(msgspec.Struct, frozen=True):
-    """Seconds of one phase in a step, and its share of all the engine's phases (a server's come on top)."""
+    """Seconds of one phase per step, and its share of all engine phases (server phases are added on top)."""
 
     phase: str
     mean: float
@@ -29,9 +29,9 @@ class PhaseFigures(msgspec.Struct, frozen=True):
 
 
 class OpFigures(msgspec.Struct, frozen=True):
-    """An op in a mean step. `seconds` is None where the decoder did not time it, costs where there are none.
+    """An op in the mean step. `seconds` is None if the decoder did not time it; costs are 0 if unknown.
 
-    `floor` is the least time by the roofline, `bound` by what ("memory" or "compute"), `roofline` floor / seconds.
+    `floor` is the least time by the roofline, `bound` its limit ("memory" or "compute"), `roofline` = floor / seconds.
     """
 
     op: str
@@ -45,7 +45,7 @@ class OpFigures(msgspec.Struct, frozen=True):
 
 
 class StepFigures(msgspec.Struct, frozen=True):
-    """All steps of one kind: "prefill" (any prompt's rows in it) or "decode"."""
+    """All steps of one kind: "prefill" (at least one prompt chunk) or "decode"."""
 
     kind: str
     steps: int
@@ -57,7 +57,7 @@ class StepFigures(msgspec.Struct, frozen=True):
 
 
 def summarise(records: Sequence[StepRecord], machine: Machine) -> list[StepFigures]:
-    """The figures of prefill and of decode steps, whichever there were."""
+    """Return the figures of prefill steps and of decode steps, if there were any."""
     kinds = (("prefill", [r for r in records if r.prefill]), ("decode", [r for r in records if not r.prefill]))
     return [_figures(kind, own, machine) for kind, own in kinds if own]
 
@@ -86,7 +86,7 @@ def _phase(phase: StepPhase, seconds: Sequence[float], engine: float) -> PhaseFi
 
 
 def _ops(records: Sequence[StepRecord], machine: Machine, *, forward: float, head: float) -> list[OpFigures]:
-    """Each op of a mean step, what the forward pass took beside its ops, and all of it."""
+    """Return each op of the mean step, the rest of the forward pass ("around"), and the total."""
     count = len(records)
     seconds = {kind: sum(r.op_seconds.get(kind, 0.0) for r in records) / count for kind in FORWARD_OPS}
     timed = any(seconds.values())
@@ -109,7 +109,9 @@ def _ops(records: Sequence[StepRecord], machine: Machine, *, forward: float, hea
 def _op(
     name: str, seconds: float | None, whole: float, costs: Iterable[OpCost], steps: int, machine: Machine
 ) -> OpFigures:
-    """The floor is that of each step by itself: a mean step may be bound by neither what its parts are bound by."""
+    """Return the figures of an op. The floor is the mean of each step's floor, because different steps may have
+    different bounds.
+    """
     costs = list(costs)
     cost = total(costs)
     floor = sum(map(machine.floor_seconds, costs)) / steps
@@ -134,14 +136,15 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:
-    """The smallest value that is not below this share of them."""
+    """Return the smallest value that is at least as large as `percent` % of the values."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Seconds, bytes, operations and tokens. `bandwidth` and `rate` are the machine's, probed before and after.
+    """Figures in seconds, bytes, operations and tokens. `bandwidth` and `rate` are the machine's, probed before and
+    after the run.
 
-    `kernels` are our own for CPUs, where they compute.
+    `kernels` is the speed of the CPU kernels, if they are used.
     """
 
     model: str

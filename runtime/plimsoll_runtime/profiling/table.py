@@ -1,4 +1,4 @@
-"""A report as tables on a terminal."""
+"""Prints a report as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = "-"
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print what was profiled, on what, and two tables for each kind of step."""
+    """Print model, workload and machine, and two tables for each kind of step."""
     console.print(Group(*_parts(report)))
 
 
@@ -24,11 +24,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         f"{report.model}: {report.architecture}, {report.dtype} on {report.device}, {report.threads} threads, "
         f"attention {report.attention_backend}"
     )
-    yield (
-        f"{report.workload}: {_count(report.batch, 'request')} of up to {report.prompt_len} tokens in, "
-        f"{report.output_len} out; {report.output_tokens} tokens out in {report.seconds:.2f} s "
-        f"({report.output_tokens / report.seconds:.0f} a second)"
-    )
+    yield (f"{report.output_tokens / report.seconds:.0f} per second)")
     yield (
         f"this machine: {report.bandwidth / 1e9:.1f} GB/s from memory, "
         f"{report.rate / 1e9:.0f} GFLOP/s in a {report.dtype} product"

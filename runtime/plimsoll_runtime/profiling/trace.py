@@ -1,7 +1,7 @@
-"""A trace in Chrome's format (Perfetto reads it): steps and phases, the server's work, ops, and torch's own events.
+"""Writes traces in Chrome's format (for Perfetto): steps and phases, server work, ops, and torch's own events.
 
-The native decoder tells sums, no moments: on the track of ops the sums of a step lie end to end from where its forward
-pass began. Times are microseconds; ours are moved to torch's clock where there are events of torch.
+The native decoder measures only sums of times, so the ops of a step are drawn end to end from the start of its forward
+pass. Times are microseconds; with torch events, all times use torch's clock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from plimsoll_runtime.profiling.summary import FORWARD_OPS, SERVER_PHASES
 Event = dict[str, Any]
 
 PROCESS = 10**9
-"""Beyond every process id and every device number, which torch's events use."""
+"""Larger than every process id and device number, which torch's events use."""
 STEPS, SERVER, OPS = 1, 2, 3
 TRACKS = {STEPS: "engine: steps and their phases", SERVER: "server path", OPS: "ops of the forward pass, end to end"}
 ANCHOR, ANCHORS = "plimsoll::anchor", 64
 
 
 def timeline_events(records: Sequence[StepRecord], *, zero_ns: int, zero_us: float = 0.0) -> list[Event]:
-    """Our own tracks; `zero_ns` of the timeline's clock is `zero_us` of the trace."""
+    """Return the events of our tracks. `zero_ns` on the timeline's clock corresponds to `zero_us` in the trace."""
 
     def span(name: str, track: int, start_ns: float, end_ns: float, **args: Any) -> Event:
         start = zero_us + (start_ns - zero_ns) / 1e3
@@ -60,7 +60,7 @@ def timeline_events(records: Sequence[StepRecord], *, zero_ns: int, zero_us: flo
 
 
 def with_torch_events(run: Callable[[], Sequence[StepRecord]], device: torch.device) -> list[Event]:
-    """Call `run`, which computes on `device`, under torch's profiler: its events and ours, on one clock."""
+    """Call `run`, which computes on `device`, under torch's profiler. Return torch's events and ours on one clock."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -95,7 +95,7 @@ def _offset_us(anchors: Sequence[tuple[float, float]], before_ns: Sequence[int],
 
 
 def write_trace(path: Path, events: Sequence[Event]) -> None:
-    """A file that chrome://tracing and ui.perfetto.dev open."""
+    """Write a file that chrome://tracing and ui.perfetto.dev can open."""
     path.write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}))
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the engine while it is profiled: greedy requests of random tokens that arrive together."""
+"""Workloads of the profiler: greedy requests of random tokens that arrive together."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 
 WORKLOADS = {
-    "uniform": "every request has --prompt-len tokens and generates --output-len",
-    "mixed": "both lengths drawn uniformly, from a sixteenth of them up to them",
-    "shared-prefix": "as uniform, but all prompts begin the same and only the last 16 tokens are their own",
+    "uniform": "every request has --prompt-len tokens and generates --output-len tokens",
+    "mixed": "both lengths are drawn uniformly, from a sixteenth of the given length up to it",
+    "shared-prefix": "like uniform, but all prompts are equal except for their last 16 tokens",
 }
 OWN_TOKENS = 16
 SHORTEST = 16
-"""Of mixed lengths, the shortest is the longest divided by this."""
+"""Ratio of the longest to the shortest length in `mixed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +32,36 @@ class Workload:
     output_len: int
 
     def check(self, config: EngineConfig) -> None:
-        """Refuse what can be seen to be impossible before a model is loaded. Raises UsageError."""
+        """Check what can be checked before a model is loaded. Raises UsageError."""
         if self.batch > config.max_sequences:
             raise UsageError(
-                f"--batch {self.batch} is more than --max-sequences {config.max_sequences}: "
-                "they would not run together; raise the one or lower the other"
+                f"--batch {self.batch} exceeds --max-sequences {config.max_sequences}, so the requests cannot run "
+                "together; raise --max-sequences or lower --batch"
             )
         if self.name == "shared-prefix" and self.prompt_len <= OWN_TOKENS:
             raise UsageError(
-                f"--prompt-len {self.prompt_len} leaves nothing to share: of each prompt of shared-prefix the last "
-                f"{OWN_TOKENS} tokens are its own; give at least {OWN_TOKENS + 1}"
+                f"--prompt-len {self.prompt_len} leaves nothing to share, because the last {OWN_TOKENS} tokens of "
+                f"each shared-prefix prompt differ; give at least {OWN_TOKENS + 1}"
             )
         if config.max_model_len is not None:
             self._check_length(config.max_model_len)
 
     def check_fits(self, info: EngineInfo) -> None:
-        """Refuse what this engine would not run in one batch. Raises UsageError."""
+        """Check that the loaded engine can run the workload as one batch. Raises UsageError."""
         if info.pooling is not None:
-            raise UsageError(f"what generates is profiled, and this model is served for the task {info.pooling.task}")
+            raise UsageError(
+                f"only models that generate text can be profiled, but the task of this model is {info.pooling.task}"
+            )
         self._check_length(info.max_model_len)
         blocks = self.batch * sequence_blocks(info.groups, self.prompt_len + self.output_len, info.block_size)
         if blocks > info.num_blocks - 1:
             raise UsageError(
                 f"{self.batch} sequences of {self.prompt_len + self.output_len} tokens need {blocks} KV blocks of "
-                f"{info.block_size} tokens, there are {info.num_blocks - 1}: raise --kv-memory or lower --batch"
+                f"{info.block_size} tokens, but there are {info.num_blocks - 1}; raise --kv-memory or lower --batch"
             )
 
     def requests(self, vocab_size: int, *, longest_output: int | None = None) -> list[AddRequest]:
-        """The same requests at every call. `longest_output` cuts all answers to it."""
+        """Return the requests, the same at every call. `longest_output` limits their outputs."""
         rng = random.Random(0)
         prefix = _tokens(rng, self.prompt_len - OWN_TOKENS, vocab_size) if self.name == "shared-prefix" else []
         requests = []
@@ -80,7 +82,8 @@ class Workload:
         if self.prompt_len + self.output_len > limit:
             raise UsageError(
                 f"--prompt-len {self.prompt_len} and --output-len {self.output_len} make "
-                f"{self.prompt_len + self.output_len} tokens, but a sequence may have {limit}"
+                f"{self.prompt_len + self.output_len} tokens, but the limit of a sequence is {limit}; lower one of "
+                "them"
             )
 
 
@@ -93,5 +96,5 @@ def _tokens(rng: random.Random, count: int, vocab_size: int) -> list[int]:
 
 
 def prompt_tokens(requests: Sequence[AddRequest]) -> int:
-    """Tokens of all prompts."""
+    """Return the number of tokens in all prompts."""
     return sum(len(r.prompt_token_ids) for r in requests)

@@ -1,1 +1,1 @@
-"""Reasoning: how models write what they think, and how it is told apart from what they answer."""
+"""Reasoning formats: how models write their reasoning, and how it is separated from their output."""

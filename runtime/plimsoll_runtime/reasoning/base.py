@@ -1,4 +1,4 @@
-"""What a model's own way to write thoughts has to say of itself."""
+"""Interfaces of reasoning formats and their parsers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from plimsoll_runtime.tools.base import Part
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What stands around a thought, as text: `begin` before it, `end` behind it.
+    """Texts around reasoning: `begin` before it, `end` after it.
 
-    - `closing` is what ends a thought whose budget is used up. One of `then` follows it, the first where no tool may be
-      called.
-    - `gap` stands between a thought and an answer that is kept to a schema or another form.
-    - `implied`: texts that end a thought, too, and are part of what follows it (a call, say).
-    - `anywhere`: thoughts may begin anywhere in an answer, and not only where it begins.
-    - `answer`: the texts, one after the other, behind which the answer proper begins. None: it is all that is no
-      thought.
-    - `steer`: before an answer that is kept to a form, this text may be followed by one of these alone, so that the
-      model thinks or answers, and says nothing else first.
+    - `closing` ends reasoning whose budget is used up. One of `then` must follow it; if no tool may be called, the
+      first.
+    - `gap` separates reasoning from an output with a constraint.
+    - `implied`: texts that also end reasoning and belong to the following part (such as a tool call).
+    - `anywhere`: reasoning may begin anywhere in an output, not only at its start.
+    - `answer`: texts in order, after the last of which the output for the user begins. None: everything outside
+      reasoning is output for the user.
+    - `steer`: before an output with a constraint, only one of these texts may follow this text, so that the model
+      starts with reasoning or with the output.
     """
 
     begin: str
@@ -36,38 +36,40 @@ class Marks:
 
 
 class ReasoningParser(Protocol):
-    """Reads one answer as it grows."""
+    """Parses one output as it grows."""
 
     def push(self, text: str) -> Sequence[Part]:
-        """What more text says: `Reasoning` and `Text`. What may be the beginning of a marker is held back."""
+        """Parse more text, and return `Reasoning` and `Text` parts. A possible start of a marker is held back."""
 
     def finish(self) -> Sequence[Part]:
-        """The answer has ended: what was held back and is no marker after all."""
+        """End the output, and return text that was held back but is no marker."""
 
 
 class ReasoningFormat(Protocol):
-    """A format."""
+    """A format in which models write reasoning."""
 
     @property
     def name(self) -> str:
-        """How a user names it."""
+        """The format's name for users."""
 
     @property
     def marks(self) -> Marks:
-        """What engines need to know of it, to bound thoughts and to keep answers to schemas behind them."""
+        """The texts that engines need to limit reasoning, and to apply constraints to the output after it."""
 
     @property
     def efforts(self) -> Sequence[str] | None:
-        """The values of `reasoning_effort` that models of it have learnt; None where the template says so."""
+        """Values of `reasoning_effort` that models of this format support; None if the chat template decides."""
 
     def fits(self, template: str) -> bool:
-        """Whether a chat template (Jinja) renders thoughts in this format."""
+        """Return whether a chat template (Jinja) uses this format."""
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether a prompt ends within a thought."""
+        """Return whether a prompt ends within reasoning."""
 
     def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An earlier message, whose thoughts are in `reasoning_content`, as templates of this format know it."""
+        """Return an earlier message, whose reasoning is in `reasoning_content`, with the fields that templates of this
+        format use.
+        """
 
     def parser(self, *, opened: bool) -> ReasoningParser:
-        """For one answer, whose prompt has `opened` a thought or not."""
+        """Return a parser for one output. `opened`: the prompt ends within reasoning."""

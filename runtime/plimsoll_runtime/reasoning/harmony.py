@@ -1,4 +1,6 @@
-"""gpt-oss: thoughts are messages in the channel `analysis`, the answer is one in `final`."""
+"""The format of gpt-oss: reasoning is in messages of the channel `analysis`, the output in one of the channel
+`final`.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from plimsoll_runtime.tools.stream_reader import Ended, NoCall, Page, PartReader
 
 _ENDS = (END, RETURN, CALL)
 _BREAK = "\n\n"
-"""Between two messages that are told as one text."""
+"""Separator of two messages that are returned as one text."""
 
 
 class Harmony:
-    """Headers and ends are left out, but those of calls of functions, which the format of tools reads."""
+    """Removes headers and end marks, except those of function calls, which the tool-call format parses."""
 
     name = "harmony"
     marks = Marks(
@@ -42,15 +44,16 @@ class Harmony:
     efforts: Sequence[str] | None = ("low", "medium", "high")
 
     def fits(self, template: str) -> bool:
-        """Its thoughts stand there."""
         return THOUGHT in template
 
     def opened_by(self, prompt: str) -> bool:
-        """Prompts end before a message's header, and so in no thought."""
+        """Return False: prompts end before a message's header, so never within reasoning."""
         return False
 
     def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Templates know thoughts as `thinking`, and take no words beside a call: those are part of the thought."""
+        """Rename reasoning to `thinking`. Templates allow no content next to a tool call, so it is appended to the
+        reasoning.
+        """
         thought = message.get("reasoning_content")
         if not thought:
             return message
@@ -60,14 +63,13 @@ class Harmony:
         return {**rest, "thinking": f"{thought}{_BREAK}{rest['content']}", "content": ""}
 
     def parser(self, *, opened: bool) -> PartReader:
-        """For one answer."""
         page = Page()
         return PartReader(page, _messages(page))
 
 
 def _messages(page: Page) -> Reading[None]:
     told: set[type] = set()
-    marker = yield from ahead(page, START, CHANNEL, RECIPIENT)  # the prompt may have begun the header
+    marker = yield from ahead(page, START, CHANNEL, RECIPIENT)  # the prompt may contain the start of the header
     while True:
         if marker in (START, CHANNEL, RECIPIENT):
             yield from _message(page, marker, told)
@@ -103,7 +105,7 @@ def _message(page: Page, marker: str, told: set[type]) -> Reading[None]:
 
 
 def _kind(found: Header) -> type[Reasoning] | type[Text]:
-    """What is said to tools of the model's own is part of its thoughts."""
+    """Return Reasoning for the analysis channel and for messages to the model's built-in tools, else Text."""
     return Reasoning if found.channel == "analysis" or found.recipient else Text
 
 

@@ -1,4 +1,4 @@
-"""Which reasoning format a model uses, and the tags of families."""
+"""Selects the reasoning format of a model, and defines formats that differ only in their tags."""
 
 from __future__ import annotations
 
@@ -34,25 +34,29 @@ FAMILIES = (
     ),
     tagged("think", _BEGIN, _END, signs=((_END,), (_BEGIN,))),
 )
-"""Those with the rarest signs first. `think` is Qwen's, DeepSeek's, GLM's, MiniMax's, NVIDIA's, EXAONE's and many
-others': a fine-tune keeps the tags whatever model it began with."""
+"""Ordered by how rare the signs are, rarest first. `think` is used by Qwen, DeepSeek, GLM, MiniMax, NVIDIA, EXAONE and
+many others, and by their fine-tunes.
+"""
 
 NONE = "none"
-"""Named where thoughts are not told apart, whatever the chat template says."""
+"""Name that turns off parsing of reasoning, whatever the chat template contains."""
 
 FORMATS: Mapping[str, ReasoningFormat] = {form.name: form for form in (HARMONY, *FAMILIES)}
-"""Ours by name, in the order in which templates are asked for them: what has the rarest signs comes first."""
+"""Built-in formats by name, in the order in which they are compared with a template: those with rare signs first."""
 
 _NEEDED = ("name", "marks", "efforts", "fits", "opened_by", "shown", "parser")
-_ENTRIES: Entries[ReasoningFormat] = Entries("plimsoll.reasoning_parsers", "format of thoughts", _NEEDED)
+_ENTRIES: Entries[ReasoningFormat] = Entries("plimsoll.reasoning_parsers", "reasoning format", _NEEDED)
 
 
 def named(name: str) -> ReasoningFormat | None:
-    """The format of a name; None for `none`. Another package's comes before ours. Raises UnknownFormat."""
+    """Return the format of a name, or None for `none`. Formats of other packages take precedence. Raises
+    UnknownFormat.
+    """
     return None if name == NONE else _ENTRIES.named(name, FORMATS)
 
 
 def fitting(template: str) -> ReasoningFormat | None:
-    """The format that a chat template renders thoughts in; None where it knows none. Raises UnknownFormat for a
-    package whose format cannot be loaded."""
+    """Return the reasoning format of a chat template, or None. Raises UnknownFormat if a package's format cannot be
+    loaded.
+    """
     return _ENTRIES.fitting(template, FORMATS)

@@ -1,4 +1,4 @@
-"""Thoughts between two tags, at the beginning of an answer: what nearly all models write."""
+"""Reasoning between two tags at the start of an output, as most models write it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from plimsoll_runtime.tools.stream_reader import (
 
 @dataclass(frozen=True, slots=True)
 class TagFormat:
-    """Such a format. A template has it where all of one of `signs` stand in it.
+    """A format with tags. A template uses it if it contains all texts of one member of `signs`.
 
-    - `leads`: what a prompt may have behind the tag that begins a thought.
-    - `wraps`: pairs of what models write around the answer proper, which is left out.
+    - `leads`: texts that a prompt may have after the tag that begins reasoning.
+    - `wraps`: pairs of texts that models write around the output for the user; they are removed.
     """
 
     name: str
@@ -38,20 +38,18 @@ class TagFormat:
     efforts: Sequence[str] | None = None
 
     def fits(self, template: str) -> bool:
-        """Whether its signs stand in a chat template."""
         return any(all(sign in template for sign in signs) for signs in self.signs)
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether the prompt's last word begins a thought."""
+        """Return whether the prompt ends with the tag that begins reasoning."""
         ends = (self.marks.begin, *(self.marks.begin + lead for lead in self.leads))
         return prompt.rstrip(WHITE).endswith(ends)
 
     def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As it is."""
         return message
 
     def parser(self, *, opened: bool) -> PartReader:
-        """White space around a thought is left out."""
+        """Return a parser that removes white space around reasoning."""
         page = Page()
         return PartReader(page, _answer(page, self, opened=opened))
 
@@ -67,7 +65,7 @@ def tagged(
     wraps: tuple[tuple[str, str], ...] = (),
     leads: tuple[str, ...] = (),
 ) -> TagFormat:
-    """A format whose tags stand on lines of their own."""
+    """Return a format whose tags are on separate lines."""
     marks = Marks(begin, end, closing=f"\n{end}", gap=gap, implied=implied)
     return TagFormat(name, marks, signs or ((end,),), wraps, leads)
 
@@ -77,20 +75,22 @@ def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:
         if opened or (yield from _begun(page, form.marks.begin)):
             yield from _thought(page, form)
         yield from _rest(page, form)
-    except Ended:  # all words were told before; what is left is white space
+    except Ended:  # all text was returned before; only white space is left
         page.at = len(page.text)
         page.keep()
 
 
 def _begun(page: Page, *tags: str) -> Reading[str]:
-    """The tag that stands behind white space, both of them left out; empty where none does."""
+    """Skip white space and a tag after it. Return the tag, or "" if there is none."""
     found = yield from ahead(page, *tags)
     page.keep()
     return found
 
 
 def _thought(page: Page, form: TagFormat) -> Reading[None]:
-    """A thought up to its end, and the white space behind it. Some models begin one that the prompt has begun."""
+    """Read reasoning up to its end, and the white space after it. A tag that repeats the prompt's begin tag is
+    skipped.
+    """
     ends = (form.marks.end, *form.marks.implied)
     yield from _begun(page, form.marks.begin)
     yield from _within(page, Reasoning, ends)
@@ -113,7 +113,7 @@ def _rest(page: Page, form: TagFormat) -> Reading[None]:
 
 
 def _within(page: Page, kind: type[Reasoning] | type[Text], ends: tuple[str, ...]) -> Reading[None]:
-    """Words up to one of some texts, which is not read, or to the end, without the white space around them."""
+    """Read text up to one of `ends` (not included) or the end, without surrounding white space."""
     yield from blanks(page)
     page.keep()
     held = ""

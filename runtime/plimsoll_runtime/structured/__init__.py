@@ -1,1 +1,3 @@
-"""Answers that a schema, a pattern or a grammar accepts: compiled off the engine's thread, enforced token by token."""
+"""Structured outputs: grammars of JSON schemas, patterns and other constraints, compiled in the background and enforced
+token by token.
+"""

@@ -1,10 +1,11 @@
-"""Tries constraints in a process of its own, which may be lost: `python -m plimsoll_runtime.structured.check_process`.
+"""Tries constraints in a separate, expendable process: `python -m plimsoll_runtime.structured.check_process`.
 
-llguidance bounds most of what a grammar may take, but recurses through rules and references as deep as they go: some
-thousands of them overflow the stack, which ends a process. Here that ends nobody's server. A trial has less stack than
-the engine will have, and a second of processor time; a grammar that passes is compiled, and asked for its first masks.
+llguidance bounds most of the work of a grammar, but it recurses through rules and references without limit: some
+thousands of them overflow the stack, which ends the process. In this process that does not affect the server. A trial
+has less stack than the engine has, and one second of processor time. A grammar that passes is compiled, and its first
+masks are computed.
 
-Reads a constraint a line (JSON), answers with a line: what is wrong, or null.
+Reads one constraint per line (JSON), and answers with one line: the error, or null.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 STACK_BYTES = 1024 * 1024
-"""Half of what any thread has that will compute masks."""
+"""Half of the stack of any thread that computes masks."""
 CPU_SECONDS = 1
 MEMORY_BYTES = 2**30
 MOST_TOKENS = 2**19
@@ -31,7 +32,9 @@ _MASKS = 8
 
 
 class _Bytes:
-    """A vocabulary of single bytes and an end, with as many tokens of nothing as any model has: grammars name some."""
+    """A vocabulary of single bytes and an end token, padded with empty tokens to the size of the largest models'
+    vocabularies, because grammars may name token ids.
+    """
 
     is_tokenizer_wrapper = True
     eos_token_id = 256
@@ -46,7 +49,9 @@ class _Bytes:
 
 
 def attempt(constraint: Constraint, tokenizer: LLTokenizer) -> None:
-    """Raises ConstraintError for what is malformed or cannot be enforced, or takes too much work."""
+    """Compile a constraint and compute its first masks. Raises ConstraintError if it is malformed, cannot be enforced,
+    or takes too much work.
+    """
     from llguidance import LLMatcher
 
     check(constraint, tokenizer)
@@ -83,7 +88,7 @@ def serve() -> None:
 
 
 def main() -> None:
-    """Serve in a thread, whose stack has a size of our choice."""
+    """Serve in a thread with a stack of STACK_BYTES."""
     threading.stack_size(STACK_BYTES)
     server = threading.Thread(target=serve, daemon=True)
     server.start()

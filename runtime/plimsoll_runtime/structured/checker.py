@@ -1,4 +1,4 @@
-"""Says of constraints, before they go to the engine, whether they can be kept to."""
+"""Checks constraints before they go to the engine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_KNOWN = 256
 
 
 class Checker:
-    """Safe to use from several threads; what it does takes up to a second, so not on an event loop.
+    """Checks constraints in a separate process, which starts at the first check.
 
-    Constraints are tried in a process of its own, which is started when it is first needed.
+    Thread-safe. A check can take a second, so do not run it on an event loop.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Checker:
         self._lock = threading.Lock()
 
     def has_passed(self, constraint: Constraint) -> bool:
-        """Whether a constraint is known to be one that can be kept to; at once, whatever is tried meanwhile."""
+        """Return whether the constraint has passed a check. Never waits for a running check."""
         return self._known.get(constraint, TOO_MUCH) is None
 
     def check(self, constraint: Constraint) -> None:
-        """Raises ConstraintError for what cannot be kept to, whatever the model."""
+        """Check a constraint. Raises ConstraintError if no model can enforce it."""
         with self._lock:
             if constraint not in self._known:
                 self._known[constraint] = self._try(constraint)
@@ -45,7 +45,7 @@ class Checker:
             raise ConstraintError(wrong)
 
     def _try(self, constraint: Constraint) -> str | None:
-        """What is wrong with a constraint. A process that a trial has ended is replaced by the next one."""
+        """Return the error of a constraint, or None. If a trial ends the process, the next trial starts another."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -79,5 +79,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with contextlib.suppress(OSError):  # what could not be written to a process that is gone
+            with contextlib.suppress(OSError):  # unsent data for a process that has ended
                 pipe.close()

@@ -1,4 +1,4 @@
-"""Writes constraints in llguidance's notation, refuses what it cannot enforce, and rewrites its messages."""
+"""Converts constraints into llguidance's notation, rejects those that it cannot enforce, and rewords its errors."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from plimsoll_runtime.structured.schemas.problems import REASONS, Place, Unenfor
 if TYPE_CHECKING:
     from llguidance import LLParserLimits, LLTokenizer
 
-TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or repetitions"
+TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or "
+"repetitions"
 NOTHING = "no value satisfies it"
 _OF_SCHEMA = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: (.*)", re.DOTALL)
 _WORDS = (
     ("nsatisfiable", NOTHING),
     ("Regex is empty", NOTHING),
     ("not disjoint", REASONS["patternProperties"]),
-    ("circular references", "it refers to a schema that it is a part of: leave out what stands beside the reference"),
+    ("circular references", "it refers to a schema that it is a part of: remove the keywords next to the reference"),
     ("min/maxProperties", REASONS["minProperties"]),
     ("range", REASONS["minimum"]),
-    ("egex", "it has a pattern that cannot be enforced: write it without"),
+    ("egex", "it has a pattern that cannot be enforced: remove the pattern"),
 )
 _MOST_TRIES = 48
 
 
 def in_our_words(message: str) -> str | None:
-    """None for what was not said of a schema."""
+    """Return our wording of an llguidance error about a schema, or None for other errors."""
     found = _OF_SCHEMA.match(message)
     if found is None:
         return None
@@ -42,8 +43,8 @@ def in_our_words(message: str) -> str | None:
 
 
 def failing(schema: Normalised, compiles: Callable[[dict[str, Any]], bool]) -> Place | None:
-    """The smallest part of a schema that does not compile alone, within a bound of tries; None where that is all of it,
-    or stands nowhere in the original.
+    """Return the place of the smallest part of a schema that does not compile alone, tested with at most `_MOST_TRIES`
+    compilations. None: no part fails alone, or the part is not in the original schema.
     """
     definitions: dict[str, Any] = schema.schema.get("$defs", {})
     place, tries, seen = None, 0, set[str]()
@@ -63,7 +64,7 @@ def failing(schema: Normalised, compiles: Callable[[dict[str, Any]], bool]) -> P
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The schemas right within one."""
+    """Yield the direct subschemas of a schema."""
     for keyword, value in schema.items():
         if keyword == "$ref":
             yield {"$ref": value}
@@ -82,7 +83,9 @@ _JSON_OPTIONS = {
     "coerce_one_of": False,
     "lenient": False,
 }
-"""Between a document's parts there may be a space, or a line break with indentation, so that every text ends."""
+"""Between the parts of a document, allow one space, or a line break with indentation. The bounds ensure that every text
+ends.
+"""
 _OBJECT = "x-guidance"
 _MOST_OPTIONS = 2000
 _TOKENS = re.compile(r"<\[([^\]>]*)\]>")
@@ -95,24 +98,24 @@ _LIMITS: dict[str, Any] = {
     "max_lexer_states": 10_000,
     "max_grammar_size": 200_000,
 }
-"""Bounds of work and memory, in llguidance's own units: some tenths of a second, and some tens of megabytes."""
+"""Limits of work and memory in llguidance's units: some tenths of a second, and some tens of megabytes."""
 
 
 def documents_of(schema: Mapping[str, Any]) -> str:
-    """The JSON documents of a schema that `normalise` wrote, within a grammar. Raises ConstraintError."""
+    """Return the JSON documents of a normalised schema, as part of a grammar. Raises ConstraintError."""
     found = _readable(schema)
     text = json.dumps(found)
     if "\\ud" in text:
         try:
             json.dumps(found, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise ConstraintError("the schema holds half of a surrogate pair, which no text has") from error
+            raise ConstraintError("the schema has an unpaired surrogate, which no text can contain") from error
     return "%json " + text
 
 
 def enforceable(constraint: Constraint) -> dict[str, Any]:
-    """The enforceable part of the schema of a constraint of the kind "json". Raises ConstraintError for a malformed
-    one, and for a strict one with parts that cannot be enforced.
+    """Return the enforceable part of a "json" constraint's schema. Raises ConstraintError if the schema is malformed,
+    or if the constraint is strict and some part cannot be enforced.
     """
     [found] = _schemas(constraint)
     if constraint.strict:
@@ -121,13 +124,16 @@ def enforceable(constraint: Constraint) -> dict[str, Any]:
 
 
 def unenforced(constraint: Constraint) -> Sequence[Unenforced]:
-    """What of its schemas answers are not kept to. Raises ConstraintError for what is malformed."""
+    """Return the keywords of a constraint's schemas that outputs may violate. Raises ConstraintError for a malformed
+    constraint.
+    """
     return [each for found in _schemas(constraint) for each in found.unenforced]
 
 
 def cautious(constraint: Constraint) -> Iterator[tuple[Constraint, Sequence[Unenforced]]]:
-    """Constraints that enforce less of a schema, to be tried in turn if the library refuses it, each with what it
-    leaves out; none for a strict one. Raises ConstraintError for a malformed schema, or one that has become too long.
+    """Yield weaker versions of a "json" constraint, to be tried in turn if the library rejects it, each with the
+    keywords that it does not enforce; none for a strict constraint. Raises ConstraintError for a malformed schema, or
+    one that has become too long.
     """
     if constraint.kind != "json" or constraint.strict:
         return
@@ -141,11 +147,11 @@ def cautious(constraint: Constraint) -> Iterator[tuple[Constraint, Sequence[Unen
 
 
 def _schemas(constraint: Constraint) -> Sequence[Normalised]:
-    """Those in it, as they can be enforced. Raises ConstraintError."""
+    """Return the constraint's schemas in enforceable form. Raises ConstraintError."""
     if constraint.kind == "json":
         schema = _parsed(constraint.source)
         if isinstance(schema, dict) and _OBJECT in schema:
-            raise ConstraintError(f"the schema's {_OBJECT!r} is not offered")
+            raise ConstraintError(f"the schema's keyword {_OBJECT!r} is not supported; remove it")
         return [normalise(schema)]
     if constraint.kind == "tags":
         given = enumerate(_tags_of(constraint.source).structures)
@@ -154,7 +160,7 @@ def _schemas(constraint: Constraint) -> Sequence[Normalised]:
 
 
 def _readable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema as llguidance reads it."""
+    """Return a schema with options and patterns as llguidance expects them."""
     try:
         return {**with_patterns(schema), _OBJECT: _JSON_OPTIONS}
     except RecursionError as error:
@@ -162,17 +168,17 @@ def _readable(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits() -> LLParserLimits:
-    """What compiling and matching may take."""
+    """Return the limits of work for compiling and matching."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(verbose_errors=False, **_LIMITS)
 
 
 def to_llguidance(constraint: Constraint) -> str:
-    """A constraint as llguidance reads it. Raises ConstraintError where it is malformed.
+    """Return a constraint in llguidance's notation. Raises ConstraintError if it is malformed.
 
     The notation is Lark's with `%json` for schemas (llguidance, docs/syntax.md). Forcing is off: a mask has every token
-    that the language allows next, even if the tokenizer would spell the text with other tokens.
+    that the language allows next, even if the tokenizer would split the text differently.
     """
     if constraint.kind not in ("json", "tags"):
         return _HEAD + _WRITERS[constraint.kind](constraint.source)
@@ -185,8 +191,8 @@ def to_llguidance(constraint: Constraint) -> str:
 
 
 def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
-    """Raises ConstraintError for what is malformed, too large, or cannot be enforced; without a tokenizer, also for a
-    grammar that names tokens.
+    """Raise ConstraintError for a constraint that is malformed, too large, or cannot be enforced. Without a tokenizer,
+    also for a grammar that names tokens.
     """
     from llguidance import LLMatcher
 
@@ -205,17 +211,19 @@ def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
 
 
 def check_tokens(constraint: Constraint, vocab_size: int) -> None:
-    """Raises ConstraintError for a grammar that names a token (`<[7]>`, `<[7-9,12]>`) beyond the vocabulary."""
+    """Raise ConstraintError for a grammar that names a token (`<[7]>`, `<[7-9,12]>`) outside the vocabulary."""
     if constraint.kind not in ("grammar", "lark"):
         return
     for named in _TOKENS.findall(constraint.source):
         largest = max(map(int, re.findall(r"\d+", named)), default=0)
         if largest >= vocab_size:
-            raise ConstraintError(f"names the token {largest}, and the vocabulary has {vocab_size}")
+            raise ConstraintError(f"names the token {largest}, but the vocabulary has {vocab_size} tokens")
 
 
 def readable_error(message: str) -> str:
-    """An error of llguidance's, without the text around the place, which is ours; of a schema, in our words."""
+    """Return an llguidance error without its excerpts of the generated grammar. Errors about a schema get our own
+    wording.
+    """
     if "NoExtension" in message:
         return "no text satisfies it"
     words = in_our_words(message)
@@ -242,22 +250,22 @@ def _without(source: str) -> str:
 def _any_of(source: str, what: str) -> str:
     options = _parsed(source)
     if not isinstance(options, list) or not options or not all(isinstance(o, str) and o for o in options):
-        raise ConstraintError(f"{what} is a list of one text or more, none of them empty")
+        raise ConstraintError(f"{what} must be a list of one or more texts, none of them empty")
     if len(options) > _MOST_OPTIONS:
-        raise ConstraintError(f"{what} has at most {_MOST_OPTIONS} texts, not {len(options)}")
+        raise ConstraintError(f"{what} has {len(options)} texts; at most {_MOST_OPTIONS} are allowed")
     return " | ".join(json.dumps(option, ensure_ascii=False) for option in options)
 
 
 def _grammar(source: str) -> str:
     if "%llguidance" in source:
-        raise ConstraintError("the directive %llguidance is not offered")
+        raise ConstraintError("the directive %llguidance is not supported; remove it")
     if "::=" not in source:
         return source
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         lark: str = gbnf_to_lark(source)
-    except Exception as error:  # it raises whatever its parser meets
+    except Exception as error:  # it raises errors of many types
         raise ConstraintError(f"the EBNF grammar cannot be read: {error}") from error
     return lark
 
@@ -277,9 +285,9 @@ def _tags_of(source: str) -> _Tags:
     try:
         given = msgspec.json.decode(source, type=_Tags)
     except msgspec.DecodeError as error:
-        raise ConstraintError(f"a structural tag has structures and triggers: {error}") from error
+        raise ConstraintError(f"a structural tag needs structures and triggers: {error}") from error
     if not given.structures:
-        raise ConstraintError("a structural tag has one structure at least")
+        raise ConstraintError("a structural tag needs at least one structure")
     return given
 
 
@@ -303,7 +311,7 @@ def _tags(source: str, schemas: Sequence[Normalised]) -> str:
 def _trigger(begin: str, triggers: list[str]) -> str:
     found = next((trigger for trigger in triggers if trigger and begin.startswith(trigger)), None)
     if found is None:
-        raise ConstraintError(f"the structure that begins with {begin[:40]!r} begins with none of the triggers")
+        raise ConstraintError(f"the structure that begins with {begin[:40]!r} starts with none of the triggers")
     return found
 
 
@@ -311,7 +319,7 @@ def _parsed(source: str) -> object:
     try:
         return json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise ConstraintError(f"is no JSON: {error}") from error
+        raise ConstraintError(f"is not valid JSON: {error}") from error
 
 
 _WRITERS: Mapping[str, Callable[[str], str]] = {

@@ -1,4 +1,4 @@
-"""Compiled grammars of a model, and the position of a sequence in one."""
+"""Compiled grammars of a model, and the position of a sequence in its grammar."""
 
 from __future__ import annotations
 
@@ -17,35 +17,40 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_WARMTH = 128
-"""Tokens. What most grammars know of their lexers does not grow any more by then (some 200 states of the 10,000 that
-`grammar.limits` leaves each sequence); one whose states never end has so many tokens' worth of them less."""
+"""Tokens after which most lexers have found all their states (some 200 of the 10,000 that `grammar.limits` allows a
+sequence). For a lexer with endless states, the states found in this many tokens count against each sequence's limit.
+"""
 
 
 class Template:
-    """A compiled grammar, from which each sequence gets a matcher of its own.
+    """A compiled grammar, from which each sequence gets its own matcher.
 
-    llguidance finds out the states of a grammar's lexer when it comes to them, in each matcher anew: the first masks of
-    a fresh one take ten times as long as later ones. So a sequence leaves here what its matcher knows.
+    llguidance finds the states of a grammar's lexer as it reaches them, separately in each matcher: the first masks of
+    a new matcher take ten times as long as later ones. Therefore sequences return the states that their matchers have
+    found.
     """
 
     def __init__(self, inner: LLMatcher) -> None:
-        """`inner` has taken nothing. Its first mask is computed here, not when a step waits for it."""
+        """`inner` has consumed no tokens. Its first mask is computed here, so that no step waits for it."""
         first = inner.deep_copy()
         first.compute_bitmask()
-        self._kept = (inner if first.is_error() else first, 0)  # in one piece: engines and mask threads read it
+        self._kept = (
+            inner if first.is_error() else first,
+            0,
+        )  # one tuple, because engines and mask threads read it concurrently
 
     @property
     def warmth(self) -> int:
-        """Tokens that have been taken by the matchers whose knowledge is here, one after the other."""
+        """Number of tokens consumed by the matchers whose states are stored here, one after the other."""
         return self._kept[1]
 
     def matcher(self) -> Matcher:
-        """One that has taken nothing yet."""
+        """Return a matcher that has consumed no tokens."""
         inner, warmth = self._kept
         return Matcher(inner.deep_copy(), self, warmth)
 
     def learn(self, inner: LLMatcher, warmth: int) -> None:
-        """Keep what a matcher knows, if it is more. The matcher goes on as it is."""
+        """Store a copy of a matcher's states if it has consumed more tokens. The matcher itself does not change."""
         if warmth > self.warmth and not inner.is_error():
             copy = inner.deep_copy()
             copy.reset()
@@ -53,7 +58,7 @@ class Template:
 
 
 class Matcher:
-    """Takes a sequence's tokens one by one. `inner` is llguidance's, for masks of many at once."""
+    """Consumes a sequence's tokens one by one. `inner` is llguidance's matcher, for batched masks."""
 
     __slots__ = ("_template", "_warmth", "inner")
 
@@ -63,37 +68,37 @@ class Matcher:
         self._warmth = warmth
 
     def take(self, token: int) -> None:
-        """The sequence has got a token; one that the grammar forbids puts the matcher into error."""
+        """Consume the sequence's next token. A token that the grammar forbids puts the matcher into an error state."""
         self.inner.consume_token(token)
         self._warmth += 1
         if self._warmth == MOST_WARMTH:
             self._template.learn(self.inner, self._warmth)
 
     def take_all(self, tokens: Sequence[int]) -> None:
-        """The same for what a sequence had before it was put off."""
+        """Consume the tokens that a sequence had before it was preempted."""
         if tokens:
             self.inner.consume_tokens(list(tokens))
             self._warmth += len(tokens)
 
     def leave(self) -> None:
-        """The sequence has ended, or was put off."""
+        """Return the lexer states to the template, when the sequence ends or is preempted."""
         if self._warmth < MOST_WARMTH:
             self._template.learn(self.inner, self._warmth)
 
     @property
     def error(self) -> str | None:
-        """Why there is no next token: the grammar takes too much work here, say. None: there is."""
+        """Why there is no next token (for example, the grammar takes too much work), or None."""
         return readable_error(self.inner.get_error()) if self.inner.is_error() else None
 
 
 MOST_KEPT = 256
-"""Grammars kept compiled, the latest used."""
+"""Number of compiled grammars that are kept, the most recently used ones."""
 
 
 class Grammars:
-    """Compiles in a thread of its own and keeps the latest. Nothing of llguidance is imported before the first one.
+    """Compiles grammars in a separate thread and keeps the most recent ones. llguidance is imported for the first one.
 
-    Safe to use from several threads: whoever queues requests prepares, whoever computes takes matchers.
+    Thread-safe: the thread that queues requests calls `prepare`, the one that computes takes matchers.
     """
 
     def __init__(self) -> None:
@@ -105,11 +110,13 @@ class Grammars:
         self._lock = threading.Lock()
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Compile for this vocabulary, the first that is told."""
+        """Set the vocabulary for compiling. Later calls have no effect."""
         self._vocabulary = self._vocabulary or vocabulary
 
     def prepare(self, constraint: Constraint) -> Future[Template]:
-        """Begin to compile, unless that is done or under way. What fails raises ConstraintError from the future."""
+        """Start compiling, unless the grammar is compiled or being compiled. On failure the future raises
+        ConstraintError.
+        """
         with self._lock:
             found = self._kept.get(constraint)
             if found is None:
@@ -120,21 +127,21 @@ class Grammars:
             return found
 
     def matcher(self, constraint: Constraint) -> Matcher:
-        """One that has taken nothing yet. Waits where it has to be compiled; raises ConstraintError."""
+        """Return a matcher that has consumed no tokens. Waits for compilation if necessary; raises ConstraintError."""
         return self.prepare(constraint).result().matcher()
 
     def spelled(self) -> TokenBytes:
-        """How tokens spell text. Raises ConstraintError where nobody has told."""
+        """Return the bytes of each token. Raises ConstraintError if no vocabulary was set."""
         self._spelled = self._spelled or TokenBytes(self._told())
         return self._spelled
 
     def ends(self) -> Sequence[int]:
-        """The tokens that end a text. Raises ConstraintError where nobody has told."""
+        """Return the EOS tokens. Raises ConstraintError if no vocabulary was set."""
         return self._told().end_ids
 
     def _told(self) -> Vocabulary:
         if self._vocabulary is None:
-            raise ConstraintError("the engine was not told how its tokens spell text")
+            raise ConstraintError("the engine has no vocabulary for constraints")
         return self._vocabulary
 
     def _compile(self, constraint: Constraint) -> Template:

@@ -1,4 +1,4 @@
-"""Parses regular expressions of ECMA-262, with the extensions that users of Python expect."""
+"""Parses ECMA-262 regular expressions, with extensions that Python users expect."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass
 
 Range = tuple[int, int]
-"""The first and the last code point."""
+"""The first and the last code point, both inclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character: of a range or a property, or of none of them. `properties` are Unicode's, as `\\p{...}`."""
+    r"""One character that is in a range or has a property or, if `negated`, neither. `properties` are Unicode's, like
+    `\\p{...}`.
+    """
 
     ranges: tuple[Range, ...]
     properties: tuple[str, ...] = ()
@@ -20,21 +22,21 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One part after the other. Without parts: the empty text."""
+    """Parts in order. No parts: the empty text."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the branches."""
+    """Alternatives."""
 
     branches: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The inner one `least` to `most` times; None: without bound."""
+    """The inner node, `least` to `most` times; None: without limit."""
 
     inner: Node
     least: int
@@ -43,7 +45,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parentheses. `flags` such as `i` hold within them."""
+    """A group in parentheses. `flags` such as `i` apply within it."""
 
     inner: Node
     flags: str = ""
@@ -58,7 +60,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What must follow, or must not."""
+    """A look-ahead: text that must follow, or must not."""
 
     inner: Node
     negative: bool
@@ -66,7 +68,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What no grammar can enforce; `what` is its name in words."""
+    """Syntax that no grammar can enforce; `what` is its name in words."""
 
     what: str
 
@@ -75,7 +77,7 @@ Node = Chars | Sequence | Choice | Repeat | Group | Anchor | Look | Foreign
 
 LAST = 0x10FFFF
 MOST_DEPTH = 100
-"""Groups within groups."""
+"""Maximum number of nested groups."""
 _DIGITS: tuple[Range, ...] = ((0x30, 0x39),)
 _WORD: tuple[Range, ...] = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _WHITE: tuple[Range, ...] = (
@@ -101,23 +103,23 @@ _FLAGS = re.compile(r"\(\?([is]+)\)")
 
 
 class PatternError(ValueError):
-    """A text is no regular expression; the message says why."""
+    """The text is not a regular expression; the message says why."""
 
 
 def parse(pattern: str) -> Node:
-    """Raises PatternError."""
+    """Parse a pattern. Raises PatternError."""
     parser = _Parser(pattern)
     flags = _FLAGS.match(pattern)
     if flags is not None:
         parser.at = flags.end()
     found = parser.choice(0)
     if parser.at < len(pattern):
-        raise PatternError("a parenthesis is closed that was not opened")
+        raise PatternError("there is a closing parenthesis without an opening one")
     return found if flags is None else Group(found, flags[1])
 
 
 def complement(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """All other code points."""
+    """Return all other code points."""
     found, begin = [], 0
     for low, high in merged(ranges):
         if low > begin:
@@ -129,7 +131,7 @@ def complement(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
 
 
 def merged(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-    """In order, none of them touching the next."""
+    """Return the ranges sorted, with overlapping and adjacent ones joined."""
     found: list[Range] = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:
@@ -145,9 +147,9 @@ class _Parser:
         self.at = 0
 
     def choice(self, depth: int) -> Node:
-        """Branches, up to a closing parenthesis or the end."""
+        """Parse alternatives, up to a closing parenthesis or the end."""
         if depth > MOST_DEPTH:
-            raise PatternError(f"it has more than {MOST_DEPTH} groups within each other")
+            raise PatternError(f"it has more than {MOST_DEPTH} nested groups")
         branches = [self._sequence(depth)]
         while self._take("|"):
             branches.append(self._sequence(depth))
@@ -163,7 +165,7 @@ class _Parser:
         while (bounds := self._bounds()) is not None:
             if isinstance(node, Anchor):
                 raise PatternError(f"{node.sign!r} cannot be repeated")
-            self._take("?")  # a lazy one matches the same texts
+            self._take("?")  # lazy repeats match the same texts
             node = Repeat(node, *bounds)
         return node
 
@@ -173,7 +175,7 @@ class _Parser:
             least = int(counted[1][:9])
             most = least if counted[2] is None else int(counted[3][:9]) if counted[3] else None
             if most is not None and most < least:
-                raise PatternError(f"{counted[0]} has its bounds the wrong way round")
+                raise PatternError(f"the minimum of {counted[0]} is larger than its maximum")
             return least, most
         for sign, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self._take(sign):
@@ -194,7 +196,7 @@ class _Parser:
         if char in "^$":
             return Anchor(char)
         if char in "*+?":
-            raise PatternError(f"there is nothing that {char!r} could repeat")
+            raise PatternError(f"{char!r} has nothing to repeat")
         return _one(ord(char))
 
     def _group(self, depth: int) -> Node:
@@ -232,7 +234,7 @@ class _Parser:
         return self._single()
 
     def _single(self) -> Chars | Foreign:
-        """What an escape stands for, within a class or outside."""
+        """Parse an escape sequence, within a class or outside."""
         letter = self.pattern[self.at]
         if (kind := _PROPERTY.match(self.pattern, self.at)) is not None:
             self.at = kind.end()
@@ -244,18 +246,18 @@ class _Parser:
             self.at = code.end()
             value = ord(code[4]) % 32 if code[4] else int(code[1] or code[2] or code[3], 16)
             if value > LAST:
-                raise PatternError(f"\\{code[0]} is no character")
+                raise PatternError(f"\\\\{code[0]} is not a character")
             return self._with_pair(value)
         self.at += 1
         return _one(_CONTROLS.get(letter, ord(letter)))
 
     def _with_pair(self, value: int) -> Chars | Foreign:
-        """Half of a pair of surrogates, with its other half."""
+        """Return the character of a surrogate pair, reading its second half. Other values are returned unchanged."""
         if not 0xD800 <= value <= 0xDFFF:
             return _one(value)
         other = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})").match(self.pattern, self.at)
         if other is None or value > 0xDBFF:
-            return Foreign("half of a pair of surrogates")
+            return Foreign("an unpaired surrogate")
         self.at = other.end()
         return _one(0x10000 + ((value - 0xD800) << 10) + int(other[1], 16) - 0xDC00)
 
@@ -272,7 +274,7 @@ class _Parser:
                 return self._foreign_class(high)
             if high is not None:
                 if high.ranges[0][0] < low.ranges[0][0]:
-                    raise PatternError("a range of a class ends before it begins")
+                    raise PatternError("a range of a class is in reverse order")
                 low = Chars(((low.ranges[0][0], high.ranges[0][0]),))
             ranges += low.ranges
             properties += low.properties
@@ -281,7 +283,7 @@ class _Parser:
         return Chars(merged(tuple(ranges)), tuple(properties), negated)
 
     def _range_end(self, low: Chars) -> Chars | Foreign | None:
-        """The last character of a range that begins with `low`; None where a hyphen means itself."""
+        """Return the last character of a range that begins with `low`, or None if the hyphen is a literal."""
         if not self.pattern.startswith("-", self.at) or self.pattern.startswith("-]", self.at):
             return None
         if not _is_one(low):

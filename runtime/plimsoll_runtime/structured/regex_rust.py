@@ -1,5 +1,5 @@
-"""Writes regular expressions in the notation of Rust's library, which llguidance reads, and names what it cannot
-enforce.
+"""Writes regular expressions in the notation of Rust's regex library, which llguidance uses, and names constructs that
+it cannot enforce.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from plimsoll_runtime.structured.regex_parser import (
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
 _SIGNS = frozenset(r"\.+*?()|[]{}^$#&-~")
-"""What means something in Rust, within a class or outside; `\\<` would be the beginning of a word."""
+r"""Characters with a meaning in Rust, within a class or outside. `\\<` would match the start of a word."""
 
 
 def written(node: Node) -> str:
-    """For one that is supported. Raises ValueError for what is not."""
+    """Return a supported node in Rust's notation. Raises ValueError for other nodes."""
     match node:
         case Chars():
             return _chars(node)
@@ -49,12 +49,12 @@ def written(node: Node) -> str:
 
 
 def unsupported(node: Node) -> str | None:
-    """In words, the first thing in it that no grammar can enforce."""
+    """Return the name of the first construct that no grammar can enforce, or None."""
     return _judged(node).problem
 
 
 class _Judgement(NamedTuple):
-    """The first problem, and whether `^` or `$` stands anywhere."""
+    """The first problem, and whether the node contains `^` or `$`."""
 
     problem: str | None = None
     begins: bool = False
@@ -75,7 +75,7 @@ def _judged(node: Node) -> _Judgement:
             return _any(map(_judged, branches))
         case Repeat(inner):
             found = _judged(inner)
-            anchored = "an anchor that is repeated" if found.begins or found.ends else None
+            anchored = "a repeated anchor" if found.begins or found.ends else None
             return found._replace(problem=found.problem or anchored)
         case Group(inner):
             return _judged(inner)
@@ -84,7 +84,7 @@ def _judged(node: Node) -> _Judgement:
 
 
 def _in_a_row(parts: list[_Judgement]) -> _Judgement:
-    late = "'^' behind other characters" if any(part.begins for part in parts[1:]) else None
+    late = "'^' after other characters" if any(part.begins for part in parts[1:]) else None
     early = "'$' before other characters" if any(part.ends for part in parts[:-1]) else None
     found = _any(parts)
     return found._replace(problem=found.problem or late or early)
@@ -110,7 +110,7 @@ def _bounds(least: int, most: int | None) -> str:
 def _chars(chars: Chars) -> str:
     inside = "".join(map(_range, _without_surrogates(chars.ranges)))
     inside += "".join(chars.properties)
-    if not inside:  # surrogates alone, which no text holds
+    if not inside:  # only surrogates, which no text contains
         return rf"[\u{{0}}-\u{{{_LAST:X}}}]" if chars.negated else rf"[^\u{{0}}-\u{{{_LAST:X}}}]"
     ranges = chars.ranges
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1] and not chars.properties and not chars.negated:
@@ -147,11 +147,11 @@ _VALUES = frozenset({"const", "enum", "default", "examples"})
 
 
 def with_patterns(schema: Any) -> Any:
-    r"""A schema whose patterns mean to llguidance what they mean in JSON Schema.
+    r"""Return a schema with its patterns converted from ECMA-262 to Rust's notation.
 
-    Patterns of JSON Schema are ECMA-262's; llguidance reads them as Rust's library does. In ECMA-262 `\d` and `\w` are
-    ASCII, `\s` is what it calls white space, and `.` is anything but its four line ends. In Rust the first three are of
-    all scripts, and classes may hold classes and operators.
+    JSON Schema uses patterns of ECMA-262, llguidance those of Rust's library. In ECMA-262, `\d` and `\w` are ASCII,
+    `\s` is its own set of white space, and `.` is anything but four line ends. In Rust, the first three cover all
+    scripts, and classes may contain classes and operators.
     """
     if isinstance(schema, list):
         return [with_patterns(each) for each in schema]
@@ -173,7 +173,9 @@ def _member(key: str, value: Any) -> Any:
 
 
 def in_rust(pattern: str) -> str:
-    """A pattern of ECMA-262 in Rust's notation. Raises ConstraintError for what is none, or cannot be enforced."""
+    """Return an ECMA-262 pattern in Rust's notation. Raises ConstraintError if it is malformed or cannot be
+    enforced.
+    """
     try:
         node = parse(pattern)
     except PatternError as error:
@@ -189,7 +191,9 @@ _MOST = 16
 
 
 def apart(node: Node) -> list[Node]:
-    """`^(?=A)(?!B)C` as `^A`, what does not begin with B, and `^C`. What is of another form is left as it is."""
+    """Split `^(?=A)(?!B)C` into `^A`, a pattern for texts that do not begin with B, and `^C`. Other patterns are
+    returned unchanged.
+    """
     match node:
         case Sequence((Anchor("^"), *rest)):
             looks = []
@@ -203,7 +207,7 @@ def apart(node: Node) -> list[Node]:
 
 
 def _as_pattern(look: Look) -> Node | None:
-    """What finds the same texts. None where none is known."""
+    """Return a pattern without look-ahead that matches the same texts, or None."""
     parts = list(look.inner.parts) if isinstance(look.inner, Sequence) else [look.inner]
     if parts and parts[0] == _BEGIN:
         parts = parts[1:]
@@ -222,9 +226,9 @@ def _other(chars: Chars) -> Chars:
 
 
 def _not_begun(chars: list[Chars]) -> Node:
-    """Texts that do not begin with these characters, one after the other."""
+    """Return a pattern for texts that do not begin with these characters."""
     if not chars:
-        return Chars(())  # every text begins with nothing
+        return Chars(())  # every text begins with the empty text
     found: Node = Group(Choice((_END, _other(chars[-1]))))
     for char in reversed(chars[:-1]):
         found = Group(Choice((_END, _other(char), Sequence((char, found)))))

@@ -1,4 +1,4 @@
-"""How a model's tokens spell text, in a form that crosses to the engine's process and is read off its main thread."""
+"""The bytes of a model's tokens, in a form that can be sent to the engine process and read outside its main thread."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ if TYPE_CHECKING:
 
 
 _SLICE = r'[^"\\\x00-\x1F\x7F]{1,30}'
-"""The tokens that may stand anywhere in a JSON string are taken together: without, a mask within one walks through the
-whole vocabulary (0.4 to 2 ms for 262,144 tokens instead of 0.04 to 0.06)."""
+"""Tokens that may occur anywhere in a JSON string are handled as one set. Otherwise a mask within a string visits the
+whole vocabulary (0.4 to 2 ms for 262,144 tokens instead of 0.04 to 0.06).
+"""
 
 
 def vocabulary_of(tokenizer: Tokenizer, size: int, end_ids: Sequence[int]) -> Vocabulary:
-    """What a tokenizer says of `size` logits; `end_ids` end a text. Tenths of a second for 262,144 tokens.
+    """Return the vocabulary of a tokenizer for `size` logits; `end_ids` are the EOS tokens. Takes tenths of a second
+    for 262,144 tokens.
 
-    Raises ConstraintError for a tokenizer whose pieces do not spell bytes one by one, and for a model without an end.
+    Raises ConstraintError for a tokenizer whose pieces do not spell bytes one by one, and for a model without EOS
+    token.
     """
     if tokenizer.spelling is None:
-        raise ConstraintError("this model's answers cannot be constrained: its tokenizer decodes whole texts only")
+        raise ConstraintError("this model does not support constraints: its tokenizer decodes only whole texts")
     ends = sorted(end for end in end_ids if end < size)
     if not ends:
-        raise ConstraintError("this model's answers cannot be constrained: no token of its vocabulary ends a text")
+        raise ConstraintError("this model does not support constraints: no token of its vocabulary is an EOS token")
     pieces = [tokenizer.token_bytes(token) for token in range(min(size, tokenizer.vocab_size))]
     lengths = array("I", map(len, pieces))
     lengths.extend([0] * (size - len(pieces)))
@@ -38,7 +41,7 @@ def vocabulary_of(tokenizer: Tokenizer, size: int, end_ids: Sequence[int]) -> Vo
 
 
 def compiled(vocabulary: Vocabulary) -> LLTokenizer:
-    """llguidance's own tables of a vocabulary: 0.7 s for 262,144 tokens, in which no other Python code runs."""
+    """Return llguidance's tables of a vocabulary: 0.7 s for 262,144 tokens, during which no other Python code runs."""
     from llguidance import LLTokenizer
 
     source: Any = _Source(vocabulary)
@@ -46,7 +49,7 @@ def compiled(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 class TokenBytes:
-    """The bytes of each token; none for what is not in the vocabulary."""
+    """The bytes of each token; empty for ids outside the vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         lengths = array("I")
@@ -58,14 +61,14 @@ class TokenBytes:
         return len(self._ends)
 
     def __call__(self, token: int) -> bytes:
-        """Those of one."""
+        """Return the bytes of a token."""
         if token >= len(self._ends):
             return b""
         return self._spelled[self._ends[token - 1] if token else 0 : self._ends[token]]
 
 
 class _Source:
-    """What `LLTokenizer` asks of a tokenizer."""
+    """The tokenizer interface that `LLTokenizer` expects."""
 
     is_tokenizer_wrapper = True
 
@@ -76,7 +79,7 @@ class _Source:
         self.special_token_ids = vocabulary.special_ids
 
     def __call__(self, text: str) -> list[int]:
-        """Never asked, for grammars force nothing. Raises AssertionError."""
+        """Never called, because grammars force no tokens. Raises AssertionError."""
         raise AssertionError(f"a grammar wants {text!r} to be tokenised")
 
 

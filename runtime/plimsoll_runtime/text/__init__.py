@@ -1,1 +1,1 @@
-"""Tokenizers, chat templates, incremental detokenising, stop strings."""
+"""Tokenizers, chat templates, incremental detokenising, and stop strings."""

@@ -1,7 +1,7 @@
-"""Chat templates, rendered as Transformers renders them.
+"""Renders chat templates like Transformers.
 
-A template comes with the model and is not trusted: it runs in Jinja's immutable sandbox, within bounds (see
-`template_sandbox`), and sees plain data only.
+A template comes with the model and is not trusted: it runs in Jinja's immutable sandbox, within limits (see
+`template_sandbox`), and gets only plain data.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class ChatTemplateError(ValueError):
-    """The template refused the messages, or is itself broken; the message says which."""
+    """The template rejected the messages, or is broken; the message says which."""
 
 
 class ChatTemplateBoundsError(ChatTemplateError):
-    """The template was stopped: it does what templates may not do, or too much of it."""
+    """The template was stopped because it did something forbidden, or exceeded a limit."""
 
 
 class ChatTemplate:
-    """One model's template, or its named ones (`default`, `tool_use`, ...).
+    """A model's template, or its named templates (`default`, `tool_use`, ...).
 
-    `variables` are what a template may write by name: bos_token, eos_token and other special tokens.
+    `variables` are values that a template may use by name: bos_token, eos_token and other special tokens.
     """
 
     def __init__(self, source: str | Mapping[str, str], variables: Mapping[str, str] | None = None) -> None:
@@ -55,10 +55,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. With `continue_final_message` it ends where the last message's content ends.
+        """Return the text of the prompt. With `continue_final_message` it ends where the last message's content ends.
 
-        Message fields that are None are left out. `variables` reach the template over the special tokens. Raises
-        ChatTemplateError.
+        Message fields that are None are left out. `variables` override the special tokens. Raises ChatTemplateError.
         """
         source = self.source(tools=tools is not None)
         chat = [{k: v for k, v in message.items() if v is not None} for message in messages]
@@ -78,27 +77,27 @@ class ChatTemplate:
                 )
         except SecurityError as error:
             raise ChatTemplateBoundsError(f"the model's chat template refused the messages: {error}") from error
-        except Exception as error:  # whatever is raised in there, the template did it
+        except Exception as error:  # every error in here is the template's
             raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
         return _untagged(text) if continue_final_message else text
 
     def source(self, *, tools: bool) -> str:
-        """The template that chats with or without tools are rendered by. Raises ChatTemplateError where none is."""
+        """Return the template for chats with or without tools. Raises ChatTemplateError if there is none."""
         name = "tool_use" if tools and "tool_use" in self._sources else "default"
         if name not in self._sources:
             raise ChatTemplateError(
-                f"the model has the chat templates {', '.join(sorted(self._sources))} and none is called default"
+                f"the model has the chat templates {', '.join(sorted(self._sources))}, but none named default"
             )
         return self._sources[name]
 
     def variables(self, *, tools: bool) -> frozenset[str]:
-        """What that template reads by name, functions included. Raises ChatTemplateError for one that is broken."""
+        """Return the names that this template reads, including functions. Raises ChatTemplateError if it is broken."""
         source = self.source(tools=tools)
         if source not in self._read:
             try:
                 self._read[source] = frozenset(meta.find_undeclared_variables(environment().parse(source)))
-            except Exception as error:  # whatever is raised in there, the template did it
-                raise ChatTemplateError(f"the model's chat template cannot be read: {error}") from error
+            except Exception as error:  # every error in here is the template's
+                raise ChatTemplateError(f"the model's chat template cannot be parsed: {error}") from error
         return self._read[source]
 
     def _compile(self, source: str) -> jinja2.Template:
@@ -108,7 +107,7 @@ class ChatTemplate:
 
 
 def _tagged(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The chat with a mark behind its last content, by which the end of that content is found again."""
+    """Append a marker to the last content, so that its end can be found in the rendered text."""
     content = chat[-1].get("content") if chat else None
     if not isinstance(content, str):
         raise ChatTemplateError("continue_final_message needs a last message with text to continue")
@@ -118,13 +117,15 @@ def _tagged(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _untagged(text: str) -> str:
     position = text.rfind(_TAG.strip())
     if position < 0:
-        raise ChatTemplateError("the chat template does not show the last message, so it cannot be continued")
+        raise ChatTemplateError("the chat template does not render the last message, so it cannot be continued")
     kept = text[:position]
     return kept if text[position:].startswith(_TAG) else kept.rstrip()
 
 
 def environment(**options: Any) -> BoundedEnvironment:
-    """Where templates of others are compiled, to be rendered within `bounded`; `options` are Jinja's."""
+    """Return the environment for compiling untrusted templates, which must be rendered within `bounded`. `options` are
+    Jinja's.
+    """
     extensions = [_GenerationBlock, loopcontrols]
     made = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions, **options)
     made.filters["tojson"] = bounded_filter("tojson", _tojson)
@@ -136,7 +137,7 @@ def environment(**options: Any) -> BoundedEnvironment:
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; rendering passes it through."""
+    """Passes the content of `{% generation %}` through. The block marks the assistant's text for training."""
 
     tags = {"generation"}  # noqa: RUF012 - the name and type are Jinja's
 
@@ -160,7 +161,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which a prompt must not."""
+    """Serialise without escaping HTML, which Jinja's own filter does."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -169,7 +170,7 @@ def _strftime_now(form: str) -> str:
 
 
 class _Dict:
-    """`dict(...)` without the class itself, through whose attributes a template could leave the sandbox."""
+    """`dict(...)` without access to the class, through whose attributes a template could leave the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -179,7 +180,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """`namespace(...)` that refuses underscore names, and whose text says nothing of what is in it."""
+    """`namespace(...)` that rejects names with a leading underscore, and whose repr hides its content."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         attributes = dict(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Token ids to text, incrementally: text that was returned never changes. Also how the pieces of a vocabulary spell
+"""Converts token ids to text incrementally (returned text never changes), and describes how a vocabulary spells
 bytes.
 """
 
@@ -18,7 +18,7 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """Turns pieces into bytes. `leading_spaces`: how many are dropped from the start of a whole text."""
+    """Converts pieces to bytes. `leading_spaces` is the number of spaces removed from the start of a whole text."""
 
     byte_level: bool
     spaces: bool = False
@@ -26,7 +26,7 @@ class Spelling:
     leading_spaces: int = 0
 
     def bytes_of(self, piece: str) -> bytes:
-        """The bytes that a piece adds to a text."""
+        """Return the bytes that a piece adds to a text."""
         if self.byte_level:
             alphabet = byte_of_character()
             values = [alphabet.get(character) for character in piece]
@@ -37,11 +37,11 @@ class Spelling:
 
 
 def read_spelling(decoder: Mapping[str, Any] | None) -> Spelling | None:
-    """The spelling that the `decoder` of a tokenizer.json describes, or None where bytes cannot express it.
+    """Return the spelling described by the `decoder` of a tokenizer.json, or None if bytes cannot express it.
 
     Nearly every language model uses one of two spellings: byte-level pieces, where each character stands for one byte,
-    or SentencePiece ones, where "▁" is a space and "<0xE2>" one byte. For both, text is the concatenation of each
-    piece's bytes, so that it can be decoded token by token.
+    or SentencePiece pieces, where "▁" is a space and "<0xE2>" one byte. In both, a text is the concatenation of its
+    pieces' bytes, so it can be decoded token by token.
     """
     steps = _steps(decoder)
     kinds = [step.get("type") for step in steps]
@@ -63,9 +63,9 @@ def read_spelling(decoder: Mapping[str, Any] | None) -> Spelling | None:
 
 @cache
 def byte_of_character() -> dict[str, int]:
-    """The byte that each character of the byte-level alphabet stands for.
+    """Return the byte for each character of the byte-level alphabet.
 
-    Printable Latin-1 characters stand for themselves, all other bytes for the characters from U+0100 on (GPT-2).
+    Printable Latin-1 characters stand for themselves, and characters from U+0100 on for all other bytes (GPT-2).
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [value for value in range(256) if value not in set(printable)]
@@ -84,60 +84,62 @@ def _is_space_step(step: Mapping[str, Any]) -> bool:
 
 REPLACEMENT = "�"
 HELD_TOKENS = 16
-"""Tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
+"""Number of tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
 
 
 class Vocabulary(Protocol):
-    """What a tokenizer tells of its tokens."""
+    """The part of a tokenizer that detokenising needs."""
 
     @property
     def spelling(self) -> Spelling | None:
-        """How pieces spell bytes, None for decoders that work on whole texts."""
+        """How pieces spell bytes, or None for decoders that work on whole texts."""
 
     @property
     def special_ids(self) -> AbstractSet[int]:
-        """Ids that text leaves out with `skip_special_tokens`."""
+        """Ids of tokens that `skip_special_tokens` leaves out."""
 
     @property
     def special_texts(self) -> Mapping[int, str]:
-        """The text of each of these."""
+        """Text of each special token, by id."""
 
     def holds_special(self, text: str, /) -> bool:
-        """Whether the text of one of these stands in a text."""
+        """Return whether a text contains the text of a special token."""
 
     def lone_length(self, token_id: int) -> int | None:
-        """How many characters `decode_pieces` makes of one token alone; None where there is none of this id."""
+        """Return the number of characters that `decode_pieces` returns for one token alone, or None for an
+        unknown id.
+        """
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token adds to a text that is spelled in bytes."""
+        """Return the bytes that a token adds to a text, for vocabularies with a spelling."""
 
     def decode_pieces(self, ids: Sequence[int]) -> str:
-        """The text of a whole list of ids, special tokens included."""
+        """Return the text of a whole list of ids, including special tokens."""
 
 
 class Detokenizer(Protocol):
-    """One text in the making.
+    """Detokenises one text incrementally.
 
-    Bytes of a character that is split over tokens are held until it is complete, or certain to stay incomplete (U+FFFD
-    replaces them then, as in any decoding with replacement). The deltas concatenate to the text of all ids, however the
-    ids are cut.
+    Bytes of a character that is split over tokens are held until the character is complete, or certain to stay
+    incomplete (then U+FFFD replaces them, as in any decoding with replacement). The deltas concatenate to the text of
+    all ids, however the ids are split over calls.
     """
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes, often empty."""
+        """Return the text that this token completes, often ""."""
 
     def push_all(self, token_ids: Sequence[int]) -> str:
-        """The same of several tokens: what pushing one after the other would give."""
+        """Return the text that these tokens complete, as if they were pushed one by one."""
 
     def finish(self) -> str:
-        """What was still held. Nothing may be pushed afterwards."""
+        """Return the text that is still held. No tokens may follow."""
 
 
 def new_detokenizer(vocabulary: Vocabulary, *, skip_special_tokens: bool = True, at_start: bool = False) -> Detokenizer:
-    """A detokenizer of the fitting kind.
+    """Return a detokenizer for this vocabulary.
 
-    `at_start`: the ids are a whole text rather than the continuation of a prompt, so that the leading space which
-    SentencePiece puts before a first word is dropped.
+    `at_start`: the ids are a whole text rather than the continuation of a prompt, so the space that SentencePiece adds
+    before the first word is removed.
     """
     if vocabulary.spelling is None:
         return WindowDetokenizer(vocabulary, skip_special_tokens)
@@ -145,7 +147,7 @@ def new_detokenizer(vocabulary: Vocabulary, *, skip_special_tokens: bool = True,
 
 
 class ByteDetokenizer:
-    """For vocabularies whose pieces are bytes: constant work for each token."""
+    """For vocabularies with a spelling: constant work per token."""
 
     def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool, leading_spaces: int) -> None:
         self._bytes_of = vocabulary.token_bytes
@@ -154,18 +156,16 @@ class ByteDetokenizer:
         self._spaces_to_drop = leading_spaces
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes."""
         if token_id in self._skipped:
             return ""
         return self._started(self._decoder.decode(self._bytes_of(token_id)))
 
     def push_all(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete."""
         spelled = b"".join([self._bytes_of(token_id) for token_id in token_ids if token_id not in self._skipped])
         return self._started(self._decoder.decode(spelled))
 
     def finish(self) -> str:
-        """U+FFFD for a character that was never completed."""
+        """Return U+FFFD for an incomplete character, else ""."""
         return self._started(self._decoder.decode(b"", final=True))
 
     def _started(self, text: str) -> str:
@@ -179,10 +179,10 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any decoder: decodes a window of the last tokens with and without the new one, and takes the difference.
+    """For other decoders: decodes a window of the last tokens with and without the new one, and returns the difference.
 
-    The window begins at a token that has been given out, so that what a decoder does at the start of a text (such
-    as joining words with spaces) is the same on both sides of the difference.
+    The window starts at a token whose text has been returned, so that effects at the start of a text (such as joining
+    words with spaces) are the same in both decodings.
     """
 
     def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool) -> None:
@@ -193,7 +193,6 @@ class WindowDetokenizer:
         self._given = 0
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes."""
         if token_id in self._skipped or self._lone_length(token_id) is None:
             return ""
         self._window.append(token_id)
@@ -203,7 +202,7 @@ class WindowDetokenizer:
         return self._advance(text)
 
     def push_all(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete. Where characters may be split it depends on what is held when."""
+        """Return the text that these tokens complete. If a character may be split, push the tokens one by one."""
         shown = [token for token in token_ids if token not in self._skipped and self._lone_length(token) is not None]
         if len(shown) > 1 and REPLACEMENT not in (text := self._decode([*self._window, *shown])):
             self._window += shown
@@ -211,7 +210,6 @@ class WindowDetokenizer:
         return "".join(map(self.push, shown))
 
     def finish(self) -> str:
-        """What was still held."""
         held = len(self._window) > self._given
         return self._advance(self._decode(self._window)) if held else ""
 
@@ -222,7 +220,7 @@ class WindowDetokenizer:
         return text[before:]
 
     def _given_length(self) -> int:
-        """Characters of the window's text that have been given out, nearly always those of one token."""
+        """Return the number of the window's characters that have been returned, nearly always those of one token."""
         length = self._lone_length(self._window[0]) if self._given == 1 else None
         if length is None:
             length = len(self._decode(self._window[: self._given])) if self._given else 0
@@ -232,6 +230,6 @@ class WindowDetokenizer:
 def detokenize(
     vocabulary: Vocabulary, ids: Iterable[int], *, skip_special_tokens: bool = True, at_start: bool = True
 ) -> str:
-    """The text of all ids at once."""
+    """Return the text of all ids."""
     detokenizer = new_detokenizer(vocabulary, skip_special_tokens=skip_special_tokens, at_start=at_start)
     return "".join([*map(detokenizer.push, ids), detokenizer.finish()])

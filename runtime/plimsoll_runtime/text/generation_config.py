@@ -1,4 +1,4 @@
-"""The sampling settings that a model's own files recommend (generation_config.json)."""
+"""Sampling defaults that a model's own files recommend (generation_config.json)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 GenerationConfigSource = Literal["model", "none"]
-"""Of defaults: the model's recommendations, or none (--generation-config)."""
+"""Source of defaults: the model's recommendations, or none (--generation-config)."""
 LARGEST_TOP_K = 2**31 - 1
-WHAT_TO_DO = "correct it in the files, or ignore its sampling settings with --generation-config none"
+WHAT_TO_DO = "correct it in the file, or ignore its sampling defaults with --generation-config none"
 
 Recommended = Mapping[str, float]
-"""Values by the names of `SamplingParams`."""
+"""Values by field of `SamplingParams`."""
 
 
 def recommended(files: ModelFiles, source: GenerationConfigSource = "model") -> Recommended:
-    """Defaults for requests that leave these fields out; empty for the source "none".
+    """Return defaults for requests that leave these fields out; {} for the source "none".
 
-    `do_sample` is not read: a temperature counts whether or not it is set, as in vLLM. Raises ModelError for a value
+    `do_sample` is not read: a temperature applies whether or not it is set, as in vLLM. Raises ModelError for a value
     that a request could not have either.
     """
     if source == "none":
@@ -34,12 +34,12 @@ def recommended(files: ModelFiles, source: GenerationConfigSource = "model") -> 
 
 
 def _checked(model: str, field: str, value: Any) -> float:
-    """A value of the type and in the range that a request's may have. Raises ModelError."""
+    """Return the value in the type and range of a request's field. Raises ModelError."""
     if type(value) not in (int, float):
         raise _unusable(model, field, value, "must be a number")
     number: float = int(value) if field == "top_k" and value == value // 1 else value
     if field == "top_k" and not (type(number) is int and number <= LARGEST_TOP_K):
-        raise _unusable(model, field, value, f"must be a whole number up to {LARGEST_TOP_K}")
+        raise _unusable(model, field, value, f"must be an integer of at most {LARGEST_TOP_K}")
     try:
         number = number if field == "top_k" else float(number)
         SamplingParams(**{field: number})  # type: ignore[arg-type]

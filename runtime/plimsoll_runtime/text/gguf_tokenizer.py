@@ -1,4 +1,4 @@
-"""Writes the tokenizer.json and tokenizer_config.json that the metadata of a GGUF file describe."""
+"""Writes tokenizer.json and tokenizer_config.json from the metadata of a GGUF file."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ _GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """A way to cut: the `pre_tokenizer` of a tokenizer.json, and what goes with it.
+    """A way to split text: the `pre_tokenizer` of a tokenizer.json, and related settings.
 
-    `whole_words`: a word that is in the vocabulary is one token, whatever the merges say. `add_bos`: texts begin
-    with the begin token where the file does not say.
+    `whole_words`: a word in the vocabulary is one token, whatever the merges say. `add_bos`: texts start with the BOS
+    token if the file does not specify it.
     """
 
     steps: dict[str, Any]
@@ -102,13 +102,13 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
 }
 
 SENTENCEPIECE = ("llama", "gemma4")
-"""Kinds whose pieces are text with its spaces written as "▁"; the second has merges of its own."""
+"""Kinds whose pieces are text with spaces written as "▁"; gemma4 has its own merges."""
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 _WHAT_TO_DO = "fetch the file again, or convert it again with a current llama.cpp"
 
 
 class GgufVocabulary(msgspec.Struct, frozen=True):
-    """The metadata by llama.cpp's names. What is None or missing is not in the file."""
+    """Tokenizer metadata under llama.cpp's names. None: not in the file."""
 
     model: str = msgspec.field(name="tokenizer.ggml.model")
     tokens: Annotated[list[str], msgspec.Meta(min_length=1)] = msgspec.field(name="tokenizer.ggml.tokens")
@@ -127,22 +127,22 @@ class GgufVocabulary(msgspec.Struct, frozen=True):
     architecture: str | None = msgspec.field(name="general.architecture", default=None)
 
     def named(self) -> dict[str, str]:
-        """The special tokens by their names in a tokenizer_config.json; ids beyond the vocabulary name none."""
+        """Return the special tokens by their names in tokenizer_config.json, without ids outside the vocabulary."""
         ids = {"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unknown, "pad_token": self.padding}
         return {name: self.tokens[i] for name, i in ids.items() if i is not None and i < len(self.tokens)}
 
     def merge_pairs(self) -> list[tuple[str, str]] | None:
-        """The merges, each cut at its first space behind a character. Raises ValueError."""
+        """Return the merges, each split at its first space after a character, or None. Raises ValueError."""
         return None if self.merges is None else [_pair(merge) for merge in self.merges]
 
 
 def read_vocabulary(values: Mapping[str, Any], path: Path) -> GgufVocabulary:
-    """The vocabulary of a file's metadata. Raises ModelError, which names the file."""
+    """Return the vocabulary in a file's metadata. Raises ModelError with the file's name."""
     kind = values.get("tokenizer.ggml.model")
     if kind not in (*SENTENCEPIECE, "gpt2") or not values.get("tokenizer.ggml.tokens"):
         raise ModelError(
-            f"{path}: the tokenizer is of the kind {kind!r}; known are llama and gemma4 (SentencePiece) and gpt2 "
-            "(byte-level), with a list of tokens"
+            f"{path}: the tokenizer kind {kind!r} is not supported, or it has no tokens; supported are llama and "
+            "gemma4 (SentencePiece) and gpt2 (byte-level)"
         )
     try:
         read = msgspec.convert({name: values[name] for name in _NAMES if name in values}, GgufVocabulary)
@@ -151,8 +151,8 @@ def read_vocabulary(values: Mapping[str, Any], path: Path) -> GgufVocabulary:
         raise ModelError(f"{path}: the tokenizer cannot be read: {error}; {_WHAT_TO_DO}") from error
     if kind == "gpt2" and read.pre not in PRE_TOKENIZERS:
         raise ModelError(
-            f"{path} cuts text by {read.pre!r} (tokenizer.ggml.pre), which is not known; "
-            "serve the model from its original folder, or convert the file again with a current llama.cpp"
+            f"{path} splits text by {read.pre!r} (tokenizer.ggml.pre), which is not supported; serve the model from "
+            "its original folder, or convert the file again with a current llama.cpp"
         )
     return read
 
@@ -165,18 +165,18 @@ def _check(read: GgufVocabulary) -> None:
         if values and len(values) != len(read.tokens):
             raise ValueError(f"it has {len(values)} {what} for {len(read.tokens)} tokens")
     if read.merge_pairs() is None and read.model != "llama":
-        raise ValueError(f"it is a vocabulary of the kind {read.model} without merges, which cannot encode text")
+        raise ValueError(f"a vocabulary of the kind {read.model} needs merges to encode text, but it has none")
 
 
 def _pair(merge: str) -> tuple[str, str]:
     cut = merge.find(" ", 1)
     if cut < 0 or cut == len(merge) - 1:
-        raise ValueError(f"the merge {merge[:40]!r} has no two parts")
+        raise ValueError(f"the merge {merge[:40]!r} does not have two parts")
     return merge[:cut], merge[cut + 1 :]
 
 
 CONVERTER_VERSION = 2
-"""Part of the cache's key: raise it when the same metadata gives another tokenizer."""
+"""Part of the cache key. Increase it when the same metadata gives another tokenizer."""
 
 _CONTROL, _USER_DEFINED = 3, 4
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n", "gemma4")
@@ -185,10 +185,9 @@ _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n", "gemma4")
 def write_tokenizer(read: GgufVocabulary, target: Path) -> None:
     """Write both files into `target`.
 
-    The result encodes and decodes as Transformers' own conversion does, in a tenth of the time: the metadata are read
-    in one pass, and the JSON is written directly, without a tokenizer. If a file says something that Transformers does
-    not look at (no space before the first word, words that are one token whatever the merges say), the file is
-    followed, as llama.cpp does.
+    The result encodes and decodes like Transformers' own conversion, in a tenth of the time: the metadata are read in
+    one pass, and the JSON is written directly, without a tokenizer. Settings that Transformers ignores (no space before
+    the first word, words that are one token whatever the merges say) are applied, as in llama.cpp.
     """
     content = _sentencepiece(read) if read.model in SENTENCEPIECE else _byte_level(read)
     content["post_processor"] = _ends(read)
@@ -202,7 +201,7 @@ def _sentencepiece(read: GgufVocabulary) -> dict[str, Any]:
     gemma = read.architecture in _GEMMA
     prefix = read.space_prefix and not gemma
     scores: Sequence[float] = read.scores or range(0, -len(tokens), -1)
-    if gemma:  # runs of spaces are stored as they are, and merges follow the order of the pieces, not their scores
+    if gemma:  # runs of spaces are stored unchanged, and merges follow the order of the pieces, not their scores
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
         scores = range(0, -len(tokens), -1)
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -227,7 +226,7 @@ def _sentencepiece(read: GgufVocabulary) -> dict[str, Any]:
 
 
 def _spaces(*, gemma: bool, phi3: bool, prefix: bool) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Normalizer and pre-tokenizer that write spaces as "▁" and put one before the first word."""
+    """Return the normalizer and pre-tokenizer that write spaces as "▁" and add one before the first word."""
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     if gemma:
         return replace, None
@@ -273,7 +272,7 @@ def _tokenizer(
 
 
 def _added(read: GgufVocabulary, vocabulary: Mapping[str, int], *, byte_level: bool) -> list[dict[str, Any]]:
-    """Control tokens (special) and user-defined ones (matched whole, but text).
+    """Return control tokens (special) and user-defined ones (matched as a whole, but text).
 
     In a byte-level vocabulary a control token with a character outside the alphabet is a mislabelled piece.
     """
@@ -290,7 +289,7 @@ def _added(read: GgufVocabulary, vocabulary: Mapping[str, int], *, byte_level: b
 def _derived_merges(
     tokens: Sequence[str], vocabulary: Mapping[str, int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Every way to make a piece out of two others: best piece first, longest left part first within a piece."""
+    """Return every split of a piece into two others: best piece first, within a piece the longest left part first."""
     merges: list[tuple[float, int, int, str, str]] = []
     for token, score in zip(tokens, scores, strict=True):
         for cut in range(1, len(token)):
@@ -302,7 +301,7 @@ def _derived_merges(
 
 
 def _ends(read: GgufVocabulary) -> dict[str, Any] | None:
-    """What puts the begin token before each text, and the end token after it, where the file says so."""
+    """Return the post-processor that adds BOS before and EOS after each text, if the file says so."""
     add_bos = read.add_bos
     if add_bos is None:
         add_bos = read.model in SENTENCEPIECE or PRE_TOKENIZERS[read.pre].add_bos

@@ -1,4 +1,4 @@
-"""The text of an output: detokenised incrementally and ended by stop strings."""
+"""The text of an output: detokenises it incrementally and ends it at stop strings."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from plimsoll_runtime.text.detokenizer import Vocabulary, new_detokenizer
 
 
 class StopMatcher:
-    """Passes text on, except what may still turn out to begin a stop string.
+    """Passes text on, except for a suffix that may be the start of a stop string.
 
-    The match that is complete first wins, and the longest of those that end at the same character. So the result is the
-    same however the text is cut into deltas.
+    The match that is complete first wins, and the longest of those that end at the same character. The result therefore
+    does not depend on how the text is split into deltas.
     """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
-        """`include`: give out the stop string itself too, and end after it."""
+        """With `include`, return the stop string itself too, and end after it."""
         self._automata = [_Automaton(stop) for stop in stops]
         self._include = include
         self._held = ""
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
-        """The text that is safe to give out. Once `matched` is set, always empty."""
+        """Return the text that cannot be part of a stop string. Once `matched` is set, always ""."""
         if self.matched is not None:
             return ""
         if not self._automata:
@@ -40,7 +40,7 @@ class StopMatcher:
         return seen[:safe]
 
     def finish(self) -> str:
-        """What was held back and is now known to be no stop string."""
+        """Return the text that was held back."""
         held, self._held = self._held, ""
         return held
 
@@ -54,21 +54,23 @@ class StopMatcher:
 
 
 class UnskippedStopMatcher:
-    """Passes text on as `StopMatcher` does, where stop strings hold special tokens that the text may leave out.
+    """Like `StopMatcher`, for stop strings that contain special tokens, which the text may leave out.
 
-    Those of `unskipped` are searched for in the text with all special tokens, the others in the text without those
-    that are left out. A stop string that is given out is given out whole.
+    Stop strings in `unskipped` are searched for in the text with all special tokens, the others in the text without
+    those left out. If the stop string is included in the output, it is included completely.
     """
 
     def __init__(self, stops: Sequence[str], unskipped: Collection[str], *, include: bool = False) -> None:
         self._visible = [_Automaton(stop) for stop in stops if stop not in unskipped]
         self._all = [_Automaton(stop) for stop in stops if stop in unskipped]
         self._include = include
-        self._held: list[tuple[str, bool]] = []  # characters, and whether they are given out
+        self._held: list[tuple[str, bool]] = []  # characters, and whether the output includes them
         self.matched: str | None = None
 
     def push(self, text: str, *, left_out: bool = False) -> str:
-        """The text that is safe to give out, without what was `left_out`. Once `matched` is set, always empty."""
+        """Return the text that cannot be part of a stop string. `left_out` text is searched but not returned. Once
+        `matched` is set, always "".
+        """
         if self.matched is not None:
             return ""
         for character in text:
@@ -79,7 +81,7 @@ class UnskippedStopMatcher:
         return self._given(self._unsafe_from())
 
     def finish(self) -> str:
-        """What was held back and is now known to be no stop string."""
+        """Return the text that was held back."""
         return self._given(len(self._held))
 
     def _step(self, character: str, *, left_out: bool) -> str | None:
@@ -98,7 +100,7 @@ class UnskippedStopMatcher:
         return any(automaton.stop == stop for automaton in self._all)
 
     def _unsafe_from(self) -> int:
-        """Where the first character is held that may begin a stop string."""
+        """Return the index of the first held character that may start a stop string."""
         longest = max((automaton.length for automaton in self._visible), default=0)
         return min(
             len(self._held) - max((automaton.length for automaton in self._all), default=0),
@@ -106,7 +108,7 @@ class UnskippedStopMatcher:
         )
 
     def _last_visible(self, count: int) -> int:
-        """The place of the first of the last `count` visible characters."""
+        """Return the index of the first of the last `count` visible characters."""
         places = [place for place, (_, visible) in enumerate(self._held) if visible]
         return places[-count]
 
@@ -116,7 +118,9 @@ class UnskippedStopMatcher:
 
 
 class _Automaton:
-    """Knuth-Morris-Pratt: how many characters of `stop` the text ends with, in constant amortised time."""
+    """Knuth-Morris-Pratt matching of `stop`, in constant amortised time. `length` is how many of its characters the
+    text ends with.
+    """
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
@@ -124,7 +128,7 @@ class _Automaton:
         self._fallback = _borders(stop)
 
     def step(self, character: str) -> bool:
-        """Take one more character; whether the stop string is complete. Not to be called again once it is."""
+        """Add a character and return whether the stop string is complete. Do not call it again after that."""
         while self.length and self.stop[self.length] != character:
             self.length = self._fallback[self.length - 1]
         if self.stop[self.length] == character:
@@ -133,7 +137,7 @@ class _Automaton:
 
 
 def _borders(text: str) -> list[int]:
-    """For each prefix, the length of its longest proper border (a prefix that is also its suffix)."""
+    """Return, for each prefix, the length of its longest proper border (a prefix that is also its suffix)."""
     borders = [0] * len(text)
     length = 0
     for index in range(1, len(text)):
@@ -147,11 +151,11 @@ def _borders(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """What one engine output adds to an answer.
+    """Text added by one engine output.
 
-    `token_ids` ends with the token that completed a stop string; what the engine produced beyond it is dropped.
-    `text` may lag behind the tokens while a character is incomplete or may begin a stop string. `stop_reason` is
-    the stop string or the id in `stop_token_ids` that ended the answer, None for the model's own end.
+    `token_ids` ends with the token that completed a stop string; later tokens are dropped. `text` may lag behind the
+    tokens while a character is incomplete or may start a stop string. `stop_reason` is the stop string, or the id in
+    `stop_token_ids`, that ended the output; None for the model's own end.
     """
 
     text: str
@@ -161,11 +165,11 @@ class TextDelta:
 
 
 class OutputText:
-    """Turns the outputs of one request into text. After a delta with a `finish_reason` nothing may follow.
+    """Converts the outputs of one request into text. Nothing may follow a delta with a `finish_reason`.
 
-    A stop string is searched for only in the text of tokens after the first `min_tokens`. One that holds special tokens
-    is searched for in the text with all special tokens, that which ends the answer included, though they may be left
-    out of the answer. A stop token's own text is left out unless `include_stop_str_in_output`.
+    Stop strings are searched for only in the text of tokens after the first `min_tokens`. A stop string that contains
+    special tokens is searched for in the text with all special tokens, including the token that ends the output, even
+    if the output leaves them out. A stop token's own text is left out unless `include_stop_str_in_output`.
     """
 
     def __init__(self, params: SamplingParams, vocabulary: Vocabulary) -> None:
@@ -179,8 +183,9 @@ class OutputText:
         self._count = 0
 
     def push(self, output: RequestOutput) -> TextDelta:
-        """Add what a step produced. With the delta's `finish_reason` set, the request is over even if the engine's
-        is not: the caller then aborts it."""
+        """Add a step's output. If the delta has a `finish_reason` but the engine's output has none, the caller must
+        abort the engine's request.
+        """
         if not self._params.stop:
             return self._push_all(output)
         parts: list[str] = []
@@ -198,7 +203,7 @@ class OutputText:
         return self._delta(parts, output.token_ids, output.finish_reason, self._stop_token(output))
 
     def _push_all(self, output: RequestOutput) -> TextDelta:
-        """The same where nothing is searched for."""
+        """Add a step's output for a request without stop strings."""
         tokens = output.token_ids
         left_out = output.stop_token_id is not None and not self._params.include_stop_str_in_output
         text = self._detokenizer.push_all(tokens[:-1] if left_out else tokens)
@@ -207,7 +212,7 @@ class OutputText:
         return TextDelta(text + self._detokenizer.finish(), tokens, output.finish_reason, self._stop_token(output))
 
     def _stop_token(self, output: RequestOutput) -> int | None:
-        """The token that ended the answer, where it was asked for."""
+        """Return the token that ended the output if it is one of the request's stop tokens."""
         return output.stop_token_id if output.stop_token_id in self._params.stop_token_ids else None
 
     def _push_token(self, token_id: int, ends: bool) -> str:

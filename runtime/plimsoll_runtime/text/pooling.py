@@ -1,4 +1,4 @@
-"""Texts for models that pool (prompts, pairs, truncation), and what is done to their vectors and scores."""
+"""Prepares texts for pooling models (prompts, pairs, truncation), and post-processes their vectors and scores."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.tokenizer import TextError, Tokenizer
 
 QUERY, DOCUMENTS = "query", ("document", "passage", "corpus")
-"""Names of prompts, as sentence-transformers has them: of what asks, and of what is searched, the first there is."""
+"""Prompt names of sentence-transformers: for the query, and for the documents, of which the first defined one
+is used.
+"""
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 _JUDGE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 _ANSWER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-"""What Qwen3-Reranker was trained on, by its model card, for files that carry no template of it."""
+"""The template that Qwen3-Reranker was trained on (from its model card), for files without a template."""
 
 
 @dataclass(frozen=True, slots=True)
 class PooledText:
-    """Token ids, and where the second of two texts begins; 0: there is one, or nobody tells them apart."""
+    """Token ids, and the index at which the second of two texts begins; 0 if there is one text, or the model makes no
+    difference.
+    """
 
     ids: Sequence[int]
     second: int = 0
 
 
 class PooledTexts:
-    """Makes token ids of texts for one model. Raises TextError for what cannot be encoded."""
+    """Encodes texts for one pooling model. Raises TextError for text that cannot be encoded."""
 
     def __init__(self, tokenizer: Tokenizer, info: PoolingInfo) -> None:
         self._tokenizer = tokenizer
@@ -43,20 +47,20 @@ class PooledTexts:
 
     @property
     def takes_instruction(self) -> bool:
-        """Whether a pair may come with a word on how to judge it."""
+        """Whether a pair may have an instruction on how to judge it."""
         return self._by_template is not None or self._info.by_tokens
 
     def single(self, text: str, prompt: str | None = None, most: int | None = None) -> PooledText:
-        """One text behind a prompt, cut to so many tokens. Raises KeyError for a prompt that the model has not."""
+        """Encode a text after a prompt, truncated to `most` tokens. Raises KeyError for an unknown prompt."""
         whole = self._before(prompt) + text
         return PooledText(self._tokenizer.encode_cut(self._small(whole), most=most)[0])
 
     def role(self, names: Sequence[str]) -> str | None:
-        """The first of these names that the model has a prompt for."""
+        """Return the first of these names for which the model has a prompt, or None."""
         return next((name for name in names if name in self._info.prompts), None)
 
     def pair(self, query: str, text: str, instruction: str | None = None, most: int | None = None) -> PooledText:
-        """Two texts as one, of which the second is cut where they are too long."""
+        """Encode two texts as one; if they are too long, truncate the second."""
         query, text = self._small(query), self._small(text)
         if self._by_template is not None:
             messages = [{"role": "query", "content": query}, {"role": "document", "content": text}]
@@ -73,7 +77,10 @@ class PooledTexts:
     @staticmethod
     def _fitting(ids: Sequence[int], most: int | None) -> PooledText:
         if most is not None and len(ids) > most:
-            raise TextError(f"the pair has {len(ids)} tokens in the model's own form, which cannot be cut to {most}")
+            raise TextError(
+                f"the pair has {len(ids)} tokens in the model's template, which cannot be truncated to "
+                f"{most}; shorten the texts"
+            )
         return PooledText(ids)
 
     def _before(self, prompt: str | None) -> str:
@@ -88,12 +95,12 @@ Vector = NDArray[np.float32]
 
 
 def unpacked(packed: bytes) -> Vector:
-    """A vector as an engine sends it."""
+    """Return the vector in an engine's message."""
     return np.frombuffer(packed, np.float32)
 
 
 def cut(vector: Vector, dimensions: int | None, *, normalised: bool) -> Vector:
-    """Its first numbers; what had length 1 has it again."""
+    """Return the first `dimensions` numbers of a vector. If it is normalised, the result has length 1 again."""
     if dimensions is None or dimensions >= vector.size:
         return vector
     short = vector[:dimensions]
@@ -101,7 +108,7 @@ def cut(vector: Vector, dimensions: int | None, *, normalised: bool) -> Vector:
 
 
 def dimensions_refused(asked: int | None, info: PoolingInfo) -> str | None:
-    """Why a model's vectors may not be cut to so many numbers; None where they may."""
+    """Return why a model's vectors cannot have `asked` dimensions, or None if they can."""
     if asked is None or asked == info.size or asked in info.dimensions:
         return None
     if info.any_dimensions and 0 < asked < info.size:
@@ -112,35 +119,35 @@ def dimensions_refused(asked: int | None, info: PoolingInfo) -> str | None:
 
 
 def similarity(one: Vector, other: Vector) -> float:
-    """The cosine of the angle between two vectors."""
+    """Return the cosine similarity of two vectors."""
     return float(_of_length_one(one) @ _of_length_one(other))
 
 
 def raw_score(vector: Vector, info: PoolingInfo) -> float:
-    """How well the texts of a pair go together, by what came of it; of two tokens, how much more speaks for it."""
+    """Return how well a pair of texts matches: the model's score, or for two tokens the difference of their logits."""
     return float(vector[-1]) - float(vector[0]) if info.by_tokens and vector.size > 1 else float(vector[0])
 
 
 def shown_score(raw: float, info: PoolingInfo) -> float:
-    """A raw score as the model means it: of two tokens the probability of one, as if there were no others."""
+    """Return a raw score on the model's scale: for two tokens, the probability of the second one among the two."""
     return float(_sigmoid(np.asarray(raw))) if info.scale == "sigmoid" else raw
 
 
 def scaled(scores: Vector, info: PoolingInfo) -> Vector:
-    """Raw scores as the model means them: each by itself, or all together as probabilities."""
+    """Return raw scores on the model's scale: each separately, or all together as probabilities."""
     if info.scale == "sigmoid":
         return _sigmoid(scores).astype(np.float32)
     return _softmax(scores) if info.scale == "softmax" else scores
 
 
 def ranked(scores: Sequence[float], most: int | None = None) -> list[int]:
-    """The places of the highest scores, the best first; of equals the one that came first."""
+    """Return the indices of the `most` highest scores, best first; equal scores keep their order."""
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     return order if most is None else order[:most]
 
 
 def _sigmoid(scores: NDArray[Any]) -> NDArray[Any]:
-    """Without overflow: both halves of it are of numbers below 0."""
+    """Avoid overflow by computing exponentials of negative numbers only."""
     small = np.exp(-np.abs(scores))
     found: NDArray[Any] = np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
     return found

@@ -1,4 +1,4 @@
-"""Follows an answer's tokens through its thoughts: how many there are, and what must or may come next."""
+"""Follows an output's tokens through its reasoning: counts them, and forces the end of reasoning over budget."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ WHITE = b" \t\r\n"
 
 
 class ReasoningTracker:
-    """Those of one answer. It is the same wherever it is done: engines bound and count them as servers do.
+    """Tracks the reasoning of one output. Engines (to enforce budgets) and servers (to count) use the same class.
 
-    - `inside`: whether the next token is within a thought.
-    - `tokens`: how many are part of thoughts, with their markers, and `used` how many without.
-    - `forced`: the next tokens, where the model may not choose them freely: for each the ids of which it is one.
-    - `stray`: the token that ended a thought has the beginning of what follows in it.
+    - `inside`: whether the next token is within reasoning.
+    - `tokens`: number of reasoning tokens including markers; `used`: without markers.
+    - `forced`: the next tokens if the model may not choose them freely: for each, the allowed ids.
+    - `stray`: the token that ended reasoning also contains the start of the following text.
     """
 
     def __init__(self, thought: ReasoningMarkers, spell: Callable[[int], bytes], *, constrained: bool = False) -> None:
-        """`spell` gives a token's bytes. `constrained`: what follows is kept to a grammar, so that gaps are forced."""
+        """`spell` returns a token's bytes. `constrained`: a grammar applies after reasoning, so that gaps are
+        forced.
+        """
         self._thought = thought
         self._spell = spell
         self._gap = thought.gap if constrained else ()
@@ -40,28 +42,28 @@ class ReasoningTracker:
 
     @property
     def over(self) -> bool:
-        """Whether nothing that comes can be a thought."""
+        """Whether no reasoning can follow."""
         return not (self.inside or self._fresh or self._thought.anywhere or self.forced or self._before_answer)
 
     @property
     def constrains(self) -> bool:
-        """Whether the answer's constraint holds for the next token."""
+        """Whether the output's constraint applies to the next token."""
         if self._thought.answer is None:
             return not self.inside and not self.forced
         return not self._before_answer
 
     @property
     def opening(self) -> int | None:
-        """The token that begins a thought, where the next one may."""
+        """The token that begins reasoning, if it may come next, else None."""
         return self._thought.opening if self._fresh and not self.forced else None
 
     @property
     def barred(self) -> tuple[int, ...]:
-        """What may not come next where a constraint follows the thought."""
+        """Tokens that must not come next, if a constraint follows the reasoning."""
         return self._thought.barred if self.inside else ()
 
     def take(self, token: int) -> None:
-        """The answer has one more token."""
+        """Add a token of the output."""
         if self.over:
             return
         was_forced = bool(self.forced)
@@ -99,12 +101,12 @@ class ReasoningTracker:
         self._sizes = deque([len(rest)])
 
     def _end(self) -> tuple[int, bytes]:
-        """Where the first end of a thought stands in what was seen, and which; no bytes where none does."""
+        """Return the position of the first end marker in the recent text, and the marker; b"" if there is none."""
         found = [(self._seen.find(end), end) for end in (self._thought.end, *self._thought.implied)]
         return min((each for each in found if each[0] >= 0), default=(-1, b""))
 
     def _look(self) -> None:
-        """Whether a thought begins."""
+        """Check whether reasoning begins."""
         begin = self._thought.begin
         if self._thought.anywhere:
             where = self._seen.find(begin)
@@ -118,7 +120,7 @@ class ReasoningTracker:
                 self._fresh = begin.startswith(text)
 
     def _steer(self) -> None:
-        """Before a constrained answer, a message is a thought or the answer."""
+        """Before a constrained output, allow only messages that are reasoning or the output."""
         if self._steered is None or self.forced or not self._before_answer:
             return
         marker, options = self._steered
@@ -133,7 +135,7 @@ class ReasoningTracker:
         self._bound()
 
     def _bound(self) -> None:
-        """Force the end of a thought whose budget is used up, though not within a character."""
+        """Force the end of reasoning if its budget is used up, but not within a character."""
         budget = self._thought.budget
         if not self.inside or self.forced or budget is None or self.used < budget:
             return
@@ -141,14 +143,14 @@ class ReasoningTracker:
             self.forced.extend(self._thought.closing)
 
     def _pass_markers(self) -> None:
-        """Those that stand before the answer."""
+        """Skip the markers that precede the output."""
         while self._before_answer and (where := self._seen.find(self._before_answer[0])) >= 0:
             passed = where + len(self._before_answer.popleft())
             self._seen = self._seen[passed:]
             self._sizes = deque([len(self._seen)])
 
     def _tokens_from(self, where: int) -> int:
-        """How many tokens have bytes behind a place in what was seen."""
+        """Return the number of tokens that have bytes after a position in the recent text."""
         left, tokens = len(self._seen) - where, 0
         for size in reversed(self._sizes):
             if left <= 0:
@@ -158,7 +160,7 @@ class ReasoningTracker:
         return tokens
 
     def _forget(self) -> None:
-        """Keep what may be the beginning of a marker."""
+        """Drop text that cannot be the start of a marker."""
         if self._fresh and not self._thought.anywhere:
             return
         markers = (self._thought.begin, self._thought.end, *self._thought.implied, *self._before_answer)

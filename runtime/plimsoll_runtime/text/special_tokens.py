@@ -1,4 +1,4 @@
-"""The tokens that end an output, and the tokens whose logits are a reranker's score."""
+"""Finds the EOS tokens of a model, and the tokens whose logits are a reranker's score."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class _Model(msgspec.Struct):
 
 
 class _TokenizerFile(msgspec.Struct):
-    """What of a tokenizer.json matters here: reading the rest as Python objects takes a second."""
+    """The needed parts of a tokenizer.json; reading all of it as Python objects takes a second."""
 
     added_tokens: list[_AddedToken] = []
     model: _Model = msgspec.field(default_factory=_Model)
 
 
 def end_ids(files: ModelFiles) -> tuple[int, ...]:
-    """Ids of generation_config.json, of config.json and of the tokenizer's end-of-text token, the smallest first.
+    """Return the EOS ids of generation_config.json, of config.json and of the tokenizer, in ascending order.
 
-    A fine-tune often changes one of the three and leaves the others as they were: if none of them has all ids, the log
-    names them. A GGUF file's own are in its config. Raises ModelError.
+    A fine-tune often changes one of the three and leaves the others unchanged: if none of them lists all ids, the log
+    names them. A GGUF file has its own in its config. Raises ModelError.
     """
     stated = dict(files.stated_ends)
     if files.format != "gguf" and (token := read_settings(files.root).tokens.get("eos_token")) is not None:
@@ -48,7 +48,10 @@ def end_ids(files: ModelFiles) -> tuple[int, ...]:
             stated[f"{TOKENIZER} ({token})"] = found
         else:
             logger.warning(
-                "%s: eos_token in %s is %r, which is no token: it ends nothing", files.name, TOKENIZER, token
+                "%s: eos_token in %s is %r, which is not a token of the vocabulary; it is ignored",
+                files.name,
+                TOKENIZER,
+                token,
             )
     for warning in _warnings(stated, files.config.get("vocab_size")):
         logger.warning("%s: %s", files.name, warning)
@@ -59,13 +62,13 @@ def _warnings(stated: Mapping[str, tuple[int, ...]], vocab_size: object) -> Iter
     every = {end for ids in stated.values() for end in ids}
     if not any(every == set(ids) for ids in stated.values()) and every:
         said = ", ".join(f"{sorted(set(ids))} by {file}" for file, ids in stated.items())
-        yield f"the tokens that end an answer are {said}: each of them ends it"
+        yield f"the EOS tokens are {said}: each of them ends an output"
     if isinstance(vocab_size, int) and (beyond := sorted(end for end in every if end >= vocab_size)):
-        yield f"the tokens {beyond} are to end an answer, and vocab_size is {vocab_size}: they never come"
+        yield f"the EOS tokens {beyond} are outside the vocabulary (vocab_size {vocab_size}) and are never sampled"
 
 
 def _ids_of(folder: Path, token: str) -> tuple[int, ...]:
-    """The ids of a token, as tokenizer.json has it; if it has none, as the settings next to it say."""
+    """Return the ids of a token in tokenizer.json or, if it has none, in the settings next to it."""
     settings = read_settings(folder)
     return _in_tokenizer(folder / "tokenizer.json", token) or _in_settings(settings, token)
 
@@ -87,7 +90,7 @@ def _in_tokenizer(path: Path, token: str) -> tuple[int, ...]:
 
 
 def _in_vocabulary(raw: msgspec.Raw, token: str) -> tuple[int, ...]:
-    """Ids by piece, or of a Unigram model pieces with their scores."""
+    """Return the ids of a token. The vocabulary has ids by piece, or (Unigram) pieces with their scores."""
     pieces = msgspec.json.decode(raw, type=dict[str, int] | list[tuple[str, float]])
     if isinstance(pieces, dict):
         return (pieces[token],) if token in pieces else ()
@@ -98,21 +101,23 @@ WORDS = ("no", "yes")
 
 
 def score_tokens(files: ModelFiles) -> list[int]:
-    """The id of the token that speaks against a pair and of the one that speaks for it, or of the latter alone.
+    """Return the ids of the tokens for "no match" and "match" of a pair, or only the latter.
 
-    As sentence-transformers' files say, or else vLLM's field in config.json; else they are "no" and "yes". Raises
-    ModelError where the vocabulary does not have them.
+    They come from the files of sentence-transformers, else from vLLM's field in config.json, else they are "no" and
+    "yes". Raises ModelError if the vocabulary lacks them.
     """
     said = _of_modules(files.config)
     if said is not None:
         return said
     words = files.config.get(YES_OR_NO) or WORDS
     if not isinstance(words, list | tuple) or len(words) not in (1, 2):
-        raise ModelError(f"config.json: {YES_OR_NO} is {words!r}, and not one token or two")
+        raise ModelError(f"config.json: {YES_OR_NO} is {words!r}, but must be a list of one or two tokens")
     tokenizer = load_tokenizer(files)
     found = [tokenizer.token_id(str(word)) for word in words]
     if None in found:
-        raise ModelError(f"{files.name}: the vocabulary lacks {' or '.join(map(repr, words))}, so nothing is scored")
+        raise ModelError(
+            f"{files.name}: the vocabulary lacks {' or '.join(map(repr, words))}, so the model cannot score"
+        )
     return [token for token in found if token is not None]
 
 
@@ -124,6 +129,8 @@ def _of_modules(config: Mapping[str, Any]) -> list[int] | None:
             ids = [token for token in said if token is not None]
             size = config.get("vocab_size", 0)
             if said[1] is None or not all(type(token) is int and 0 <= token < size for token in ids):
-                raise ModelError(f"{module['path']}/config.json: true_token_id and false_token_id are no token ids")
+                raise ModelError(
+                    f"{module['path']}/config.json: true_token_id and false_token_id are not valid token ids"
+                )
             return ids
     return None

@@ -1,5 +1,5 @@
-"""The budget of one template rendering, in iterations and bytes, and upper bounds for the size of each value that it
-makes.
+"""The budget of one template rendering, in iterations and bytes, and upper bounds for the size of each value it
+creates.
 """
 
 from __future__ import annotations
@@ -14,67 +14,69 @@ from typing import Any, NamedTuple
 from jinja2.exceptions import SecurityError
 
 MOST_ITERATIONS = 1_000_000
-"""Of all loops of a rendering together, calls of macros included."""
+"""Limit for all loops of a rendering together, including calls of macros."""
 LEAST_BYTES = 2**26
-"""For any rendering, of all texts, lists and other values that are made in it, whether they are kept or not."""
+"""Byte budget of any rendering: for all texts, lists and other values created, whether they are kept or not."""
 TIMES_INPUT = 32
-"""And so many times what is rendered: templates copy each message a few times."""
+"""Additional budget per byte of input: templates copy each message a few times."""
 READ_SHARE = 64
-"""To read a value that is there costs this part of making it."""
+"""Reading an existing value costs this fraction of creating it."""
 KNOWN_BYTES, LOOK_BYTES = 512, 16
-"""What is kept of each list or mapping beside it, and what it costs to look at one of its items."""
+"""Cost of keeping a list's or mapping's weight, and of looking at one of its items."""
 
 POINTER, ESCAPED = 8, 12
-"""Bytes of an item of a list, and characters that one becomes at most where it is escaped."""
+"""Bytes of a list item, and the most characters that escaping makes of one character."""
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, KeysView, ValuesView, ItemsView)
 
 
 class Weight(NamedTuple):
-    """Of a value as its text would show it: bytes, with all that is in it as often as it is there; levels below it."""
+    """Size and nesting depth of a value as its text would show it: bytes, where shared parts count as often as they
+    occur.
+    """
 
     size: int
     depth: int = 0
 
 
 class Budget:
-    """What is left. Every method raises SecurityError where that is not enough."""
+    """The remaining budget. Every method raises SecurityError if it is exceeded."""
 
     def __init__(self, *inputs: object) -> None:
         self._iterations = MOST_ITERATIONS
-        # Containers do not change: the sandbox lets no template do that. To hold them keeps their ids theirs.
+        # Containers do not change, because the sandbox forbids it. The reference keeps their ids from being reused.
         self._known: dict[int, tuple[object, Weight]] = {}
         self._most = self._bytes = sys.maxsize
         self._most = self._bytes = LEAST_BYTES + TIMES_INPUT * sum(self.weigh(value).size for value in inputs)
 
     def iterate(self) -> None:
-        """A loop goes round once more."""
+        """Count one iteration of a loop."""
         self._iterations -= 1
         if self._iterations < 0:
-            raise SecurityError(f"its loops run for more than {MOST_ITERATIONS:,} iterations")
+            raise SecurityError(f"its loops exceed the limit of {MOST_ITERATIONS:,} iterations")
 
     def afford(self, size: float, what: str) -> None:
-        """Whether so many bytes could be made. They are not taken yet."""
+        """Check that a value of this size could be created, without charging it."""
         if size > self._bytes:
             raise SecurityError(f"the result of {what} would be too large")
 
     def spend(self, size: int) -> None:
-        """So many bytes are made."""
+        """Charge bytes."""
         self._bytes -= size
         if self._bytes < 0:
-            raise SecurityError(f"what it makes takes more than {self._most:,} bytes")
+            raise SecurityError(f"its values exceed the limit of {self._most:,} bytes")
 
     def read(self, value: object) -> None:
-        """A value is read from end to end."""
+        """Charge for reading a value completely."""
         self.spend(self.weigh(value).size // READ_SHARE)
 
     def made(self, value: Any) -> Any:
-        """The same value, which is new."""
+        """Charge for a new value and return it."""
         self.spend(sys.getsizeof(value) + (KNOWN_BYTES if isinstance(value, _CONTAINERS) else 0))
         self.weigh(value)
         return value
 
     def listed(self, items: Iterable[Any]) -> list[Any]:
-        """What an iterator still has."""
+        """Return the remaining items of an iterator."""
         found = []
         for item in items:
             self.spend(POINTER)
@@ -82,7 +84,7 @@ class Budget:
         return found
 
     def text(self, value: object) -> str:
-        """What a template writes for it."""
+        """Return the text that a template writes for a value."""
         if isinstance(value, str):
             self.spend(sys.getsizeof(value))
             return value
@@ -90,7 +92,9 @@ class Budget:
         return str(self.made(str(value)))
 
     def weigh(self, value: object) -> Weight:
-        """No value that is there weighs more than may be made in all, so that its text can always be made."""
+        """Return a value's weight. Raises SecurityError if it exceeds the whole budget, so that the text of every
+        accepted value can be created.
+        """
         if not isinstance(value, _CONTAINERS):
             return Weight(sys.getsizeof(value))
         known = self._known.get(id(value))
@@ -106,7 +110,7 @@ class Budget:
         return self._know(value, Weight(size, depth))
 
     def summed(self, value: Any, operator: str, left: Any, right: Any) -> Any:
-        """As `made`, of a sum or product of lists, whose items need not be looked at again."""
+        """Charge for a sum or product of lists like `made`, computing its weight from the operands."""
         weights = [self.weigh(part) for part in (left, right)]
         if isinstance(value, list | tuple):
             size = weights[0].size + weights[1].size
@@ -118,7 +122,7 @@ class Budget:
 
     def _know(self, value: object, weight: Weight) -> Weight:
         if weight.size > self._most:
-            raise SecurityError(f"it nests lists whose text would take more than {self._most:,} bytes")
+            raise SecurityError(f"the text of its nested lists exceeds the limit of {self._most:,} bytes")
         self._known[id(value)] = value, weight
         return weight
 
@@ -136,7 +140,7 @@ _budget: ContextVar[Budget] = ContextVar("the budget of the rendering")
 
 @contextmanager
 def bounded(*inputs: object) -> Iterator[None]:
-    """A rendering of these: what it does counts from here."""
+    """Render within a budget that depends on the inputs."""
     before = _budget.set(Budget(*inputs))
     try:
         yield
@@ -145,12 +149,12 @@ def bounded(*inputs: object) -> Iterator[None]:
 
 
 def budget() -> Budget:
-    """That of the rendering that goes on."""
+    """Return the budget of the current rendering."""
     return _budget.get()
 
 
 MOST_BITS = 4096
-"""Of a whole number that is multiplied or raised to a power."""
+"""Limit for the bits of an integer that is multiplied or raised to a power."""
 TOO_LARGE = float("inf")
 CHARACTER, PIECE = 4, 64
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
@@ -161,7 +165,7 @@ Rule = Callable[[Budget, Any, Arguments], float]
 
 
 def product(operator: str, left: Any, right: Any) -> float:
-    """Of `*` and `**`; infinite for a number that has too many digits."""
+    """Return the size of `*` and `**`; infinite for a number with too many digits."""
     if isinstance(left, int) and isinstance(right, int):
         raised = left.bit_length() * max(right, 0)
         bits = raised if operator == "**" else left.bit_length() + right.bit_length()
@@ -174,7 +178,7 @@ def product(operator: str, left: Any, right: Any) -> float:
 
 
 def formatted(budget: Budget, form: Any, values: Any) -> float:
-    """Of a `%` between a text and what is put into it: each place may have all of it, and be as wide as it says."""
+    """Return the size of `%` formatting. Each placeholder may contain all values, padded to the widest width."""
     if not isinstance(form, str | bytes):
         return 0
     text = form if isinstance(form, str) else form.decode("latin-1")
@@ -185,15 +189,14 @@ def formatted(budget: Budget, form: Any, values: Any) -> float:
 
 
 def widest(form: str) -> float:
-    """The largest number that a format names."""
+    """Return the largest number in a format string."""
     return max((int(digits) if len(digits) < 10 else TOO_LARGE for digits in DIGITS.findall(form)), default=0)
 
 
 def of_filter(budget: Budget, name: str, value: Any, arguments: Arguments) -> float:
-    """What a filter makes of a value.
+    """Return an upper bound for the size of a filter's result, in bytes.
 
-    Like all bounds here it is in bytes, and rather too large. A filter without a rule counts as the product of its
-    arguments.
+    A filter without a rule counts as the product of its arguments.
     """
     if name in _FILTERS:
         return _FILTERS[name](budget, value, arguments)
@@ -203,13 +206,13 @@ def of_filter(budget: Budget, name: str, value: Any, arguments: Arguments) -> fl
 
 
 def of_method(budget: Budget, name: str, value: Any, arguments: Arguments) -> float:
-    """What a method of a text or number makes."""
+    """Return an upper bound for the size of the result of a text's or number's method."""
     rule = _METHODS.get(name, _any) if isinstance(value, str) else _any
     return rule(budget, value, arguments)
 
 
 def _lists(_budget: Budget, value: Any, arguments: Arguments) -> float:
-    """The same items, and as many more as a number says."""
+    """Count the same items, plus as many as the arguments say."""
     items = len(value) if hasattr(value, "__len__") else 0
     return PIECE * (items + sum(_numbers(arguments)))
 
@@ -274,14 +277,14 @@ def _truncate(budget: Budget, value: Any, arguments: Arguments) -> float:
 
 
 def _wrap(budget: Budget, value: Any, arguments: Arguments) -> float:
-    """A line for each character, and at each end what is to end a line."""
+    """Count a line for each character, each with the line end."""
     size = budget.weigh(value).size
     ends = sum(budget.weigh(argument).size for argument in arguments if isinstance(argument, str))
     return ESCAPED * size * (PIECE + ends)
 
 
 def _sum(budget: Budget, value: Any, arguments: Arguments) -> float:
-    """Lists are put together one by one."""
+    """Count lists as concatenated one by one."""
     if not any(hasattr(argument, "__len__") and not isinstance(argument, str) for argument in arguments):
         return 0
     return budget.weigh(value).size * len(value) if hasattr(value, "__len__") else TOO_LARGE

@@ -1,8 +1,8 @@
-"""A sandbox for templates that bounds how long they run and how much they make.
+"""A template sandbox that limits running time and memory.
 
-Jinja's own bounds a single range and nothing else. Whatever makes a value of another size is asked before how large it
-becomes (`of_filter`, `of_method`), and all of it is paid from one budget (`template_limits.Budget`): operators,
-filters, methods, literals, slices and what is written.
+Jinja's own sandbox limits only single ranges. Before any operation that creates a value of another size, its size is
+estimated (`of_filter`, `of_method`), and all operations are charged to one budget (`template_limits.Budget`):
+operators, filters, methods, literals, slices and output.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ __all__ = ["BoundedEnvironment", "bounded", "bounded_filter"]
 _COUNT, _MADE, _READ, _CONCAT = "_count", "_made", "_read", "_concat"
 _LAZY = frozenset({"map", "reject", "rejectattr", "select", "selectattr"})
 _WHOLE = frozenset({"batch", "groupby", "join", "list", "reverse", "slice", "sort", "sum", "unique"})
-"""Filters that go through all that an iterator has."""
+"""Filters that consume an iterator completely."""
 
 
-# Filters of ours, which no template can give another meaning; their context keeps them from being computed ahead.
+# Internal filters, which templates cannot redefine. Taking the context keeps Jinja from evaluating them at compile
+# time.
 @pass_context
 def _count(_context: Context, value: bool) -> bool:
     budget().iterate()
@@ -70,8 +71,10 @@ def _written(_context: Context, value: Any) -> str:
 
 
 def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that is asked what it makes, before and after."""
-    passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)  # see jinja2.pass_context and its like
+    """Wrap a filter so that its result is estimated before the call and charged after it."""
+    passed = getattr(
+        getattr(function, "jinja_pass_arg", None), "name", None
+    )  # set by jinja2.pass_context and similar decorators
 
     @wraps(function)
     def guarded(context: Context, value: Any, *args: Any, **options: Any) -> Any:
@@ -90,7 +93,7 @@ def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
 
 
 class _Formatter(SandboxedFormatter):
-    """Of `str.format`: a field is as wide as it says."""
+    """Limits the width of fields in `str.format`."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         budget().afford(ESCAPED * budget().weigh(value).size + 4 * widest(str(format_spec)), "format")
@@ -106,7 +109,7 @@ class _EscapeFormatter(_Formatter, SandboxedEscapeFormatter):
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """To be rendered from within `bounded`. Filters that are added are `bounded_filter`s."""
+    """An environment for rendering within `bounded`. Additional filters must be wrapped with `bounded_filter`."""
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
 
@@ -115,7 +118,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {name: bounded_filter(name, function) for name, function in self.filters.items()}
         for name, function in ((_COUNT, _count), (_MADE, _made), (_READ, _read), (_CONCAT, _concat)):
             self.filters[name] = function
-        del self.globals["lipsum"]  # random words, of any number
+        del self.globals["lipsum"]  # creates any number of random words
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
@@ -124,7 +127,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute within bounds. Raises SecurityError."""
+        """Compute an operator within the budget. Raises SecurityError."""
         ours = budget()
         if operator == "+":
             size = float(sys.getsizeof(left) + sys.getsizeof(right))
@@ -136,7 +139,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return ours.summed(super().call_binop(context, operator, left, right), operator, left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call what a template calls, within bounds. Raises SecurityError."""
+        """Call a function or method within the budget. Raises SecurityError."""
         ours, value = budget(), getattr(__obj, "__self__", None)
         if isinstance(value, str | bytes | int | float):
             arguments = [*args, *kwargs.values()]
@@ -148,7 +151,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return found if isinstance(__obj, Macro) else ours.made(found)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """`str.format` and `str.format_map`, within the sandbox and its bounds; None for anything else."""
+        """Return a budgeted `str.format` or `str.format_map`, or None for other values."""
         text = getattr(value, "__self__", None)
         name = getattr(value, "__name__", "")
         if not isinstance(text, str) or name not in ("format", "format_map") or not callable(value):
@@ -166,7 +169,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Puts counting into loops and macros, and payment where a value is made without a filter or call."""
+    """Adds counting to loops and macros, and charges for values created without a filter or call."""
 
     def visit_For(self, loop: nodes.For) -> nodes.Node:
         self.generic_visit(loop)
@@ -221,7 +224,7 @@ class _Bounds(NodeTransformer):
 
 
 def _at_run_time(data: nodes.TemplateData) -> nodes.Expr:
-    """The template's own text, which is paid for whenever it is written."""
+    """Return the template's own text as an expression, so that it is charged each time it is written."""
     return nodes.MarkSafeIfAutoescape(nodes.Const(data.data, lineno=data.lineno), lineno=data.lineno)
 
 

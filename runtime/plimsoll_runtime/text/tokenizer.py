@@ -1,4 +1,4 @@
-"""A model's tokenizer: text to token ids and back, over the `tokenizers` library alone."""
+"""A model's tokenizer: converts text to token ids and back, with the `tokenizers` library alone."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class _Model(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """Reading the rest as Python objects takes a second."""
+    """The needed part of a tokenizer.json; reading all of it as Python objects takes a second."""
 
     model: _Model
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """The library's tokenizer. Raises ModelError, SourceError.
+    """Return the library's tokenizer. Raises ModelError, SourceError.
 
-    Some damage would end the whole process in the tokenizers library, so it is checked before.
+    Some kinds of damage, which would end the whole process in the tokenizers library, are checked first.
     """
     check_size(path, LARGEST_TOKENIZER)
     with opened(path) as file:
@@ -56,9 +56,9 @@ def read_backend(path: Path) -> tokenizers.Tokenizer:
 
 
 def _check_merges(model: _Model) -> None:
-    """Raises ValueError for a merge whose second piece lacks the prefix that the library cuts off.
+    """Raise ValueError for a merge whose second piece lacks the prefix that the library removes.
 
-    It cuts bytes, and a text that begins within a character aborts the process (tokenizers 0.23).
+    The library removes bytes, and a text that starts within a character aborts the process (tokenizers 0.23).
     """
     prefix = model.continuing_subword_prefix
     if not prefix:
@@ -72,25 +72,24 @@ def _check_merges(model: _Model) -> None:
 logger = logging.getLogger(__name__)
 
 MOST_STOPS_KNOWN = 1024
-"""Stop strings of which is kept whether they hold special tokens: the answers to one request share theirs."""
+"""Number of stop strings for which `holds_special` is cached: all choices of a request have the same stop strings."""
 MOST_SEARCHED = 1024
-"""Characters of a text in which special tokens are looked for: that takes 3 us a character at worst."""
+"""Limit of characters searched for special tokens, which takes up to 3 us per character."""
 _PANIC_MODULE = "pyo3_runtime"
-"""Of the exceptions, derived from BaseException, as which the tokenizers library's panics in Rust come."""
+"""Module of the exceptions (derived from BaseException) for Rust panics in the tokenizers library."""
 
 
 class TextError(ValueError):
-    """A text cannot be encoded: it holds half of a surrogate pair, or what the tokenizer has no token for."""
+    """A text cannot be encoded: it has an unpaired surrogate, or a character that the tokenizer has no token for."""
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The tokenizer of a model and its chat template; converted once and cached where there is no tokenizer.json.
+    """Return a model's tokenizer with its chat template. Without a tokenizer.json it is converted once and cached.
 
-    Statements of its files that contradict each other are logged.
-    Raises ModelError when the model's files describe none that can be used.
+    Contradictions between its files are logged. Raises ModelError if the files describe no usable tokenizer.
 
-    tokenizer.json is used as it is. What tokenizer_config.json adds (special tokens, begin and end tokens) is applied
-    as Transformers does; `clean_up_tokenization_spaces` is not, since it would change the model's text.
+    tokenizer.json is used unchanged. Settings in tokenizer_config.json (special tokens, BOS and EOS) are applied like
+    in Transformers, except `clean_up_tokenization_spaces`, which would change the model's text.
     """
     folder = tokenizer_folder(files)
     path = folder / "tokenizer.json"
@@ -109,11 +108,11 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 class Tokenizer:
-    """Encodes and decodes. Safe to use from several threads at once.
+    """Encodes and decodes text. Thread-safe.
 
-    - `special_ids`: ids that text leaves out with skip_special_tokens; `special_texts` has the text of each.
-    - `bos_token`, `eos_token` and their ids, None where the model has none.
-    - `chat_template` is None where the model has none.
+    - `special_ids`: ids that skip_special_tokens leaves out; `special_texts` has the text of each.
+    - `bos_token`, `eos_token` and their ids are None if the model has none.
+    - `chat_template` is None if the model has none.
     - `spelling`: how pieces spell bytes, None for decoders that work on whole texts.
     """
 
@@ -134,35 +133,35 @@ class Tokenizer:
 
     @property
     def bos_token_id(self) -> int | None:
-        """Id of the token that begins a text."""
+        """Id of the BOS token, or None."""
         return self.token_id(self.bos_token) if self.bos_token else None
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the token that ends a text (a model may have more ends: see text.special_tokens)."""
+        """Id of the EOS token, or None (a model may have further ones: see text.special_tokens)."""
         return self.token_id(self.eos_token) if self.eos_token else None
 
     @cached_property
     def longest_piece(self) -> int:
-        """No token stands for more characters than this, with room for what a normalizer may join."""
+        """Upper bound for the characters of one token, including characters that a normalizer may join."""
         return 4 * max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; special tokens written in it count as such. Raises TextError.
+        """Return the token ids of a text; special tokens written in it are recognised. Raises TextError.
 
-        The library's batch interface is used because it alone lets other threads run meanwhile.
+        Uses the library's batch interface because only that lets other threads run during the call.
         """
         return list(self._encoded([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def starts(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """For each token of `encode`, the character of the text at which it begins. A token that the tokenizer adds
-        begins where the one before it ended. Raises TextError.
+        """Return, for each token of `encode`, the index of the character at which it starts. A token added by the
+        tokenizer starts at the end of the token before it. Raises TextError.
         """
         encoded = self._guarded(self._backend.encode_batch, [text], add_special_tokens=add_special_tokens)[0]
         starts, end = list[int](), 0
         for token_id, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True):
             piece = self.token_text(token_id)
-            # Some tokenizers leave the white space at a token's ends out of its offsets.
+            # Some tokenizers exclude white space at a token's ends from its offsets.
             places = start, start - (len(piece) - len(piece.lstrip()))
             found = [place for place in places if place >= 0 and piece and text.startswith(piece, place)]
             starts.append(end if stop <= start else found[0] if found else min(start, end))
@@ -170,10 +169,11 @@ class Tokenizer:
         return starts
 
     def encode_cut(self, text: str, pair: str | None = None, *, most: int | None = None) -> tuple[list[int], int]:
-        """Token ids of a text, or of two as one, with special tokens; and where the second text begins, by its types.
+        """Return the token ids of a text (or of two texts as one) with special tokens, and the index of the second
+        text.
 
-        At most so many: the end of the text is cut off, of two that of the second. Raises TextError, also where the
-        rest is too long alone.
+        To have at most `most` tokens, the end of the (second) text is cut off. Raises TextError, also if the rest alone
+        is too long.
         """
         first, *rest = self._encoded([text] if pair is None else [text, pair], add_special_tokens=False)
         second = rest[0] if rest else None
@@ -181,7 +181,7 @@ class Tokenizer:
             beside = self._backend.num_special_tokens_to_add(is_pair=second is not None)
             beside += 0 if second is None else len(first.ids)
             if most <= beside:
-                raise TextError(f"{beside} tokens are there beside what is cut, and {most} are to be left")
+                raise TextError(f"the parts that cannot be truncated have {beside} tokens, but the limit is {most}")
             (first if second is None else second).truncate(most - beside)
         whole = self._backend.post_process(first, second, add_special_tokens=True)
         return list(whole.ids), 0 if second is None or 1 not in whole.type_ids else whole.type_ids.index(1)
@@ -196,14 +196,16 @@ class Tokenizer:
         try:
             return encode(texts, add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
-            raise TextError("the text holds a lone surrogate, which is not a character") from error
+            raise TextError("the text has an unpaired surrogate, which is not a character") from error
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__module__ != _PANIC_MODULE:
                 raise
             raise TextError(f"the model's tokenizer cannot encode the text: {error}") from error
 
     def holds_special(self, text: str) -> bool:
-        """Whether the text of a special token stands in a text, such as a stop string. Not looked for in long texts."""
+        """Return whether a text, such as a stop string, contains a special token's text. Texts above MOST_SEARCHED
+        characters are not searched.
+        """
         if len(text) > MOST_SEARCHED:
             return False
         known = self._special_held.get(text)
@@ -226,38 +228,40 @@ class Tokenizer:
 
     @cached_property
     def _special_beginnings(self) -> tuple[frozenset[str], frozenset[int]]:
-        """The first characters and the lengths that texts of special tokens have."""
+        """The first characters and the lengths of the texts of special tokens."""
         return frozenset(text[0] for text in self._special_contents), frozenset(map(len, self._special_contents))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each part of a character."""
+        """Return the text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each part of a character."""
         return detokenize(self, ids, skip_special_tokens=skip_special_tokens)
 
     def decode_pieces(self, ids: Sequence[int]) -> str:
-        """The library's own decoding, special tokens included: for decoders that are not spellings."""
+        """Decode with the library, including special tokens: for decoders that are not spellings."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def token_id(self, piece: str) -> int | None:
-        """Id of a piece of the vocabulary, spelled as it is there."""
+        """Return the id of a piece as the vocabulary spells it, or None."""
         found: int | None = self._backend.token_to_id(piece)
         return found
 
     def lone_length(self, token_id: int) -> int | None:
-        """How many characters one token's text has alone; None for an id that the vocabulary lacks (models pad it)."""
+        """Return the number of characters of one token's text alone, or None for an id outside the vocabulary (models
+        pad it).
+        """
         if token_id not in self._lone_lengths:
             known = self._backend.id_to_token(token_id) is not None
             self._lone_lengths[token_id] = len(self.decode_pieces([token_id])) if known else None
         return self._lone_lengths[token_id]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token adds to a text; empty for ids that the vocabulary does not have."""
+        """Return the bytes that a token adds to a text; b"" for ids outside the vocabulary."""
         known = self._bytes.get(token_id)
         if known is None:
             known = self._bytes[token_id] = self._spell(token_id)
         return known
 
     def token_text(self, token_id: int) -> str:
-        """One token as text; "bytes:\\xe2\\x82" for one that is only part of a character."""
+        r"""Return a token as text; "bytes:\\xe2\\x82" if it is only part of a character."""
         spelled = self.token_bytes(token_id)
         try:
             return spelled.decode()

@@ -1,4 +1,4 @@
-"""Where a model's tokenizer.json is: in its folder, or in the cache after a conversion."""
+"""Finds a model's tokenizer.json: in its folder, or in the cache after a conversion."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 
 def cached_folder(key: str, build: Callable[[Path], None]) -> Path:
-    """The folder of `key`: of a read-only cache (PLIMSOLL_MODEL_PATH), of ours (PLIMSOLL_CACHE), else built now.
+    """Return the folder of `key`: from a read-only cache (PLIMSOLL_MODEL_PATH), from the own cache (PLIMSOLL_CACHE), or
+    built.
 
-    `build` fills an empty folder beside the final place; a rename publishes it, so that readers never see half of
-    it. When two processes build the same one, the first to finish wins. Raises SourceError when the cache cannot
-    be written to.
-
-    It is written once, complete or not at all, safe with several processes at once.
+    `build` fills an empty folder in the cache; a rename publishes it, so readers never see a partial folder. If two
+    processes build the same folder, the first to finish wins. Raises SourceError if the cache cannot be written.
     """
     own = cache_root() / "tokenizers"
     for root in [*(root / "tokenizers" for root in read_only_roots()), own]:
@@ -76,10 +74,10 @@ SENTENCEPIECE_NEEDS = ("sentencepiece", "protobuf")
 
 
 def tokenizer_folder(files: ModelFiles) -> Path:
-    """A folder with tokenizer.json and its companions. Raises ModelError, SourceError.
+    """Return a folder with tokenizer.json and its companions. Raises ModelError, SourceError.
 
-    A GGUF file has its vocabulary in its metadata; old folders have a SentencePiece model or vocabulary files. Both
-    take seconds to convert, so the result is kept under a key made of its sources.
+    A GGUF file has its vocabulary in its metadata; older folders have a SentencePiece model or vocabulary files. Both
+    take seconds to convert, so the result is cached under a digest of its sources.
     """
     if files.format == "gguf":
         metadata = read_metadata(files.weights[0])
@@ -90,8 +88,8 @@ def tokenizer_folder(files: ModelFiles) -> Path:
     sources = [files.root / name for name in VOCABULARY_FILES if (files.root / name).is_file()]
     if not sources:
         raise ModelError(
-            f"{files.root} has no tokenizer.json and no vocabulary that one could be made from; "
-            "copy the tokenizer's files beside the weights"
+            f"{files.root} has no tokenizer.json and no vocabulary files to convert; copy the tokenizer's files next "
+            "to the weights"
         )
     return cached_folder(f"slow-{_digest(sources)}", partial(_convert_slow, files))
 
@@ -117,12 +115,12 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _convert_slow(files: ModelFiles, target: Path) -> None:
-    """Let Transformers read the vocabulary and write a tokenizer.json."""
+    """Read the vocabulary with Transformers and write a tokenizer.json."""
     root = files.root
     if (root / "tokenizer.model").is_file() and (missing := [n for n in SENTENCEPIECE_NEEDS if not _installed(n)]):
         raise ModelError(
-            f"{root / 'tokenizer.model'} is a SentencePiece model, and reading it needs what is not installed: "
-            f"pip install {' '.join(missing)}"
+            f"{root / 'tokenizer.model'} is a SentencePiece model, which needs missing packages: pip install "
+            f"{' '.join(missing)}"
         )
     from transformers import AutoTokenizer
 
@@ -136,4 +134,4 @@ def _convert_slow(files: ModelFiles, target: Path) -> None:
     except Exception as error:
         raise ModelError(f"the tokenizer in {root} cannot be converted: {error}") from error
     if not (target / "tokenizer.json").is_file():
-        raise ModelError(f"the tokenizer in {root} has no form that the tokenizers library can run")
+        raise ModelError(f"the tokenizer in {root} cannot be converted for the tokenizers library")

@@ -1,4 +1,4 @@
-"""The settings next to a tokenizer.json (special tokens, templates): read, applied, and checked for contradictions."""
+"""Reads, applies and checks the settings next to a tokenizer.json (special tokens, templates)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from plimsoll_runtime.text.tokenizer import Tokenizer
     from plimsoll_runtime.weights.files import ModelFiles
 
-WHAT_TO_DO = "fetch the file again, or mend it"
+WHAT_TO_DO = "fetch the file again, or correct it"
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Flag = bool | int | None
 
 
 class AddedToken(msgspec.Struct, frozen=True):
-    """A token beside the vocabulary; a flag that is None is not given, and has the tokenizers library's default."""
+    """A token in addition to the vocabulary. A flag of None has the tokenizers library's default."""
 
     content: str
     single_word: Flag = None
@@ -54,16 +54,16 @@ _FIELDS: Mapping[str, Any] = {
     "added_tokens_decoder": dict[TokenId, AddedToken] | None,
     "chat_template": str | list[_Template] | dict[str, str] | None,
 }
-"""The fields whose kind matters here; others may be anything."""
+"""Types of the fields that are used; others may have any type."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What tokenizer_config.json and its companions say beyond tokenizer.json.
+    """Settings of tokenizer_config.json and its companions in addition to tokenizer.json.
 
     `tokens`: special tokens by name (bos_token, ...). `extra`: special tokens without a name. `added`: tokens by id.
-    `templates`: chat templates by name. What is put before and after a text is tokenizer.json's own affair:
-    add_bos_token and add_eos_token beside it mean nothing, as in Transformers.
+    `templates`: chat templates by name. Only tokenizer.json defines the tokens added before and after a text:
+    add_bos_token and add_eos_token have no effect, as in Transformers.
     """
 
     tokens: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class TokenizerSettings:
 
 
 def read_settings(folder: Path, template: str | None = None) -> TokenizerSettings:
-    """The settings in a model's folder; `template` goes before the folder's own. Raises ModelError, SourceError."""
+    """Return the settings in a model's folder; `template` replaces the folder's own. Raises ModelError, SourceError."""
     config = read_fields(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= {k: v for k, v in read_fields(folder / "special_tokens_map.json").items() if v}
@@ -88,7 +88,7 @@ def read_settings(folder: Path, template: str | None = None) -> TokenizerSetting
 
 
 def content_of(token: Any) -> str | None:
-    """A token's text, written as it is or as an object."""
+    """Return a token's text, whether it is written as a string or an object."""
     if isinstance(token, _Token):
         return token.content
     content = token.get("content") if isinstance(token, dict) else token
@@ -96,7 +96,7 @@ def content_of(token: Any) -> str | None:
 
 
 def _read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates by name: chat_template.jinja, else tokenizer_config.json's, else chat_template.json's."""
+    """Return chat templates by name: from chat_template.jinja, else tokenizer_config.json, else chat_template.json."""
     found = config.get("chat_template") or read_fields(folder / "chat_template.json").get("chat_template")
     if isinstance(found, list):
         templates = {entry.name: entry.template for entry in found}
@@ -113,7 +113,9 @@ def _read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """The fields of a file, those that matter here as what they are to be."""
+    """Return the fields of a JSON file, or {} if it does not exist. Raises ModelError for a used field of the wrong
+    type.
+    """
     if not path.is_file():
         return {}
     try:
@@ -133,7 +135,7 @@ def _typed(path: Path, name: str, value: Any) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """A small text. Raises ModelError for one that is none, SourceError for one that cannot be read."""
+    """Return a small text file. Raises ModelError if it is not UTF-8, SourceError if it cannot be read."""
     check_size(path)
     try:
         return path.read_text(encoding="utf-8")
@@ -147,7 +149,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def apply_settings(backend: Backend, settings: TokenizerSettings) -> None:
-    """Add the settings' tokens. Padding and truncation, if the tokenizer has any, are turned off."""
+    """Add the settings' tokens to the tokenizer, and turn off padding and truncation."""
     from tokenizers import AddedToken
 
     backend.no_padding()
@@ -167,11 +169,11 @@ def apply_settings(backend: Backend, settings: TokenizerSettings) -> None:
 CONFIG, MAP, TEMPLATE = "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"
 _NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 _LISTED = 3
-"""How many tokens a warning lists."""
+"""Maximum number of tokens listed in a warning."""
 
 
 def tokenizer_warnings(files: ModelFiles, folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
-    """A warning for each contradiction, with both statements. `folder`: where the tokenizer's files are."""
+    """Yield a warning for each contradiction, with both values. `folder` has the tokenizer's files."""
     yield from _vocabulary(files.config, tokenizer)
     if files.format == "gguf":
         return
@@ -182,13 +184,15 @@ def tokenizer_warnings(files: ModelFiles, folder: Path, tokenizer: Tokenizer) ->
 
 
 def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer) -> Iterator[str]:
-    """A tokenizer with fewer tokens is usual: models round their vocabulary up."""
+    """Warn if the tokenizer has more tokens than the model. Fewer are normal, because models round their
+    vocabulary up.
+    """
     text = config.get("text_config")
     size = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, Mapping) else None)
     if isinstance(size, int) and tokenizer.vocab_size > size:
         yield (
-            f"config.json: vocab_size = {size}, and the tokenizer has {tokenizer.vocab_size} tokens: a prompt with one "
-            "that the model lacks is refused"
+            f"config.json: vocab_size = {size}, but the tokenizer has {tokenizer.vocab_size} tokens: prompts with "
+            "tokens that the model lacks are refused"
         )
 
 
@@ -196,9 +200,9 @@ def _added(folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
     said = read_settings(folder).added
     other = {i: found for i, token in sorted(said.items()) if (found := tokenizer.token_id(token.content)) != i}
     if other:
-        listed = [f"{said[i].content!r} the id {i} and not {found}" for i, found in list(other.items())[:_LISTED]]
+        listed = [f"{said[i].content!r} the id {i} instead of {found}" for i, found in list(other.items())[:_LISTED]]
         more = f" and {len(other) - _LISTED} more" if len(other) > _LISTED else ""
-        yield f"{CONFIG} gives {', '.join(listed)}{more}, as the tokenizer has them: the tokenizer counts"
+        yield f"{CONFIG} gives {', '.join(listed)}{more} in tokenizer.json; tokenizer.json is used"
 
 
 def _names(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
@@ -207,10 +211,10 @@ def _names(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
     for name in _NAMES:
         said = [content_of(each.get(name)) for each in (config, other)]
         if None not in said and said[0] != said[1]:
-            yield f"{name} is {said[0]!r} in {CONFIG} and {said[1]!r} in {MAP}: {counts} counts"
+            yield f"{name} is {said[0]!r} in {CONFIG} but {said[1]!r} in {MAP}; {counts} is used"
 
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
     said, file = config.get("chat_template"), folder / TEMPLATE
     if isinstance(said, str) and file.is_file() and read_text(file).strip() != said.strip():
-        yield f"the chat template of {CONFIG} differs from {TEMPLATE}, which counts"
+        yield f"the chat template of {CONFIG} differs from {TEMPLATE}; {TEMPLATE} is used"

@@ -1,1 +1,1 @@
-"""Calls of tools: how models write them, what is read of that, and how a grammar keeps them valid."""
+"""Tool calls: how models write them, parsers for their output, and grammars that keep calls valid."""

@@ -1,4 +1,4 @@
-"""Arguments of tool calls as text: reads them, complete or cut, and makes JSON of plain text by its schema."""
+"""Arguments of tool calls as text: parses complete and partial ones, and converts plain text to JSON by its schema."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plimsoll_runtime.tools.base import Tool
 
 
 def value_of(text: str) -> Any:
-    """The JSON object or list that a text is, an empty object for an empty text or null; any other text as it is.
+    """Return the JSON object or list in a text, {} for an empty text or null, and any other text unchanged.
 
-    A text is also left as it is if its value holds half of a surrogate pair: no tokenizer can encode that.
+    A text whose value has an unpaired surrogate is also returned unchanged, because no tokenizer can encode that.
     """
     try:
         value = json.loads(text or "null")
@@ -29,7 +29,7 @@ def value_of(text: str) -> Any:
 
 
 def is_whole(text: str) -> bool:
-    """Whether arguments are a JSON object, to its end."""
+    """Return whether a text is a complete JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -37,7 +37,7 @@ def is_whole(text: str) -> bool:
 
 
 def beginning_of(text: str) -> dict[str, Any] | None:
-    """The fields that can be read of an object that may be cut off; None for a text that begins no object."""
+    """Return the readable fields of an object that may be cut off, or None if the text does not begin an object."""
     try:
         found = from_json(text, allow_partial="trailing-strings")
     except ValueError:
@@ -61,15 +61,16 @@ _MOST_REFERENCES = 8
 
 
 def types_of(tool: Tool, parameter: str) -> frozenset[str]:
-    """The types that a parameter's schema allows; all where it says nothing of them."""
+    """Return the types that a parameter's schema allows; all types if it specifies none."""
     properties = tool.parameters.get("properties")
     found = properties.get(parameter) if isinstance(properties, Mapping) else None
     return _types(found, tool.parameters, _MOST_REFERENCES)
 
 
 def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema in the place of a reference to it, with what stands beside the reference. One that leads nowhere is
-    left there."""
+    """Replace a schema's reference by its target, merged with the keywords next to the reference. Unresolvable
+    references stay.
+    """
     for _ in range(_MOST_REFERENCES):
         reference = schema.get("$ref")
         found = _at(root, reference) if isinstance(reference, str) and reference.startswith("#/") else None
@@ -80,7 +81,7 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str,
 
 
 def in_json(text: str, types: frozenset[str]) -> str:
-    """A value's JSON: what the text is, where that is of a type that is allowed, else a string of it."""
+    """Return a value as JSON: the text's value if it has an allowed type, else the text as a string."""
     for value in _readings(text.strip()):
         if _type(value) & types:
             return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What a tool-call format implements, the parts of an output, and formats of other packages."""
+"""The interface of tool-call formats, the parts of an output, and formats of other packages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. `parameters` is the JSON Schema of its arguments, an object. A `strict` one
-    is called by no arguments that its schema refuses.
+    """A function that the model may call. `parameters` is the JSON Schema of its arguments, an object. A `strict` tool
+    gets only arguments that its schema accepts.
     """
 
     name: str
@@ -22,21 +22,21 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words for the user."""
+    """Output for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What the model thinks before it answers."""
+    """Reasoning text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegins:
-    """Call number `index` (from 0) is of this tool; its arguments follow."""
+    """Call number `index` (from 0) calls this tool; its arguments follow."""
 
     index: int
     name: str
@@ -44,7 +44,7 @@ class CallBegins:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of a call's arguments. All of a call's together are a JSON object, as text."""
+    """Part of a call's arguments. All parts of a call form a JSON object."""
 
     index: int
     text: str
@@ -54,62 +54,65 @@ Part = Text | Reasoning | CallBegins | Arguments
 
 
 class ToolParser(Protocol):
-    """Reads one answer as it grows."""
+    """Parses one output as it grows."""
 
     def push(self, text: str) -> Sequence[Part]:
-        """What more text says. What may be the beginning of a call is held back, and nothing else."""
+        """Parse more text. Only a possible start of a call is held back."""
 
     def finish(self) -> Sequence[Part]:
-        """The answer has ended: what was held back and is no call after all."""
+        """End the output, and return text that was held back but is no call."""
 
 
 class ToolFormat(Protocol):
-    """A format."""
+    """A format in which models write tool calls."""
 
     @property
     def name(self) -> str:
-        """How a user names it."""
+        """The format's name for users."""
 
     @property
     def special(self) -> bool:
-        """Whether calls are marked by special tokens, which texts leave out elsewhere."""
+        """Whether calls are marked by special tokens, which other texts leave out."""
 
     def fits(self, template: str) -> bool:
-        """Whether a chat template (Jinja) renders calls in this format."""
+        """Return whether a chat template (Jinja) writes calls in this format."""
 
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
-        """For one answer, which may call these tools. What names another tool is text."""
+        """Return a parser for one output, which may call these tools. Calls of other names are text."""
 
     def grammar(
         self, tools: Sequence[Tool], special_id: Callable[[str], int | None], *, required: bool, parallel: bool
     ) -> str:
-        """Answers that are valid, in Lark's notation as llguidance reads it: their calls are of these tools, with
-        arguments of their schemas. `special_id` gives the id of a marker that is a special token of the vocabulary,
-        and None for one that is spelled by other tokens: the former is written as `<[id]>`, since `[TOOL_CALLS]` has
-        no name there, and the latter as a string. Where calls are `required` there is at least one, and no other
-        text; else text, and calls in it once their marker and the first words of a call stand there: `{`, or the name
-        of one of the tools. A marker without these is text. Without `parallel` there is one call at most.
-        Raises ConstraintError where the format, or a schema in it, cannot be enforced.
+        """Return the grammar of valid outputs, in llguidance's Lark notation: they call only these tools, with
+        arguments of their schemas.
+
+        `special_id` returns the id of a marker that is a special token of the vocabulary, and None for one that
+        consists of other tokens. The former is written as `<[id]>`, because `[TOOL_CALLS]` has no name in the notation,
+        the latter as a string. If calls are `required`, there is at least one and no other text. Otherwise text is
+        allowed, and calls in it: a call starts with its marker and its first words (`{`, or the name of a tool); a
+        marker without these is text. Without `parallel` there is at most one call. Raises ConstraintError if the
+        format, or a schema in it, cannot be enforced.
         """
 
 
 class Format(Protocol):
-    """What all formats say of themselves."""
+    """The part of the interface that all formats share."""
 
     def fits(self, template: str) -> bool:
-        """Whether a chat template (Jinja) renders what it reads."""
+        """Return whether a chat template (Jinja) uses the format."""
 
 
 FormatT = TypeVar("FormatT", bound=Format)
 
 
 class UnknownFormat(ValueError):
-    """No format has this name, or what has it is none; the message says which there are."""
+    """No valid format has this name; the message lists the available ones."""
 
 
 class Entries(Generic[FormatT]):
-    """The formats of one kind under an entry point group. `kind` names it to users; a format has the attributes
-    `needed`."""
+    """The formats of one kind in an entry point group. `kind` is its name in messages; formats must have the attributes
+    `needed`.
+    """
 
     def __init__(self, group: str, kind: str, needed: Sequence[str]) -> None:
         self._group = group
@@ -117,17 +120,19 @@ class Entries(Generic[FormatT]):
         self._needed = needed
 
     def named(self, name: str, ours: Mapping[str, FormatT]) -> FormatT:
-        """The format of a name. Another package's comes before ours. Raises UnknownFormat."""
+        """Return the format of a name. Formats of other packages take precedence. Raises UnknownFormat."""
         others = self._others()
         if name in others:
             return self._loaded(others[name])
         if name not in ours:
             names = ", ".join(sorted({*ours, *others}))
-            raise UnknownFormat(f"there is no {self._kind} named {name!r}; there are: {names}")
+            raise UnknownFormat(f"unknown {self._kind} {name!r}; choose one of: {names}")
         return ours[name]
 
     def fitting(self, template: str, ours: Mapping[str, FormatT]) -> FormatT | None:
-        """The first that a chat template fits, others' first. Raises UnknownFormat for what cannot be loaded."""
+        """Return the first format that fits a chat template, other packages' formats first, or None. Raises
+        UnknownFormat if one cannot be loaded.
+        """
         candidates = [*(self._loaded(point) for point in self._others().values()), *ours.values()]
         return next((candidate for candidate in candidates if candidate.fits(template)), None)
 
@@ -137,10 +142,12 @@ class Entries(Generic[FormatT]):
     def _loaded(self, point: EntryPoint) -> FormatT:
         try:
             found = point.load()
-        except Exception as error:  # it is another package's code
+        except Exception as error:  # code of another package may raise anything
             raise UnknownFormat(f"{self._group}: {point.name} ({point.value}) cannot be loaded: {error}") from error
         made: FormatT = found() if isinstance(found, type) else found
         missing = [each for each in self._needed if not hasattr(made, each)]
         if missing:
-            raise UnknownFormat(f"{self._group}: {point.name} ({point.value}) has no {', '.join(missing)}")
+            raise UnknownFormat(
+                f"{self._group}: {point.name} ({point.value}) lacks the attributes {', '.join(missing)}"
+            )
         return made

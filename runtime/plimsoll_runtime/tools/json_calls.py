@@ -1,4 +1,4 @@
-"""Tool calls as JSON objects: a scanner of JSON that comes in pieces, and the formats that use it."""
+"""Tool calls as JSON objects: an incremental JSON scanner, and the formats that use it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS = {"t": "rue", "f": "alse", "n": "ull"}
 
 
 class BrokenJson(Exception):
-    """The text is no JSON. `at` is the index of the first character that cannot stand there."""
+    """The text is not JSON. `at` is the index of the first invalid character."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -39,7 +39,7 @@ class BrokenJson(Exception):
 
 
 class JsonValue:
-    """One value. Between two calls it is somewhere within: in a string, a number, a word, or between two parts."""
+    """Scanner of one JSON value that arrives in pieces."""
 
     def __init__(self) -> None:
         self.done = False
@@ -49,13 +49,13 @@ class JsonValue:
         self._is_key = False
 
     def take(self, text: str, at: int) -> int:
-        """Reads on from an index, and gives the index after what belongs to the value. Raises BrokenJson."""
+        """Scan from index `at` and return the index after the value's last character. Raises BrokenJson."""
         while at < len(text) and not self.done:
             at = getattr(self, f"_{self._state}")(text, at)
         return at
 
     def end(self) -> None:
-        """The text is over. A number at the top is whole only then."""
+        """Mark the end of the text, which completes a number at the top level."""
         if self._state == "number" and self._rest in _WHOLE_NUMBER:
             self._ended()
 
@@ -184,7 +184,7 @@ ARGUMENTS = ("arguments", "parameters")
 
 
 def json_value(page: Page) -> Reading[str]:
-    """One JSON value, whole, as text. Raises NoCall where it is none."""
+    """Read one complete JSON value as text. Raises NoCall if it is invalid."""
     value, found = JsonValue(), ""
     while not value.done:
         yield from peek(page)
@@ -198,9 +198,9 @@ def json_value(page: Page) -> Reading[str]:
 
 
 def arguments(page: Page, calls: Calls, tool: Tool) -> Reading[None]:
-    """A call of a tool: its arguments stand here, as an object, as a text that holds one, or as null.
+    """Read the arguments of a tool's call: an object, a string that contains one, or null.
 
-    Raises NoCall where they are none, in the middle where they are broken there.
+    Raises NoCall if they are invalid; parts before the error have been returned by then.
     """
     if (yield from peek(page)) != "{":
         text = _object_in((yield from json_value(page)))
@@ -223,7 +223,9 @@ def arguments(page: Page, calls: Calls, tool: Tool) -> Reading[None]:
 
 
 def call_object(page: Page, calls: Calls, keys: Sequence[str] = ARGUMENTS) -> Reading[None]:
-    """`{"name": ..., "arguments": {...}}`, in any order and with anything beside them; no arguments are {}."""
+    """Read `{"name": ..., "arguments": {...}}`, with keys in any order and other keys ignored; missing arguments are
+    {}.
+    """
     tool, held, begun = None, None, False
     yield from expect(page, "{")
     while True:
@@ -250,7 +252,7 @@ def call_object(page: Page, calls: Calls, keys: Sequence[str] = ARGUMENTS) -> Re
 
 
 def call_objects(page: Page, calls: Calls, keys: Sequence[str] = ARGUMENTS) -> Reading[None]:
-    """One such object, or a list of them."""
+    """Read one call object, or a list of them."""
     if (yield from peek(page)) == "{":
         yield from call_object(page, calls, keys)
         return
@@ -270,7 +272,7 @@ def _key(page: Page) -> Reading[object]:
 
 
 def _object_in(text: str) -> str:
-    """The JSON object that a JSON value is, or holds as a text."""
+    """Return the JSON object that a JSON value is, or contains as a string."""
     value = _parsed(text)
     if isinstance(value, str):
         text, value = value, _parsed(value)
@@ -290,7 +292,9 @@ def _parsed(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """Such a format. A template has it where all of one of `signs` stand in it; `key` is the arguments' name."""
+    """A format whose calls are JSON objects. A template uses it if it contains all texts of one member of `signs`.
+    `key` is the key of the arguments.
+    """
 
     name: str
     special: bool
@@ -300,15 +304,13 @@ class JsonFormat:
     key: str = "arguments"
 
     def fits(self, template: str) -> bool:
-        """Whether its signs stand in a chat template."""
         return any(all(sign in template for sign in signs) for signs in self.signs)
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(self.style, tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Objects that name a tool and have arguments of its schema."""
+        """Require objects that name a tool and have arguments of its schema."""
         begins = [OBJECT_OR_LIST if self.wrapping.begin == "[" else OBJECT]
         calls = named(tools, self.key)
         return wrapped(calls, self.wrapping, begins, special_id, required=required, parallel=parallel)

@@ -1,4 +1,4 @@
-"""Parses an output with tool calls: text up to a marker, then what a format reads, then text again. Also lists and
+"""Parses outputs with tool calls: text up to a marker, a call in some format, then text again. Also parses lists and
 sections of calls.
 """
 
@@ -24,35 +24,35 @@ from plimsoll_runtime.tools.stream_reader import (
 
 
 class Calls:
-    """The calls of one answer so far, and the tools that it may call."""
+    """The calls of one output so far, and the available tools."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self.count = 0
         self._tools = {tool.name: tool for tool in tools}
 
     def tool(self, name: object) -> Tool:
-        """Raises NoCall for a name that none of them has."""
+        """Return the tool of a name. Raises NoCall if there is none."""
         if not isinstance(name, str) or name not in self._tools:
             raise NoCall
         return self._tools[name]
 
     def begin(self, tool: Tool) -> CallBegins:
-        """One more call."""
+        """Start a call."""
         self.count += 1
         return CallBegins(self.count - 1, tool.name)
 
     def arguments(self, text: str) -> Arguments:
-        """More of the arguments of the last call that has begun."""
+        """Return more arguments of the last call."""
         return Arguments(self.count - 1, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How calls stand in an answer.
+    """How an output contains calls.
 
-    `markers` begin them wherever they stand, `opening` only at the beginning of the answer or after a call. No marker
-    is the beginning of another. `read` reads what follows a marker, which it is given. What it has read when it ends
-    or gives a part, is part of a call; raising NoCall says that the rest is text.
+    `markers` start calls anywhere, `opening` only at the start of the output or after a call. No marker is a prefix of
+    another. `read` parses the text after a marker. Text that it has read when it returns or yields a part belongs to a
+    call; if it raises NoCall, the rest is text.
     """
 
     markers: tuple[str, ...]
@@ -61,7 +61,7 @@ class Style:
 
 
 class AnswerParser(PartReader):
-    """Reads one answer. White space before a call, and after one where no text follows, is left out."""
+    """Parses one output. White space before a call, and after it if no text follows, is left out."""
 
     def __init__(self, style: Style, tools: Sequence[Tool]) -> None:
         page = Page()
@@ -83,7 +83,7 @@ def _answer(page: Page, style: Style, calls: Calls) -> Reading[None]:
 
 
 def _edge(page: Page, style: Style) -> Reading[str]:
-    """The marker that stands after white space, or an empty text."""
+    """Return the marker after white space, or ""."""
     try:
         yield from blanks(page)
         return (yield from either(page, *style.markers, *style.opening))
@@ -93,16 +93,14 @@ def _edge(page: Page, style: Style) -> Reading[str]:
 
 
 def _text(page: Page, style: Style) -> Reading[str]:
-    """Gives the text before a marker, and returns that. Empty where the answer is over."""
+    """Yield the text before a marker and return the marker, or "" at the end of the output."""
     while (yield from before(page, *style.markers)):
         yield from given(page)
     return "" if page.is_over() else (yield from either(page, *style.markers))
 
 
 def _call(page: Page, style: Style, calls: Calls, marker: str) -> Reading[bool]:
-    """What stands after a marker. Whether it was calls up to here, and not text in the end. What calls nothing is text,
-    such as an empty list.
-    """
+    """Parse after a marker. Return whether it was a call. Without any call (for example an empty list) it is text."""
     before_it, after = calls.count, page.at - page.kept
     try:
         for part in style.read(page, calls, marker):
@@ -126,11 +124,11 @@ def _call(page: Page, style: Style, calls: Calls, marker: str) -> Reading[bool]:
 
 
 MOST_NAME = 256
-"""Characters of what may stand where a name is expected."""
+"""Maximum number of characters of a name."""
 
 
 def listed(page: Page, calls: Calls, read: Callable[[Page, Calls], Reading[None]]) -> Reading[None]:
-    """Calls with commas between them, behind a bracket that was read, up to the one that ends them, which is read."""
+    """Read calls separated by commas up to and including the closing bracket. The opening bracket was read before."""
     end = ","
     while end == ",":
         yield from blanks(page)
@@ -143,7 +141,7 @@ def listed(page: Page, calls: Calls, read: Callable[[Page, Calls], Reading[None]
 def section(
     page: Page, calls: Calls, read: Callable[[Page, Calls], Reading[None]], *, begin: str, end: str
 ) -> Reading[None]:
-    """Calls, each after `begin`, up to `end`, which may be missing."""
+    """Read calls, each after `begin`, up to `end`, which may be missing."""
     yield from blanks(page)
     found = yield from expect(page, begin)
     while found == begin:

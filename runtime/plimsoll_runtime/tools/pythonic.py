@@ -1,4 +1,4 @@
-"""Calls as Python writes them: a name, and keywords with literals."""
+"""Calls in Python syntax: a name, and keyword arguments with literals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def call(page: Page, calls: Calls) -> Reading[None]:
-    """One call, whose name stands here."""
+    """Read one call, starting at its name."""
     found = yield from _name(page)
     yield from expect(page, "(")
     fields = Fields(calls, calls.tool(found))
@@ -35,7 +35,7 @@ def call(page: Page, calls: Calls) -> Reading[None]:
 
 
 def _name(page: Page) -> Reading[str]:
-    """A name, as far as it goes."""
+    """Read a name."""
     found = ""
     while (char := (yield from peek(page))).isalnum() or char in "_-.":
         found += char
@@ -44,14 +44,15 @@ def _name(page: Page) -> Reading[str]:
 
 
 def keywords(tools: Sequence[Tool]) -> tuple[list[str], str]:
-    """What stands behind the bracket that a call of each tool opens, for a grammar, and the rules that needs. Literals
-    are JSON, which is read as well. Raises ConstraintError."""
+    """Return, for each tool, the grammar after the opening parenthesis of a call, and the rules it needs. Literals are
+    JSON, which the parser accepts as well. Raises ConstraintError.
+    """
     tails, rules = [], ""
     for index, tool in enumerate(tools):
         arguments = arguments_of(tool)
         for argument in arguments:
             if not _NAME.fullmatch(argument.name):
-                raise ConstraintError(f"{tool.name}: {argument.name!r} cannot be a keyword in calls of this format")
+                raise ConstraintError(f"{tool.name}: {argument.name!r} cannot be a keyword in this tool-call format")
         items = [(f"{text(f'{each.name}=')} {schema(each.value)}", each.required) for each in arguments]
         rules += separated(f"keywords_{index}", items, ", ")
         tails.append(f"keywords_{index} {text(')')}")
@@ -59,7 +60,7 @@ def keywords(tools: Sequence[Tool]) -> tuple[list[str], str]:
 
 
 def _expression(page: Page) -> Reading[str]:
-    """The text up to the comma or bracket that ends it, which is not read."""
+    """Read up to the comma or bracket that ends an expression, without that character."""
     found, depth, quote = "", 0, ""
     while True:
         char = yield from peek(page)

@@ -1,4 +1,4 @@
-"""Which format a model writes its calls in."""
+"""Selects the tool-call format of a model."""
 
 from __future__ import annotations
 
@@ -45,18 +45,19 @@ FORMATS: Mapping[str, ToolFormat] = {
         LLAMA3,
     )
 }
-"""Ours by name, in the order in which templates are asked for them: what has the rarest signs comes first."""
+"""Built-in formats by name, in the order in which they are compared with a template: those with rare signs first."""
 
 _NEEDED = ("name", "special", "fits", "parser", "grammar")
-_ENTRIES: Entries[ToolFormat] = Entries("plimsoll.tool_parsers", "format of tool calls", _NEEDED)
+_ENTRIES: Entries[ToolFormat] = Entries("plimsoll.tool_parsers", "tool-call format", _NEEDED)
 
 
 def named(name: str) -> ToolFormat:
-    """The format of a name. Another package's comes before ours. Raises UnknownFormat."""
+    """Return the format of a name. Formats of other packages take precedence. Raises UnknownFormat."""
     return _ENTRIES.named(name, FORMATS)
 
 
 def fitting(template: str) -> ToolFormat | None:
-    """The format that a chat template renders calls in; None where no format knows it. Raises UnknownFormat for a
-    package whose format cannot be loaded."""
+    """Return the tool-call format of a chat template, or None. Raises UnknownFormat if a package's format cannot be
+    loaded.
+    """
     return _ENTRIES.fitting(template, FORMATS)

@@ -1,4 +1,4 @@
-"""Reads an output while it grows: generators that wait for more text, and the reader that runs them."""
+"""Parses a growing output with generators that wait for more text, and the reader that runs them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ WHITE = " \t\r\n"
 
 
 class NoCall(Exception):
-    """What looked like a call is none."""
+    """The text looked like a call but is not one."""
 
 
 class Ended(Exception):
-    """The answer is over in the middle of something."""
+    """The output ended before the expected text."""
 
 
 class Page:
-    """What has been written. `at` is the next character to read; those before `kept` need never be read again."""
+    """The output so far. `at` is the next character to read; characters before `kept` are never read again."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -31,26 +31,26 @@ class Page:
         self.ended = False
 
     def push(self, text: str) -> None:
-        """More has been written."""
+        """Append text."""
         self.text = self.text[self.kept :] + text
         self.at -= self.kept
         self.kept = 0
 
     def keep(self) -> None:
-        """All that was read is settled: it is part of a call, or was given as text."""
+        """Settle everything read so far: it belongs to a call, or was returned as text."""
         self.kept = self.at
 
     def is_over(self) -> bool:
-        """Whether all is read, and no more will come."""
+        """Return whether everything is read and the output has ended."""
         return self.ended and self.at == len(self.text)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where the places are not in order."""
+        """Raise AssertionError if the positions are not in order."""
         assert 0 <= self.kept <= self.at <= len(self.text)
 
 
 def peek(page: Page) -> Reading[str]:
-    """The next character, which stays unread. Raises Ended."""
+    """Return the next character without reading it. Raises Ended."""
     while page.at == len(page.text):
         if page.ended:
             raise Ended
@@ -59,7 +59,7 @@ def peek(page: Page) -> Reading[str]:
 
 
 def blanks(page: Page) -> Reading[str]:
-    """White space, as far as it goes."""
+    """Read white space."""
     found = ""
     while not page.is_over():
         char = yield from peek(page)
@@ -71,9 +71,9 @@ def blanks(page: Page) -> Reading[str]:
 
 
 def either(page: Page, *options: str) -> Reading[str]:
-    """The longest of some texts that stands here, and is read; empty where none does.
+    """Read the longest of the options that is next, or return "" if none is.
 
-    Raises Ended where the answer ends within one.
+    Raises Ended if the output ends within one.
     """
     while not page.ended and any(_begins(page, option) for option in options):
         yield None
@@ -85,8 +85,9 @@ def either(page: Page, *options: str) -> Reading[str]:
 
 
 def ahead(page: Page, *options: str) -> Reading[str]:
-    """The longest of some texts that stands behind white space, both read; where none does it is empty, and all that
-    is not settled is unread."""
+    """Read white space and the longest of the options after it. If there is none, return "" and go back to the last
+    settled position.
+    """
     try:
         yield from blanks(page)
         found = yield from either(page, *options)
@@ -98,7 +99,7 @@ def ahead(page: Page, *options: str) -> Reading[str]:
 
 
 def expect(page: Page, *options: str) -> Reading[str]:
-    """One of some texts. Raises NoCall where none stands here."""
+    """Read one of the options. Raises NoCall if none is next."""
     found = yield from either(page, *options)
     if not found:
         raise NoCall
@@ -106,7 +107,7 @@ def expect(page: Page, *options: str) -> Reading[str]:
 
 
 def closing(page: Page, *ends: str) -> Reading[None]:
-    """Settles a call, and what ends it, which some models leave out."""
+    """Settle a call, and read its end marker, which some models leave out."""
     page.keep()
     yield from blanks(page)
     if not (yield from either(page, *ends)):
@@ -114,7 +115,9 @@ def closing(page: Page, *ends: str) -> Reading[None]:
 
 
 def until(page: Page, *ends: str, most: int | None = None) -> Reading[tuple[str, str]]:
-    """All up to the first of some texts, and that text, both read. Raises Ended; NoCall after `most` characters."""
+    """Read up to and including the first of `ends`; return the text before it and the end. Raises Ended; NoCall after
+    `most` characters.
+    """
     start = page.at - page.kept
     while True:
         where, end = _first(page.text, page.kept + start, ends)
@@ -131,8 +134,10 @@ def until(page: Page, *ends: str, most: int | None = None) -> Reading[tuple[str,
 
 
 def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
-    """Some of the text that stands before the first of some texts: as much as is sure. Empty where one stands here, or
-    where the answer is over. What may be the beginning of one is waited for, and, where the answer is `cut`, left."""
+    """Read the text before the first of `ends`, as far as it is certain. Returns "" if one is next, or at the end of
+    the output. Waits while the text may be the start of an end; if the output ends there and `cut`, that start stays
+    unread.
+    """
     while True:
         where, end = _first(page.text, page.at, ends)
         if not end and (cut or not page.ended):
@@ -146,7 +151,7 @@ def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
 
 
 def given(page: Page) -> Reading[None]:
-    """Settles what was read as text."""
+    """Settle and yield everything read as text."""
     text = page.text[page.kept : page.at]
     page.keep()
     if text:
@@ -154,7 +159,7 @@ def given(page: Page) -> Reading[None]:
 
 
 def all_of(page: Page) -> Reading[None]:
-    """Whatever is still to come is text."""
+    """Yield all remaining text."""
     while True:
         page.at = len(page.text)
         yield from given(page)
@@ -164,30 +169,29 @@ def all_of(page: Page) -> Reading[None]:
 
 
 def _begins(page: Page, option: str) -> bool:
-    """Whether all that is left is the beginning of a text, and not the whole of it."""
+    """Return whether the remaining text is a proper prefix of `option`."""
     left = len(page.text) - page.at
     return left < len(option) and page.text.endswith(option[:left])
 
 
 def _first(text: str, start: int, ends: tuple[str, ...]) -> tuple[int, str]:
-    """Where the first of some texts stands, and which: the longest of those that stand there."""
+    """Return the position of the first of `ends`, and which: the longest one at that position."""
     found = [(text.find(end, start), -len(end), end) for end in ends]
     where, _, end = min((each for each in found if each[0] >= 0), default=(len(text), 0, ""))
     return where, end
 
 
 def _overlap(text: str, start: int, ends: tuple[str, ...]) -> int:
-    """How many of the last characters may be the beginning of one of some texts."""
+    """Return the number of last characters that may be the start of one of `ends`."""
     longest = min(max(map(len, ends), default=1) - 1, len(text) - start)
     return next((n for n in range(longest, 0, -1) if any(end.startswith(text[-n:]) for end in ends)), 0)
 
 
 class PartReader:
-    """Reads one answer: gives what each piece of it says.
+    """Parses one output and returns the parts found in each piece.
 
-    Readers are generators. They give the parts that they find, and None if they need more text than there is. A format
-    reads its calls as if the whole output were there; it makes no difference whether the output comes at once or by
-    characters.
+    Parsers are generators. They yield the parts that they find, and None if they need more text. A format parses calls
+    as if the whole output were available; the result does not depend on how the output is split into pieces.
     """
 
     def __init__(self, page: Page, parts: Reading[None]) -> None:
@@ -196,17 +200,17 @@ class PartReader:
         self._parts = parts
 
     def push(self, text: str) -> Sequence[Part]:
-        """What more text says."""
+        """Parse more text and return its parts."""
         self._page.push(text)
         return self._next()
 
     def finish(self) -> Sequence[Part]:
-        """The answer has ended: what was held back and is nothing else after all."""
+        """End the output and return the remaining parts."""
         self._page.ended = True
         return self._next()
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where it has lost its place."""
+        """Raise AssertionError if the page's positions are not in order."""
         self._page.check_integrity()
 
     def _next(self) -> Sequence[Part]:

@@ -1,5 +1,5 @@
-"""Tool calls whose arguments are written one by one as plain text: their grammar, and the reader that makes an object
-of them.
+"""Tool calls whose arguments are written one by one as plain text: their grammar, and their conversion to a JSON
+object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEFINITIONS = ("$defs", "definitions")
 NOTES = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id"}
 )
-"""What a schema may say that no value has to obey."""
+"""Keywords of a schema that do not restrict values."""
 _OBJECT = NOTES | {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
 _TEXT = NOTES | {"type", "minLength", "maxLength", "pattern", "format", "enum", "const", "anyOf", *_DEFINITIONS}
 
@@ -38,7 +38,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One that a call may have. `value` is its schema, with the definitions that it refers to."""
+    """An argument of a tool. `value` is its schema, with the definitions that it refers to."""
 
     name: str
     value: Mapping[str, Any]
@@ -47,15 +47,14 @@ class Argument:
 
 
 def arguments_of(tool: Tool) -> Sequence[Argument]:
-    """Those that a tool's schema knows, in its order, then others that it requires. Raises ConstraintError for what
-    the schema asks of them all together and a list of arguments cannot be kept to."""
+    """Return the arguments in a tool's schema, in order, then other required names. Raises ConstraintError if the
+    schema restricts the object in a way that a list of arguments cannot enforce.
+    """
     root = resolved(tool.parameters, tool.parameters)
     _check(root, _OBJECT, tool.name)
     properties, required = root.get("properties") or {}, root.get("required") or []
     if not isinstance(properties, Mapping) or not _is_list(required, str):
-        raise ConstraintError(
-            f"{tool.name}: its schema's properties are no object, or what is required no list of names"
-        )
+        raise ConstraintError(f"{tool.name}: in its schema, properties must be an object, and required a list of names")
     known = {**properties, **{name: {} for name in required if name not in properties}}
     shared = {key: tool.parameters[key] for key in _DEFINITIONS if key in tool.parameters}
     found = []
@@ -64,7 +63,7 @@ def arguments_of(tool: Tool) -> Sequence[Argument]:
             continue
         value = {} if value is True else value
         if not isinstance(value, Mapping):
-            raise ConstraintError(f"{tool.name}: {name!r} has a schema that no value has")
+            raise ConstraintError(f"{tool.name}: the schema of {name!r} allows no value")
         given = {**shared, **value} if "$ref" in json.dumps(value) else value
         is_text = types_of(tool, name) == {"string"} or _is_loose(given, given)
         found.append(Argument(name, given, name in required, is_text))
@@ -72,8 +71,9 @@ def arguments_of(tool: Tool) -> Sequence[Argument]:
 
 
 def _is_loose(value: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    """Whether every text is of a schema, be it read as a text or as another value (`null`, `3`): texts are allowed, and
-    nothing is asked of the other types that are."""
+    """Return whether the schema accepts every text, even one that reads as another value (`null`, `3`): strings are
+    allowed, and no other allowed type has restrictions.
+    """
     value = resolved(value, root)
     branches = value.get("anyOf")
     if isinstance(branches, list) and value.keys() <= NOTES | {"anyOf", *_DEFINITIONS}:
@@ -86,10 +86,10 @@ def _is_loose(value: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
 
 
 class Texts:
-    """The terminals of one grammar: texts that end with a marker.
+    """Terminals of one grammar for texts that end with a marker.
 
-    A text has no quotes, so it ends where its end marker is: the grammar keeps the marker out of it. Every other value
-    is JSON, as readers of such formats expect.
+    A text has no quotes and ends at its end marker, so the grammar excludes the marker from it. All other values are
+    JSON, as parsers of such formats expect.
     """
 
     def __init__(self, special_id: SpecialId) -> None:
@@ -98,25 +98,28 @@ class Texts:
 
     @property
     def rules(self) -> str:
-        """All of them."""
+        """The rules of all terminals."""
         return "".join(self._rules)
 
     def value(self, argument: Argument, end: str, barred: str | None = None) -> str:
-        """An argument's value and what ends it; no text has in it what is `barred`, the end itself where nothing is
-        said. Raises ConstraintError."""
+        """Return the rule for an argument's value and its end marker. Texts must not contain `barred` (by default the
+        end marker). Raises ConstraintError.
+        """
         if not argument.is_text:
             return f"{schema(argument.value)} {marked(end, self._special_id)}"
         return self.text(argument, end, barred or end)
 
     def text(self, argument: Argument, end: str, barred: str) -> str:
-        """The same for one that is a text."""
+        """Return the rule for a text argument and its end marker. Raises ConstraintError."""
         forms = _forms(argument.value, argument.value, argument.name)
         return f"({' | '.join(self._ended(form, end, barred) for form in forms)})"
 
     def _ended(self, form: _Form, end: str, barred: str) -> str:
         if form.literal is not None:
             if barred in form.literal:
-                raise ConstraintError(f"the text {form.literal[:40]!r} holds what ends texts in calls of this format")
+                raise ConstraintError(
+                    f"the text {form.literal[:40]!r} contains the end marker of texts in this tool-call format"
+                )
             return f"{text(form.literal)} {marked(end, self._special_id)}"
         name = f"TEXT_{len(self._rules)}"
         whole = " & ".join(regex(pattern) for pattern in form.patterns)
@@ -130,14 +133,14 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A text of its own, or all that match some patterns."""
+    """A literal text, or all texts that match some patterns."""
 
     literal: str | None
     patterns: tuple[str, ...] = ()
 
 
 def _forms(value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Sequence[_Form]:
-    """What a schema of texts allows."""
+    """Return the texts that a schema allows."""
     value = resolved(value, root)
     if _is_loose(value, root):
         return [_Form(None, (ANY_TEXT,))]
@@ -157,7 +160,7 @@ def _forms(value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Seq
 
 
 def _patterns(value: Mapping[str, Any], where: str) -> Iterator[str]:
-    """What a text has to match, all of it."""
+    """Yield patterns that the whole text must match."""
     least, most = (_typed(value, key, where, _is_length) for key in ("minLength", "maxLength"))
     yield f"{ANY_CHARACTER}{{{least or 0},{'' if most is None else most}}}"
     pattern, form = (_typed(value, key, where, lambda found: isinstance(found, str)) for key in ("pattern", "format"))
@@ -165,14 +168,14 @@ def _patterns(value: Mapping[str, Any], where: str) -> Iterator[str]:
         yield _anywhere(in_rust(pattern), where)
     if form is not None:
         if form not in _FORMATS:
-            raise ConstraintError(f"{where}: the format {form!r} cannot be enforced in calls of this format")
+            raise ConstraintError(f"{where}: the format {form!r} cannot be enforced in this tool-call format")
         yield _FORMATS[form]
 
 
 def _typed(value: Mapping[str, Any], key: str, where: str, is_one: Callable[[Any], bool]) -> Any:
-    """What a schema has under a key; None where it has nothing. Raises ConstraintError for what cannot stand there."""
+    """Return the value of a keyword, or None. Raises ConstraintError for an invalid value."""
     if key in value and not is_one(value[key]):
-        raise ConstraintError(f"{where}: its {key!r} is none of JSON Schema's")
+        raise ConstraintError(f"{where}: the value of {key!r} is not valid in JSON Schema")
     return value.get(key)
 
 
@@ -185,26 +188,26 @@ def _is_list(found: Any, kind: type) -> bool:
 
 
 def _anywhere(pattern: str, where: str) -> str:
-    """A pattern that is found in a text, as one of all the text."""
+    """Convert a pattern that may match anywhere into one that matches the whole text."""
     begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith("\\$")
     inner = pattern[begins : len(pattern) - ends]
     if _has_anchor(inner) or ((begins or ends) and _is_choice(inner)):
-        raise ConstraintError(f"{where}: the pattern {pattern[:40]!r} cannot be enforced in calls of this format")
+        raise ConstraintError(f"{where}: the pattern {pattern[:40]!r} cannot be enforced in this tool-call format")
     return f"{'' if begins else ANY_TEXT}({inner}){'' if ends else ANY_TEXT}"
 
 
 def _has_anchor(pattern: str) -> bool:
-    """Whether an anchor stands outside of classes."""
+    """Return whether there is an anchor outside of classes."""
     return any(char in "^$" for char, depth, within in _characters(pattern) if not within)
 
 
 def _is_choice(pattern: str) -> bool:
-    """Whether it is a choice between patterns, each of which has anchors of its own."""
+    """Return whether the pattern has alternatives at its top level, each with its own anchors."""
     return any(char == "|" and depth == 0 for char, depth, within in _characters(pattern) if not within)
 
 
 def _characters(pattern: str) -> Sequence[tuple[str, int, bool]]:
-    """Each that is not escaped, with how many groups are around it and whether it is within a class."""
+    """Return each unescaped character with its group depth, and whether it is within a class."""
     found, depth, classes, at = [], 0, 0, 0
     while at < len(pattern):
         char = pattern[at]
@@ -222,11 +225,11 @@ def _characters(pattern: str) -> Sequence[tuple[str, int, bool]]:
 def _check(value: Mapping[str, Any], known: frozenset[str], where: str) -> None:
     unknown = sorted(value.keys() - known)
     if unknown:
-        raise ConstraintError(f"{where}: {unknown[0]!r} cannot be enforced in calls of this format")
+        raise ConstraintError(f"{where}: {unknown[0]!r} cannot be enforced in this tool-call format")
 
 
 class Fields:
-    """The arguments of one call, so far."""
+    """The arguments of one call so far."""
 
     def __init__(self, calls: Calls, tool: Tool) -> None:
         self._calls = calls
@@ -234,14 +237,14 @@ class Fields:
         self._seen: set[str] = set()
 
     def begin(self) -> Reading[None]:
-        """The call begins, and its object."""
+        """Start the call and its object."""
         yield self._calls.begin(self._tool)
         yield self._calls.arguments("{")
 
     def field(self, page: Page, name: str, *ends: str) -> Reading[None]:
-        """One argument, whose text goes up to the first of some texts, which are read. A string's text is given as it
-        comes, a value of another kind when it is whole. Raises NoCall for a name that was there
-        before, and Ended where the answer ends within the text."""
+        """Read an argument up to and including the first of `ends`. Strings are returned as they arrive, other values
+        when they are complete. Raises NoCall for a repeated name, and Ended if the output ends within the text.
+        """
         yield from self._key(name)
         types = types_of(self._tool, name)
         if types == {"string"}:
@@ -250,12 +253,12 @@ class Fields:
             yield self._calls.arguments(in_json((yield from _ended(page, ends)), types))
 
     def literal(self, name: str, text: str) -> Reading[None]:
-        """One argument whose value says its type itself, as JSON or Python writes it; other text is a string."""
+        """Add an argument written as a JSON or Python literal; other text is a string."""
         yield from self._key(name)
         yield self._calls.arguments(in_json(text, ANY))
 
     def end(self) -> Reading[None]:
-        """The object is whole."""
+        """Close the object."""
         yield self._calls.arguments("}")
 
     def _key(self, name: str) -> Reading[None]:
@@ -267,7 +270,7 @@ class Fields:
 
 
 def string(page: Page, calls: Calls, *ends: str) -> Reading[None]:
-    """A text up to the first of its ends, which is read, as a JSON string that is given as it comes."""
+    """Read a text up to and including the first of its ends, and yield it as a JSON string in pieces."""
     yield calls.arguments('"')
     while piece := (yield from before(page, *ends, cut=True)):
         yield calls.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
@@ -276,8 +279,9 @@ def string(page: Page, calls: Calls, *ends: str) -> Reading[None]:
 
 
 def _ended(page: Page, ends: tuple[str, ...]) -> Reading[str]:
-    """A value up to its end, which is read. What looks like an end within JSON that is not whole yet belongs to the
-    JSON, unless that is broken or never becomes whole: then the value ends there after all."""
+    """Read a value up to and including its end. An apparent end within incomplete JSON belongs to the JSON, unless the
+    JSON is invalid or never completes.
+    """
     first, end = yield from until(page, *ends)
     if first.lstrip(WHITE)[:1] not in ("[", "{", '"'):
         return first

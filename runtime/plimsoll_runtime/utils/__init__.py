@@ -1,1 +1,1 @@
-"""Helpers without a layer of their own."""
+"""Helpers that belong to no layer."""

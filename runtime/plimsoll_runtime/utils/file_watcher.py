@@ -1,4 +1,4 @@
-"""What a file says, read again when it changes: credentials are replaced while a server runs."""
+"""Reads a file again when it changes, such as credentials that are replaced while a server runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Stamp = tuple[int, int, int]
 
 
 class WatchedFile(Generic[T]):
-    """What was read last stays in force where the file cannot be read any more, or holds what cannot be used.
+    """The value of a file. If the file becomes unreadable or invalid, the last value stays in force.
 
-    A new file in its place is seen, and one that was written to in place. It is told once of each trouble.
+    Detects replaced files and files written in place. Each error is logged once.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class WatchedFile(Generic[T]):
         every: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` raises OSError, ValueError or PlimsollError, and so does this.
+        """Read the file. Raises the errors of `read`: OSError, ValueError or PlimsollError.
 
-        The file is looked at once in `every` seconds at most.
+        The file is checked at most once in `every` seconds.
         """
         self._path = path
         self._reader = read
@@ -44,7 +44,7 @@ class WatchedFile(Generic[T]):
         self._value = read(path)
 
     def value(self) -> T:
-        """As the file says now."""
+        """Return the value of the current file."""
         now = self._clock()
         if now - self._looked >= self._every:
             self._looked = now
@@ -60,7 +60,9 @@ class WatchedFile(Generic[T]):
             self._told = ""
         except (OSError, ValueError, PlimsollError) as error:
             if str(error) != self._told:
-                logger.error("what %s held before goes on counting: %s", self._path, error)
+                logger.error(
+                    "cannot read the changed file %s, the previous content stays in force: %s", self._path, error
+                )
             self._told = str(error)
 
 

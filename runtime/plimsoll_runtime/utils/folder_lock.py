@@ -1,9 +1,9 @@
-"""Folders that belong to whoever holds the lock of one file in them: taken by one process at a time, however it ends.
+"""Folders owned by the holder of a lock on a file in them, which is one process at a time.
 
-The kernel gives a lock back when its holder is gone, so a folder whose lock can be had belongs to nobody. Between
-opening a file and locking it others can delete it, and make it anew: then the lock holds something that nobody else
-looks at. So a lock counts only if its file is still the one in the folder; and whoever deletes a folder deletes that
-file last, so that there is always one lock to be had for what is left, and a deletion cut short can be finished.
+The kernel releases a lock when its holder ends, so a folder whose lock is free has no owner. Between opening a file and
+locking it, other processes can delete and recreate it: then the lock is on a file that nobody else uses. So a lock
+counts only if its file is still the one in the folder. A folder's lock file is deleted last, so that an interrupted
+deletion can be finished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def is_ours(path: Path) -> bool:
-    """Whether it is a folder, and no link to one, of this process's user."""
+    """Return whether the path is a folder (not a link) of this process's user."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -27,10 +27,11 @@ def is_ours(path: Path) -> bool:
 
 
 def lock(folder: Path, name: str, *, make: bool) -> int | None:
-    """An open file that holds the lock of a folder until it is closed; None when somebody else holds it.
+    """Lock a folder. Return the open file, which holds the lock until it is closed, or None if another process holds
+    it.
 
-    Raises FileNotFoundError where the folder is not there or, unless it may be made, the file. A file that is a link
-    is refused (OSError).
+    Raises FileNotFoundError if the folder or, unless `make`, the file is missing. A file that is a link is refused
+    (OSError).
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0)
     while True:
@@ -49,9 +50,10 @@ def lock(folder: Path, name: str, *, make: bool) -> int | None:
 
 
 def remove(folder: Path, name: str) -> None:
-    """Delete a folder whose lock the caller holds, the lock last. Raises OSError; what then is left is still locked.
+    """Delete a folder whose lock the caller holds, the lock file last. Raises OSError; the remaining files are then
+    still locked.
 
-    Whoever takes the folder after its lock is gone and before it is gone itself has it, empty.
+    A process that takes the folder after the lock file is deleted and before the folder is gets it empty.
     """
     for entry in entries(folder):
         if entry.name == name:
@@ -73,18 +75,18 @@ def remove(folder: Path, name: str) -> None:
                 return
             if left or error.errno != errno.ENOTEMPTY:
                 raise
-        # Whoever took it meanwhile has given it up again: it may be empty now.
+        # Another process took the folder and has released it: it may be empty again.
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing, where somebody has deleted it."""
+    """Return the entries of a folder, or [] if it does not exist."""
     with suppress(FileNotFoundError):
         return list(os.scandir(folder))
     return []
 
 
 def _is_there(path: Path, descriptor: int) -> bool:
-    """Whether the path still leads to the open file."""
+    """Return whether the path still leads to the open file."""
     try:
         found = path.lstat()
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""When the C library gives freed memory back, and how often Python searches its objects for cycles.
+"""Controls when glibc returns freed memory to the system, and how often Python's garbage collector runs.
 
-glibc gives large blocks pages of their own, and "large" grows with each such block that is freed, up to 32 MiB. While
-weights are read, what is converted and joined then lies between what is packed and kept, and leaves holes that nothing
-fits into: of a mixture of 16 experts of 14 MiB a layer a process kept 1.25 to 1.32 times the weights.
+glibc allocates large blocks in separate pages, and its threshold for "large" grows with each such block that is freed,
+up to 32 MiB. While weights load, temporary tensors are then allocated between tensors that stay, and leave holes that
+nothing fits into: with a mixture of 16 experts of 14 MiB per layer, a process used 1.25 to 1.32 times the memory of the
+weights.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Iterator
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD."""
 LARGE = 2**20
-"""Bytes of a block that gets pages of its own where it is to be kept."""
+"""Bytes above which a block that stays gets separate pages."""
 GROWN = 2**25
-"""What glibc's own threshold ends at, for blocks that come and go: they are not to be mapped anew each time."""
+"""Upper end of glibc's own threshold, for temporary blocks, which should not be mapped again each time."""
 YOUNG = 20_000
-"""New objects after which Python searches the youngest for cycles, while that is to come seldom."""
+"""Number of new objects after which Python collects the youngest generation, within `seldom_collected`."""
 
 
 @contextlib.contextmanager
 def own_pages() -> Iterator[None]:
-    """Large blocks that are allocated within it lie apart from the heap. Without glibc it does nothing."""
+    """Allocate large blocks apart from the heap within the context. Without glibc it has no effect."""
     _set(LARGE)
     try:
         yield
@@ -34,10 +35,10 @@ def own_pages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seldom_collected() -> Iterator[None]:
-    """While the block runs, Python searches for cycles seldom, and only among objects that are made in it.
+    """Run Python's garbage collector rarely within the context, and only on objects created in it.
 
-    It used to go through all that torch's modules hold again and again, which was half of what a batch of short rows
-    cost beside computing.
+    Otherwise the collector repeatedly visits all objects of torch's modules, which took half of the time of a batch of
+    short rows apart from computing.
     """
     before = gc.get_threshold()
     gc.collect()
@@ -51,13 +52,13 @@ def seldom_collected() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Pages of the heap that hold nothing go back to the system, wherever they lie. Without glibc it does nothing."""
+    """Return all unused heap pages to the system. Without glibc it has no effect."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _set(large: int) -> None:
-    """glibc trims its heap at twice that, as it does while it adjusts both by itself."""
+    """Set glibc's thresholds. Its heap is trimmed at twice the value, like glibc's own adjustment does."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(MMAP_THRESHOLD, large)

@@ -1,9 +1,9 @@
-"""An option of the engine or the server: declared once, as a field of a frozen dataclass.
+"""Options of the engine and the server, each declared once as a field of a frozen dataclass.
 
-    max_sequences: int = option(128, "most sequences in one batch", RUNTIME)
+    max_sequences: int = option(128, "maximum number of sequences that run at once", RUNTIME)
 
-The field gives the name, the type and the default. The command line (`cli.options`), the arguments of `LLM`, the
-`runtime` of a host's models and the reference (`cli.reference`) are made of these declarations.
+The field has the name, the type and the default. The command line (`cli.options`), the arguments of `LLM`, the
+`runtime` of a host's models and the reference (`cli.reference`) are generated from these declarations.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ Default = TypeVar("Default")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A declaration. `name`, `kind`, `default`, `required` and `repeats` are the field's: `fields_of` fills them in.
+    """The declaration of an option. `fields_of` fills in `name`, `kind`, `default`, `required` and `repeats` from the
+    field.
 
-    `where`: the commands that have the flag, "LLM", and "host API" if a host takes it in the `runtime` of a model.
-    `group`: the heading in `--help`. `help`: one clause without the default. `flag`: * is the name with hyphens, ""
-    no flag at all. `unit`: tokens, seconds, bytes, share, days or steps. `usual`: the default in words, if its value
-    does not say it. `minimum` and `maximum` bound numbers (None: 1 and `LIMIT` for whole numbers that are no bytes, 0
-    and no bound for others).
-    `choices`: all values. `parse` reads a word (None: by kind and unit) and raises OptionError; it checks choices, too.
-    `variable`: of the environment, read by `parse_variable` (None: as the flag's words, with commas between them).
-    `collect` makes the value of all words of an option that repeats.
-    `deployment` and `pool`: its path below `spec` of a ModelDeployment and RuntimePool, with * for its name.
+    - `where`: commands that have the flag, "LLM", and "host API" if a host accepts it in the `runtime` of a model.
+    - `group`: heading in `--help`. `help`: one clause without the default.
+    - `flag`: * stands for the name with hyphens, "" for no flag. `metavar`: placeholder of the value.
+    - `unit`: tokens, seconds, bytes, share, days or steps. `usual`: the default in words, if its value does not say it.
+    - `minimum`, `maximum`: bounds of numbers. None: 1 and `LIMIT` for integers that are not bytes, 0 and no maximum for
+      others.
+    - `choices`: all values. `parse` converts a word (None: by kind and unit), checks choices and raises OptionError.
+    - `variable`: environment variable, converted by `parse_variable` (None: like the flag's words, separated by
+      commas).
+    - `collect`: combines all words of a repeatable option.
+    - `deployment`, `pool`: path below `spec` of a ModelDeployment and RuntimePool, with * for the name.
     """
 
     where: tuple[str, ...]
@@ -61,12 +64,12 @@ class Option:
 
     @property
     def camel(self) -> str:
-        """The name as JSON has it."""
+        """The name in JSON."""
         return camel(self.name)
 
     @property
     def usual_text(self) -> str:
-        """The default as `--help` shows it; empty if there is nothing to say."""
+        """The default for `--help`, or ""."""
         if self.usual is not None or self.default is None or self.kind is bool or self.repeats:
             return self.usual or ""
         if self.unit == "share":
@@ -76,11 +79,11 @@ class Option:
         return f"{self.default:g}" if self.kind is float else str(self.default)
 
     def read(self, text: str) -> Any:
-        """The value of a word. Raises OptionError."""
+        """Convert a word. Raises OptionError."""
         return (self.parse or self._parse_of_kind())(text)
 
     def read_variable(self, text: str) -> Any:
-        """The value of the environment's text; the values, if the option repeats. Raises UsageError."""
+        """Convert the environment variable to a value, or to a list if the option is repeatable. Raises UsageError."""
         try:
             if self.parse_variable is not None:
                 return self.parse_variable(text)
@@ -89,7 +92,7 @@ class Option:
             raise UsageError(f"{self.variable}: {error}") from error
 
     def check(self, value: Any, name: str) -> None:
-        """Raises UsageError for a value that is none of the choices or out of bounds."""
+        """Raise UsageError for a value that is not among the choices or out of bounds."""
         if value is None:
             return
         if self.choices and self.parse is None and value not in self.choices:
@@ -112,28 +115,28 @@ class Option:
 
 
 def camel(name: str) -> str:
-    """`max_waiting` -> `maxWaiting`."""
+    """Convert `max_waiting` to `maxWaiting`."""
     return re.sub("_(.)", lambda match: match[1].upper(), name)
 
 
 def declared(text: str, like: Option, **more: Any) -> Mapping[str, Option]:
-    """Metadata of a field without a default: an Option like another, with this help and more of its fields."""
+    """Return metadata of a field without a default: an Option like `like`, with this help and other changes."""
     return {"option": replace(like, help=text, **more)}
 
 
 def option(default: Default, text: str, like: Option, **more: Any) -> Default:
-    """A dataclass field with this default, and an Option as `declared` makes it."""
+    """Return a dataclass field with this default, and an Option as in `declared`."""
     found: Default = field(default=default, metadata=declared(text, like, **more))
     return found
 
 
 Declared = Option | type[Any]
-"""What a field has: an option, or a record of options."""
+"""The declaration of a field: an option, or a record of options."""
 
 
 @cache
 def fields_of(record: type[Any]) -> Mapping[str, Declared]:
-    """The fields of a dataclass that have options, in their order."""
+    """Return the fields of a dataclass that have options, in order."""
     hints = get_type_hints(record)
     found: dict[str, Declared] = {}
     for each in fields(record):
@@ -147,7 +150,7 @@ def fields_of(record: type[Any]) -> Mapping[str, Declared]:
 
 
 def options_of(record: type, where: str = "") -> Iterator[Option]:
-    """The options of a record and of the records in its fields; with `where`, those of that place only."""
+    """Yield the options of a record and of nested records; with `where`, only those available there."""
     for each in fields_of(record).values():
         if not isinstance(each, Option):
             yield from options_of(each, where)

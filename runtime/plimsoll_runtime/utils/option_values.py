@@ -1,4 +1,4 @@
-"""Option values: each function turns a word of the command line into a value or says what to write instead."""
+"""Converts words of the command line into option values, or raises an error that says what to write instead."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ONE_TIB = 2**40
 
 
 class OptionError(UsageError, ArgumentTypeError):
-    """A word is no value of the option. As argparse's own error, its message follows the name of the flag."""
+    """A word is not a valid value. As argparse's own error type, its message follows the name of the flag."""
 
 
 def whole(text: str, low: int, high: int) -> int:
-    """A whole number between two others, both allowed."""
+    """Convert an integer between `low` and `high`, inclusive."""
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise OptionError(f"{text[:64]!r} is not a whole number")
+        raise OptionError(f"{text[:64]!r} is not an integer")
     value = int(text)
     if not low <= value <= high:
         raise OptionError(f"{value} is not between {low} and {high}")
@@ -28,22 +28,22 @@ def whole(text: str, low: int, high: int) -> int:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 up."""
+    """Convert an integer of at least 1."""
     return whole(text, 1, LIMIT)
 
 
 def count(text: str) -> int:
-    """A whole number, zero allowed."""
+    """Convert an integer of at least 0."""
     return whole(text, 0, LIMIT)
 
 
 def port(text: str) -> int:
-    """A TCP port; 0 lets the system choose one."""
+    """Convert a TCP port; 0 lets the system choose one."""
     return whole(text, 0, 65535)
 
 
 def one_of(text: str, choices: Iterable[int]) -> int:
-    """One of some whole numbers."""
+    """Convert one of some integers."""
     value = positive(text)
     if value not in choices:
         raise OptionError(f"{value} is not one of {', '.join(map(str, choices))}")
@@ -51,7 +51,7 @@ def one_of(text: str, choices: Iterable[int]) -> int:
 
 
 def seconds(text: str, least: float = 0.0) -> float:
-    """A duration in seconds, at least `least` and at most a day."""
+    """Convert a duration in seconds, at least `least` and at most a day."""
     try:
         value = float(text)
     except ValueError:
@@ -64,17 +64,17 @@ def seconds(text: str, least: float = 0.0) -> float:
 
 
 def switch(text: str) -> bool:
-    """Whether a variable of the environment switches something on, with 1."""
+    """Return whether an environment variable is "1"."""
     return text == "1"
 
 
 def words(text: str) -> list[str]:
-    """Words with commas between them."""
+    """Split words at commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def amount(text: str) -> int:
-    """Bytes of an absolute amount of memory, zero allowed."""
+    """Convert an absolute amount of memory to bytes; 0 is allowed."""
     if text.strip() == "0":
         return 0
     if is_share(text):
@@ -83,7 +83,7 @@ def amount(text: str) -> int:
 
 
 def amount_text(size: int) -> str:
-    """Bytes as `amount` reads them, in the largest unit of which they are a multiple.
+    """Return bytes in the notation of `amount`, in the largest unit that divides them.
 
     >>> amount_text(64 * 2**20), amount_text(1000)
     ('64MiB', '1000')
@@ -93,14 +93,14 @@ def amount_text(size: int) -> str:
 
 
 def share(text: str) -> float:
-    """A part of a whole, as a number up to 1."""
+    """Convert a share such as 50% to a number up to 1."""
     if not is_share(text):
-        raise OptionError(f"{text[:64]!r} is no share; write one like 50%")
+        raise OptionError(f"{text[:64]!r} is not a share; write one like 50%")
     return parse_size(memory(text), ONE_TIB) / ONE_TIB
 
 
 def memory(text: str) -> str:
-    """An amount of memory, absolute or a share; stays text, as the free memory is known only later."""
+    """Check an amount of memory, absolute or a share. It stays text, because the free memory is known only later."""
     try:
         parse_size(text, ONE_TIB)
     except UsageError as error:
@@ -109,14 +109,14 @@ def memory(text: str) -> str:
 
 
 def path(text: str) -> str:
-    """A place in the file system, which need not exist yet."""
+    """Check a path, which need not exist."""
     if not text.strip() or "\0" in text:
         raise OptionError("it must be a path")
     return text
 
 
 def word(text: str) -> str:
-    """A name or a key: not empty, no spaces or control characters, at most 256 characters."""
+    """Check a name or a key: 1 to 256 characters without spaces or control characters."""
     if not text or len(text) > 256 or any(c.isspace() or not c.isprintable() for c in text):
         raise OptionError(f"{text[:64]!r} must be 1 to 256 printable characters without spaces")
     return text

@@ -1,4 +1,4 @@
-"""The end of a process: an exit at once after a device failure, and the termination message for the pod's status."""
+"""Process exit: immediately after a device failure, and with a termination message for the pod's status."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NoReturn
 from plimsoll_runtime.errors import PlimsollError
 
 INTERRUPTED = 130
-"""The exit code of a process that a signal cut short: 128 and the number of SIGINT."""
+"""Exit code after an interrupting signal: 128 plus the number of SIGINT."""
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End with this exit code, without giving back what lies on the device: its driver may never answer."""
+    """Exit without freeing device memory, because the device's driver may never answer."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -30,7 +30,7 @@ TERMINATION_LOG_BYTES = 4096
 
 
 def write_last_words(path: str | None, error: Exception) -> None:
-    """Write the kind of the error and its message, if there is such a file."""
+    """Write the error's kind and message to the termination log `path`, unless it is None."""
     if path is None:
         return
     kind = error.kind.value if isinstance(error, PlimsollError) else "internal"

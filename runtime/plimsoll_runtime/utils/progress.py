@@ -1,4 +1,4 @@
-"""Progress of a load and of downloads: bytes, rate, time left."""
+"""Progress of loads and downloads: bytes, rate, remaining time."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from typing import Protocol
 
 DOWNLOAD = "download"
-"""The stage's name."""
+"""Name of the download stage."""
 WINDOW_SECONDS = 30.0
-"""The rate is that of the last seconds. The library counts 10 MB at once of a hub without Xet."""
+"""Time over which the rate is measured. For a hub without Xet the library counts in steps of 10 MB."""
 FIRST_SECONDS = 1.0
-"""No rate is said of a shorter time."""
+"""Minimum time for which a rate is shown."""
 
 LONGEST_SECONDS = 100 * 3600.0
-"""A longer time is not said."""
+"""Maximum remaining time that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Bytes that are there, and bytes of the whole; 0 while these are not known."""
+    """Bytes downloaded, and total bytes; 0 while unknown."""
 
     done: int
     total: int = 0
 
     @property
     def fraction(self) -> float:
-        """How far it is, from 0 to 1."""
+        """Progress from 0 to 1."""
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 
@@ -35,13 +35,13 @@ OnTransfer = Callable[[Transfer], None]
 
 
 class Rate:
-    """Bytes a second over the last seconds."""
+    """Bytes per second over the last seconds."""
 
     def __init__(self) -> None:
         self._points = deque[tuple[float, int]]()
 
     def update(self, now: float, done: int) -> float | None:
-        """Add a count of bytes at a time in seconds; the rate, None while it is not known."""
+        """Add a byte count at a time in seconds, and return the rate, or None while it is unknown."""
         points = self._points
         if points and done < points[-1][1]:  # another download
             points.clear()
@@ -53,7 +53,7 @@ class Rate:
 
 
 def transfer_text(transfer: Transfer, rate: float | None) -> str:
-    """ "1.2 of 2.9 GB, 31 MB/s, 55 s left", as far as it is known."""
+    """Return a text like "1.2 of 2.9 GB, 31 MB/s, 55 s left", as far as it is known."""
     unit, size = _unit(max(transfer.done, transfer.total))
     whole = f" of {transfer.total / size:.1f}" if transfer.total else ""
     parts = [f"{transfer.done / size:.1f}{whole} {unit}"]
@@ -71,7 +71,7 @@ def _rate_text(rate: float) -> str:
 
 
 def _unit(number: float) -> tuple[str, int]:
-    """As the hub counts: by thousands."""
+    """Return the decimal unit and its size, as the hub uses them."""
     return next(((unit, size) for unit, size in (("GB", 10**9), ("MB", 10**6)) if number >= size), ("kB", 10**3))
 
 
@@ -82,15 +82,15 @@ def _duration(seconds: float) -> str:
 
 
 Progress = Callable[[str, float], None]
-"""Called with a stage's name and how far it is, from 0 to 1."""
+"""Called with a stage's name and its progress from 0 to 1."""
 
 
 class TransferProgress(Protocol):
-    """A Progress that takes the bytes of a download as well."""
+    """A Progress that also accepts the bytes of a download."""
 
     def __call__(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
-        """A stage, how far it is from 0 to 1, and the bytes if it is a download."""
+        """Report a stage, its progress from 0 to 1, and for downloads the bytes."""
 
 
 def silent(stage: str, fraction: float, transfer: Transfer | None = None) -> None:
-    """For whoever shows no progress."""
+    """A Progress that shows nothing."""

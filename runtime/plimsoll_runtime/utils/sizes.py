@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them ("2GiB", "40%"), and Kubernetes' quantities ("2Gi", "500m", "1e3")."""
+"""Parses amounts of memory ("2GiB", "40%") and Kubernetes' quantities ("2Gi", "500m", "1e3")."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from fractions import Fraction
 from plimsoll_runtime.errors import UsageError
 
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-"""In any case."""
+"""Units in upper case; they are not case-sensitive."""
 KUBERNETES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-"""As they stand: there a small m is a thousandth."""
+"""Case-sensitive units, because in Kubernetes a small m is a thousandth."""
 _AMOUNT = re.compile(r"\s*(\d{1,32}(?:\.\d{1,32})?)(?:[eE]\+?(\d{1,2})|\s*([A-Za-z]*|%))\s*", re.ASCII)
 
 
 def is_share(text: str) -> bool:
-    """Whether it is written as a part of what is free: "40%"."""
+    """Return whether the text is a share of the free memory, such as "40%"."""
     return text.strip().endswith("%")
 
 
 def parse_size(text: str, free: int) -> int:
-    """Whole bytes of "2GiB", "1.5 GB", "2Gi", "1e9", "1073741824", or "40%" of `free`.
+    """Return the bytes of "2GiB", "1.5 GB", "2Gi", "1e9", "1073741824", or "40%" of `free`.
 
-    Raises UsageError when the text is none of these or not positive. A fraction needs a unit: 0.5 may be meant as 50%.
+    Raises UsageError if the text has another form or is not positive. A fraction needs a unit, because 0.5 may be meant
+    as 50%.
     """
     match = _AMOUNT.fullmatch(text)
     number = Fraction(match.group(1)) if match else Fraction(0)
@@ -57,19 +58,19 @@ EXACT = Context(prec=2000)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An amount, in billionths rounded away from zero, at most 2**63 - 1.
+    """An amount, rounded away from zero to billionths, at most 2**63 - 1.
 
-    As Kubernetes' resource.Quantity reads them: text without any digits is 0, too.
+    Parses like Kubernetes' resource.Quantity: a text without digits is 0.
     """
 
     amount: Decimal
 
     @classmethod
     def parse(cls, text: str) -> Quantity:
-        """Raises ValueError where Kubernetes refuses the text."""
+        """Parse a quantity. Raises ValueError if Kubernetes rejects the text."""
         match = FORM.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is no quantity; write it like 8Gi")
+            raise ValueError(f"{text!r} is not a quantity; write it like 8Gi")
         suffix = match["suffix"] or ""
         factor = Decimal(2 ** BINARY[suffix]) if suffix in BINARY else EXACT.power(10, DECIMAL[suffix])
         if match["power"]:

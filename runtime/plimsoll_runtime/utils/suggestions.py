@@ -1,4 +1,4 @@
-"""Suggestions for a misspelt word."""
+"""Suggests the word that was probably meant."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import islice
 
 COMPARED = 500
 LONGEST = 200
-"""Candidates, and characters of a word: comparing takes time that grows with both."""
+"""Limits of candidates and of a word's characters: the time of comparing grows with both."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'status'?`, or nothing where no known word is like this one.
+    """Return ` Did you mean 'status'?`, or "" if no known word is similar.
 
     >>> did_you_mean("statsu", ["serve", "status"])
     " Did you mean 'status'?"

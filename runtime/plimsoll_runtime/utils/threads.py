@@ -1,4 +1,4 @@
-"""Threads next to an event loop, and how soon a waiting thread gets Python's lock."""
+"""Threads next to an event loop, and Python's switch interval between threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ ResultT = TypeVar("ResultT")
 
 
 async def in_thread_to_its_end(work: Callable[[], ResultT]) -> ResultT:
-    """What `work` returns or raises. Cancelled, this ends once the thread has: only then may what it uses be closed."""
+    """Run `work` in a thread and return its result. If cancelled, wait for the thread, so that resources it uses can be
+    closed safely.
+    """
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(working)
@@ -22,8 +24,8 @@ async def in_thread_to_its_end(work: Callable[[], ResultT]) -> ResultT:
 
 
 async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:
-    """What `work` returns or raises. Cancelled, the thread goes on to its end, and nobody hears of it. It never keeps
-    the process from ending.
+    """Run `work` in a daemon thread and return its result. If cancelled, the thread continues and its result is
+    dropped. It never keeps the process from exiting.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ResultT] = loop.create_future()
@@ -39,7 +41,7 @@ async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:
     def run() -> None:
         try:
             settle, outcome = succeed, work()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits
+        except BaseException as error:  # noqa: BLE001 - passed to the awaiting task
             settle, outcome = fail, error  # type: ignore[assignment]
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, outcome)
@@ -53,10 +55,10 @@ SECONDS = 1e-4
 
 @contextmanager
 def quick_switches() -> Iterator[None]:
-    """While the block runs, a thread that wants the lock has it after `SECONDS`, for Python's own five milliseconds.
+    """Shorten Python's thread switch interval from 5 ms to `SECONDS` within the context.
 
-    A step of a small model takes less than these, so that the thread which computes would stand still after each for
-    as long as another has Python to run.
+    A step of a small model takes less than 5 ms, so otherwise the computing thread would wait that long after each step
+    while another thread runs Python.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(SECONDS)

@@ -140,7 +140,11 @@ def test_what_is_unfinished_and_what_is_a_demos_is_removed(disk: Disk) -> None:
         ("hf://org/model@v2", 3, "is not on this disk"),
         ("./model", 2, "your own folder or file"),
         ("file:///model", 2, "your own folder or file"),
-        ("hf://two/gguf:Q8_0", 2, "one of 2 GGUF files of a revision, which is removed whole: name hf://two/gguf"),
+        (
+            "hf://two/gguf:Q8_0",
+            2,
+            "one of 2 GGUF files of a revision, and only whole revisions can be removed: name hf://two/gguf",
+        ),
         ("demo://gemma-3-270m", 2, "a read-only folder of PLIMSOLL_MODEL_PATH"),
         ("hf://org/model", 2, "give --yes"),
     ],

@@ -91,7 +91,7 @@ def test_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["files"].split() == ["files", f"{2 * parameters / 2**30:.2f}", "GiB", "bfloat16"]
     assert f"{7 * 2 * 32 * 2 / 1024:.1f} KiB" in rows["KV cache, per token"]
     assert rows["KV cache, per sequence"].endswith(
-        "of 4096 tokens, the maximum length;  6 of 7 layers keep its last tokens"
+        "of 4096 tokens, the maximum length; 6 of 7 layers keep its last tokens"
     )
     assert rows["longest sequence"].split()[2] == "4096"
     sequences, left = rows["longest sequences at once"].split()[4], float(rows["longest sequence"].split()[7])

@@ -76,7 +76,7 @@ def test_impossible_values_exit_with_2_and_say_why(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--batch", "129"], "--batch 129 is more than --max-sequences 128"),
+        (["--batch", "129"], "--batch 129 exceeds --max-sequences 128"),
         (["--max-model-len", "100"], "make 256 tokens, but a sequence may have 100"),
         (["--max-model-len", "1"], "at least 2"),
         (["--trace", "/nowhere/t.json"], "there is no folder /nowhere"),

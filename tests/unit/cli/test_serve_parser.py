@@ -28,7 +28,7 @@ def test_defaults_are_the_engines() -> None:
 
 @pytest.mark.parametrize(
     ("option", "told"),
-    [("--tool-format", "no format of tool calls named 'x'"), ("--reasoning-format", "no format of thoughts")],
+    [("--tool-format", "unknown tool-call format 'x'"), ("--reasoning-format", "unknown reasoning format")],
 )
 def test_formats_that_nobody_knows(option: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -395,7 +395,7 @@ def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
     answer, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 4
     assert answer == ""
-    assert "plimsoll up: bad-0 does not become ready:  exited with code 4: unknown architecture 'Nonsense'" in said
+    assert "plimsoll up: bad-0 does not become ready: exited with code 4: unknown architecture 'Nonsense'" in said
 
 
 def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> None:

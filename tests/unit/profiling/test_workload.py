@@ -59,7 +59,7 @@ def test_a_warm_run_has_the_same_prompts_and_shorter_answers(name: str) -> None:
 @pytest.mark.parametrize(
     ("workload", "config", "told"),
     [
-        (Workload("uniform", 9, 1, 1), CONFIG, "--batch 9 is more than --max-sequences 8"),
+        (Workload("uniform", 9, 1, 1), CONFIG, "--batch 9 exceeds --max-sequences 8"),
         (Workload("shared-prefix", 1, 16, 1), CONFIG, "give at least 17"),
         (
             Workload("uniform", 1, 60, 5),
@@ -82,10 +82,12 @@ def test_what_just_goes_is_taken() -> None:
 def test_a_loaded_engine_refuses_what_it_cannot_hold_at_once() -> None:
     info = make_core(num_blocks=17, block_size=4, max_model_len=32)[0].info
     Workload("uniform", 4, 10, 6).check_fits(info)
-    with pytest.raises(UsageError, match="need 20 KV blocks of 4 tokens, there are 16: raise --kv-memory"):
+    with pytest.raises(UsageError, match="need 20 KV blocks of 4 tokens, but there are 16; raise --kv-memory"):
         Workload("uniform", 4, 11, 6).check_fits(info)
     with pytest.raises(UsageError, match="33 tokens, but a sequence may have 32"):
         Workload("uniform", 1, 30, 3).check_fits(info)
     pooled = msgspec.structs.replace(info, pooling=PoolingInfo("embed", 4))
-    with pytest.raises(UsageError, match="what generates is profiled, and this model is served for the task embed"):
+    with pytest.raises(
+        UsageError, match="only models that generate text can be profiled, but the task of this model is embed"
+    ):
         Workload("uniform", 1, 10, 3).check_fits(pooled)

@@ -47,7 +47,7 @@ def test_a_template_without_thoughts(template: str) -> None:
 
 def test_names() -> None:
     assert named("none") is None
-    with pytest.raises(UnknownFormat, match=r"no format of thoughts named 'thnk'; there are: .*think"):
+    with pytest.raises(UnknownFormat, match=r"unknown reasoning format 'thnk'; choose one of: .*think"):
         named("thnk")
 
 

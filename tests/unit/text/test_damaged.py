@@ -360,7 +360,7 @@ def test_damaged_gguf_vocabularies(kind: str, gguf_files: Callable[[dict[str, An
         ("llama", {"tokenizer.ggml.tokens": [1, 2, 3]}, "`str`, got `int` - at .*tokenizer.ggml.tokens"),
         ("llama", {"tokenizer.ggml.scores": [0.0, 1.0]}, "2 scores for 263 tokens"),
         ("gpt2", {"tokenizer.ggml.token_type": [1]}, "1 token types for 164 tokens"),
-        ("gpt2", {"tokenizer.ggml.merges": ["Hi"]}, "the merge 'Hi' has no two parts"),
+        ("gpt2", {"tokenizer.ggml.merges": ["Hi"]}, "the merge 'Hi' does not have two parts"),
         ("llama", {"tokenizer.ggml.eos_token_id": -3}, ">= 0 - at .*tokenizer.ggml.eos_token_id"),
         ("llama", {"tokenizer.chat_template": 5}, "got `int` - at .*tokenizer.chat_template"),
     ],

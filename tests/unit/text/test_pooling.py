@@ -44,7 +44,7 @@ def test_what_is_cut_leaves_what_stands_around_it(tmp_path: Path) -> None:
     assert texts.single("a b", most=4) == PooledText(ids("[CLS] a b [SEP]"))
     assert texts.pair("a b", "", most=7) == PooledText(ids("[CLS] a b [SEP] [SEP]"), 4)
     assert texts.pair("a b", "c d e f", most=7) == PooledText(ids("[CLS] a b [SEP] c d [SEP]"), 4)
-    with pytest.raises(TextError, match="5 tokens are there beside what is cut, and 5 are to be left"):
+    with pytest.raises(TextError, match="cannot be truncated have 5 tokens, but the limit is 5"):
         texts.pair("a b", "c", most=5)
 
 
@@ -58,7 +58,7 @@ def test_pairs_are_shown_by_a_template_that_knows_them(tmp_path: Path) -> None:
     assert texts.takes_instruction
     assert texts.pair("c", "d") == PooledText(ids("a c a d b"))
     assert texts.pair("c", "d", "e f") == PooledText(ids("e f a c a d b"))
-    with pytest.raises(TextError, match="has 5 tokens in the model's own form, which cannot be cut to 4"):
+    with pytest.raises(TextError, match="has 5 tokens in the model's template, which cannot be truncated to 4"):
         texts.pair("c", "d", most=4)
 
 
@@ -70,7 +70,7 @@ def test_other_templates_are_for_chats(tmp_path: Path) -> None:
 
 def test_halves_of_surrogates_are_refused(tmp_path: Path) -> None:
     texts = PooledTexts(tokenizer_of(tmp_path), PoolingInfo("embed", 4))
-    with pytest.raises(TextError, match="lone surrogate"):
+    with pytest.raises(TextError, match="unpaired surrogate"):
         texts.single("\ud800")
 
 
@@ -87,11 +87,11 @@ def test_tokens_that_judge(tmp_path: Path) -> None:
     ("said", "reason"),
     [
         ({"classifier_from_token": ["maybe"]}, "lacks 'maybe'"),
-        ({"classifier_from_token": ["a", "b", "c"]}, "not one token or two"),
-        ({PARTS: {"modules": [{"kind": "LogitScore", "path": "1", "config": {}}]}}, "are no token ids"),
+        ({"classifier_from_token": ["a", "b", "c"]}, "must be a list of one or two tokens"),
+        ({PARTS: {"modules": [{"kind": "LogitScore", "path": "1", "config": {}}]}}, "are not valid token ids"),
         (
             {PARTS: {"modules": [{"kind": "LogitScore", "path": "1", "config": {"true_token_id": 99}}]}},
-            "are no token ids",
+            "are not valid token ids",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_template_without_calls(template: str) -> None:
 def test_names() -> None:
     assert all(named(name) is form and form.name == name for name, form in FORMATS.items())
     with pytest.raises(
-        UnknownFormat, match=r"no format of tool calls named 'herms'; there are: deepseek_v3, .*hermes, "
+        UnknownFormat, match=r"unknown tool-call format 'herms'; choose one of: deepseek_v3, .*hermes, "
     ):
         named("herms")
 

@@ -156,7 +156,7 @@ def test_whatever_a_schema_says(name: str, parameters: dict[str, Any]) -> None:
 
 def test_a_text_that_holds_its_end_is_refused(special_id: SpecialId) -> None:
     value = {"const": "a</parameter>"}
-    with pytest.raises(ConstraintError, match="holds what ends texts"):
+    with pytest.raises(ConstraintError, match="contains the end marker of texts"):
         FORMATS["minimax"].grammar([tool({"x": value})], special_id, required=True, parallel=False)
 
 
@@ -173,5 +173,5 @@ def test_arguments_that_must_be_missing_are(name: str, special_id: SpecialId) ->
     given = tool({"x": {"type": "integer"}, "never": False})
     assert FORMATS[name].grammar([given], special_id, required=True, parallel=False) == without
     given = tool({"x": {"type": "integer"}, "never": False}, required=["p1"])
-    with pytest.raises(ConstraintError, match="'p1' has a schema that no value has"):
+    with pytest.raises(ConstraintError, match="the schema of 'p1' allows no value"):
         FORMATS[name].grammar([given], special_id, required=True, parallel=False)

@@ -51,7 +51,7 @@ def test_what_was_read_last_stays_and_each_trouble_is_told_once(
     path.write_text("two")
     assert [file.value() for _ in range(3)] == [1, 1, 1]
     assert len(caplog.records) == 1
-    assert "held before goes on counting: invalid literal" in caplog.text
+    assert "the previous content stays in force: invalid literal" in caplog.text
     path.unlink()
     assert [file.value() for _ in range(3)] == [1, 1, 1]
     assert len(caplog.records) == 2

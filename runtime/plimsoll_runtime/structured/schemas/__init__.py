@@ -1,1 +1,1 @@
-"""JSON Schemas as clients send them, rewritten into what a grammar can enforce."""
+"""Rewrites JSON Schemas of clients into schemas that a grammar can enforce."""

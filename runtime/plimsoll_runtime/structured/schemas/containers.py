@@ -1,4 +1,4 @@
-"""Keywords of objects and arrays."""
+"""Rewrites the keywords of objects and arrays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from plimsoll_runtime.structured.schemas.scalars import pattern_problem
 from plimsoll_runtime.structured.schemas.types import ALL, OF_TYPE, SHAPES, canonical, kinds_of, types_of
 
 _MOST_DEPENDENCIES = 6
-"""Each doubles what a grammar has to tell apart."""
+"""Limit, because each dependency doubles the number of cases in a grammar."""
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _NO_OBJECT = {"type": types_of(ALL - {"object"})}
 _MOST_STEPS = 8
 
 
 def objects(site: Site) -> None:
-    """All of them."""
+    """Rewrite all keywords of objects."""
     if "object" not in site.kinds:
         return
     given, out = site.given, site.out
@@ -48,7 +48,7 @@ def objects(site: Site) -> None:
 
 
 def _patterns(site: Site) -> tuple[dict[str, Schema], bool]:
-    """`patternProperties`, and whether they are all there."""
+    """Return the enforceable `patternProperties`, and whether they are complete."""
     given = site.given.get("patternProperties", {})
     if site.caution and len(given) > 1:
         site.leave("patternProperties")
@@ -68,7 +68,7 @@ def _patterns(site: Site) -> tuple[dict[str, Schema], bool]:
 
 
 def _unevaluated_properties(site: Site) -> Schema:
-    """What `additionalProperties` says that stands for `unevaluatedProperties`."""
+    """Return the value of `additionalProperties` that replaces `unevaluatedProperties`."""
     given: Schema = site.given["unevaluatedProperties"]
     if given is True or given == {}:
         return True
@@ -87,8 +87,8 @@ def _unevaluated_properties(site: Site) -> Schema:
 
 
 def _names(site: Site, properties: dict[str, Schema], patterns: dict[str, Schema], further: Schema) -> Schema:
-    """Enforce `propertyNames` by the other keywords, the names in `properties` among them. What is left for
-    `additionalProperties`.
+    """Enforce `propertyNames` through the other keywords, including names in `properties`. Return the remaining value
+    of `additionalProperties`.
     """
     given: Schema = site.given["propertyNames"]
     if given is False:
@@ -114,7 +114,7 @@ def _names(site: Site, properties: dict[str, Schema], patterns: dict[str, Schema
 
 
 def _words(site: Site, given: Schema) -> Mapping[str, Any]:
-    """The keywords of the schema that names must satisfy, behind its references."""
+    """Return the keywords of the schema that names must satisfy, after following references."""
     for _ in range(_MOST_STEPS):
         target = None if isinstance(given, bool) else site.signatures.references.target(given)
         if target is None or given.keys() & SHAPES.keys() != {"$ref"}:  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def _words(site: Site, given: Schema) -> Mapping[str, Any]:
 
 
 def _listed(words: Mapping[str, Any]) -> list[str] | None:
-    """The names that are allowed, in their order, where they are few."""
+    """Return the allowed names in order, if the schema lists them, else None."""
     if words.keys() == {"const"}:
         return [words["const"]] if isinstance(words["const"], str) else []
     if words.keys() == {"enum"}:
@@ -137,7 +137,7 @@ def _listed(words: Mapping[str, Any]) -> list[str] | None:
 
 
 def _pattern(words: Mapping[str, Any]) -> str | None:
-    """A pattern of the names that are allowed."""
+    """Return a pattern for the allowed names, or None."""
     if "pattern" in words and words.keys() <= {"pattern", "format"}:
         return str(words["pattern"])
     if words.keys() <= {"minLength", "maxLength"}:
@@ -147,10 +147,10 @@ def _pattern(words: Mapping[str, Any]) -> str | None:
 
 
 def _sizes(site: Site) -> None:
-    """`minProperties` and `maxProperties`, where the library counts."""
+    """Enforce `minProperties` and `maxProperties` if the library can count the properties."""
     out, required = site.out, set(site.out.get("required", ()))
     least, most = int(site.given.get("minProperties", 0)), site.given.get("maxProperties")
-    if most is not None and most <= len(required):  # no others are left
+    if most is not None and most <= len(required):  # no optional properties are possible
         out["properties"] = {name: each for name, each in out.get("properties", {}).items() if name in required}
     names = {name for name, each in out.get("properties", {}).items() if each is not False} | required
     closed = out.get("additionalProperties") is False and "patternProperties" not in out
@@ -172,13 +172,13 @@ def _sizes(site: Site) -> None:
 
 
 def _always(site: Site) -> list[str]:
-    """What is required because a name is that others depend on."""
+    """Return names that are required because a required name depends on them."""
     required = set(site.given.get("required", ()))
     return [name for key, names, _ in _named(site) if key in required for name in names]
 
 
 def _named(site: Site) -> Iterator[tuple[str, list[str], str]]:
-    """Each name that wants others, these, and the keyword that says so."""
+    """Yield each name with dependencies, the names it depends on, and the keyword."""
     for keyword in ("dependentRequired", "dependencies"):
         for key, names in site.given.get(keyword, {}).items():
             if isinstance(names, list):
@@ -212,7 +212,7 @@ def _dependencies(site: Site) -> None:
 
 
 def arrays(site: Site) -> None:
-    """All of them."""
+    """Rewrite all keywords of arrays."""
     if "array" not in site.kinds:
         return
     _items(site)
@@ -228,7 +228,7 @@ def _items(site: Site) -> None:
     given = site.given
     items, prefix = given.get("items", True), given.get("prefixItems", ())
     name = "items"
-    if isinstance(items, list):  # as drafts before 2020 wrote it
+    if isinstance(items, list):  # syntax of drafts before 2020
         prefix, items = items, given.get("additionalItems", True)
         name = "additionalItems"
     source = "items" if name == "additionalItems" else "prefixItems"
@@ -245,7 +245,7 @@ def _items(site: Site) -> None:
 
 
 def _unevaluated_items(site: Site) -> Schema:
-    """What `items` says that stands for `unevaluatedItems`."""
+    """Return the value of `items` that replaces `unevaluatedItems`."""
     given: Schema = site.given["unevaluatedItems"]
     if given is True or given == {}:
         return True
@@ -272,13 +272,13 @@ def _contains(site: Site) -> None:
 
 
 def _are_all(site: Site, wanted: Schema) -> bool:
-    """Whether each item is one, by what `items` says."""
+    """Return whether `items` already requires each item to satisfy the schema."""
     items = site.given.get("items")
     return isinstance(items, dict) and "prefixItems" not in site.given and canonical(items) == canonical(wanted)
 
 
 def _is_short(site: Site) -> bool:
-    """Whether there cannot be two items."""
+    """Return whether there cannot be two items."""
     most = site.out.get("maxItems")
     if site.out.get("items") is False:
         length = len(site.out.get("prefixItems", ()))

@@ -1,4 +1,4 @@
-"""One schema while it is rewritten."""
+"""The state of one schema while it is rewritten."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Schema = Mapping[str, Any] | bool
 
 
 class Caution(IntEnum):
-    """What is left out that the library enforces in some schemas, and refuses in others that cannot be told apart here:
-    numbers of properties and several patterns of names, then what stands next to a reference, too.
+    """How much is left out because the library rejects it in some schemas, which cannot be predicted: COUNTS leaves out
+    numbers of properties and multiple name patterns, REFERENCES also keywords next to a reference.
     """
 
     NONE = 0
@@ -26,9 +26,10 @@ class Caution(IntEnum):
 
 @dataclass(slots=True)
 class Site:
-    """`given` stands at `place`; `out` is what comes of it, `more` are further schemas that hold together with it.
-    `rewrite` rewrites a schema within it, `share` makes one that stands in several places a definition, and what cannot
-    be enforced is put on the list `left`.
+    """One schema being rewritten: `given` at `place` becomes `out`; `more` are further schemas that must hold as well.
+
+    `rewrite` rewrites a nested schema, `share` turns a schema that is used several times into a definition, and `left`
+    lists what cannot be enforced.
     """
 
     given: Mapping[str, Any]
@@ -43,7 +44,7 @@ class Site:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of values that its own type and values leave."""
+        """The kinds of values that the schema's type and listed values allow."""
         found = kinds_of(self.given.get("type"))
         if "const" in self.given:
             return found & {kind_of(self.given["const"])}
@@ -52,11 +53,11 @@ class Site:
         return found
 
     def inner(self, value: Schema, *keys: str | int) -> Schema:
-        """A schema within it, rewritten."""
+        """Rewrite a nested schema."""
         return self.rewrite(value, self.place.at(*keys))
 
     def exactly(self, value: Schema, *keys: str | int) -> Schema | None:
-        """The same; None where not all of it can be enforced, and then nothing of it is on the list."""
+        """Rewrite a nested schema; None if some of it cannot be enforced, and then `left` stays unchanged."""
         before = len(self.left)
         found = self.inner(value, *keys)
         if len(self.left) == before:
@@ -65,26 +66,26 @@ class Site:
         return None
 
     def leave(self, keyword: str, reason: str | None = None, place: Place | None = None) -> None:
-        """A keyword is not enforced."""
+        """Record that a keyword is not enforced."""
         self.left.append(Unenforced(place or self.place, keyword, reason or REASONS[keyword]))
 
     def also(self, schema: Schema | None) -> None:
-        """A further schema holds."""
+        """Add a schema that must hold as well."""
         if schema is not None and schema is not True and schema != {}:
             self.more.append(schema)
 
     def is_alone(self, *keywords: str) -> bool:
-        """Whether no other schemas hold in its place, but those of these keywords."""
+        """Return whether no other keywords apply further schemas to the same value, except `keywords`."""
         return not (_IN_PLACE - set(keywords)) & self.given.keys()
 
     @property
     def result(self) -> Schema:
-        """What came of it. False: no value satisfies it."""
+        """The rewritten schema. False: no value satisfies it."""
         members = [*self.out.pop("allOf", ()), *self.more]
         if any(member is False for member in members):
             return False
         if self.caution >= Caution.REFERENCES and "$ref" in self.out and (members or len(self.out) > 1):
-            self.leave("$ref", "other keywords stand next to it, and it refers to a schema that it is a part of")
+            self.leave("$ref", "other keywords are next to it, and it refers to a schema that it is a part of")
             return {"$ref": self.out["$ref"]}
         if members:
             self.out["allOf"] = members

@@ -1,4 +1,4 @@
-"""What can be said of all values that a schema accepts, so as to show that two schemas have none in common."""
+"""Shows that two schemas have no value in common, from properties that all values of a schema have."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from plimsoll_runtime.structured.schemas.references import References, Schema
 from plimsoll_runtime.structured.schemas.types import ALL, canonical, kind_of, kinds_of
 
 MOST_PAIRS = 64
-"""Branches that are compared each with each: 2,016 pairs."""
+"""Maximum number of branches compared pairwise: 2,016 pairs."""
 MOST_WORK = 300_000
-"""Names and values that are looked at for one document: about a tenth of a second."""
+"""Maximum number of names and values examined for one document: about a tenth of a second."""
 _DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Every value is of one of the `kinds`. Unless None, it is one of `values` (canonical texts). A number is from
-    `low` to `high`. An object has the `required` names, what stands behind a name has its signature in `properties`,
-    and unless None there are no names but the `closed` ones. The empty kinds: no value.
+    """Properties of all values of a schema.
+
+    Every value is of one of the `kinds` and, unless None, one of `values` (canonical texts). A number is from `low` to
+    `high`. An object has the `required` names, its properties have the signatures in `properties`, and unless `closed`
+    is None it has no other names than `closed`. No kinds: no value.
     """
 
     kinds: frozenset[str] = ALL
@@ -34,7 +36,7 @@ class Signature:
 
     @property
     def size(self) -> int:
-        """Names and values of its own."""
+        """Number of its names and values."""
         sets = (self.values, self.closed, self.required, self.properties)
         return 1 + sum(len(each) for each in sets if each is not None)
 
@@ -45,8 +47,8 @@ NOTHING = Signature(kinds=frozenset())
 
 @dataclass(slots=True)
 class Signatures:
-    """Those of one document's schemas, each made once. What leads back to itself may be anything; so may all once
-    there was `MOST_WORK`, so that nothing more is shown.
+    """Signatures of one document's schemas, each computed once. A recursive schema counts as any value, and so does
+    every schema after `MOST_WORK`, so that nothing more is shown to be disjoint.
     """
 
     references: References
@@ -54,7 +56,7 @@ class Signatures:
     _work: int = 0
 
     def of(self, schema: Schema | bool, depth: int = 0) -> Signature:
-        """That of one of the document's schemas."""
+        """Return the signature of one of the document's schemas."""
         if isinstance(schema, bool):
             return ANYTHING if schema else NOTHING
         found = self._known.get(id(schema))
@@ -66,8 +68,8 @@ class Signatures:
         return found
 
     def all_disjoint(self, schemas: Sequence[Schema | bool]) -> bool:
-        """Whether it is certain that no value is of two of them. Many are told apart by their values, or by those of
-        one property.
+        """Return whether certainly no value satisfies two of the schemas. Large sets are compared by their values, or
+        by the values of one property.
         """
         signatures = [self.of(schema) for schema in schemas]
         if self._by_values(signatures):
@@ -77,7 +79,7 @@ class Signatures:
         return all(self._disjoint(one, two) for at, one in enumerate(signatures) for two in signatures[at + 1 :])
 
     def disjoint(self, one: Schema | bool, two: Schema | bool) -> bool:
-        """Whether it is certain that no value is of both."""
+        """Return whether certainly no value satisfies both schemas."""
         return self._disjoint(self.of(one), self.of(two))
 
     def _made(self, schema: Schema, depth: int) -> Signature:
@@ -119,7 +121,7 @@ class Signatures:
         return self._work > MOST_WORK
 
     def _both(self, one: Signature, two: Signature) -> Signature:
-        """Of the values that have both."""
+        """Return the signature of values that have both signatures."""
         if self._is_too_much(one, two):
             return ANYTHING
         properties = dict(one.properties)
@@ -130,7 +132,7 @@ class Signatures:
         return Signature(one.kinds & two.kinds, values, low, high, one.required | two.required, properties, closed)
 
     def _either(self, one: Signature, two: Signature) -> Signature:
-        """Of the values that have one of them."""
+        """Return the signature of values that have one of the signatures."""
         if not one.kinds or not two.kinds:
             return two if not one.kinds else one
         if self._is_too_much(one, two):
@@ -191,7 +193,7 @@ def _common(one: frozenset[str] | None, two: frozenset[str] | None) -> frozenset
 
 
 def _bounds(schema: Schema) -> tuple[float, float]:
-    """From and to which number; what excludes a bound includes it here."""
+    """Return the lowest and highest number; exclusive bounds count as inclusive."""
     lows, highs = (
         [schema[key] for key in keys if key in schema and not isinstance(schema[key], bool)]
         for keys in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))

@@ -1,4 +1,4 @@
-"""Keywords that combine schemas, and the complement of a schema."""
+"""Rewrites keywords that combine schemas, and computes complements of schemas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 16
 
 
 def complement(schema: Schema) -> Schema | None:
-    """Of a schema as `normalise` writes them; None where it cannot be written."""
+    """Return the complement of a normalised schema, or None if it cannot be expressed."""
     if isinstance(schema, bool):
         return not schema
     if not schema:
@@ -35,7 +35,7 @@ def _not_of(kinds: frozenset[str]) -> Schema | None:
 
 
 def _within(rest: Mapping[str, Any], kinds: frozenset[str]) -> Schema | None:
-    """Of the values of these kinds, those that what else a schema says refuses."""
+    """Return a schema for values of `kinds` that violate the keywords in `rest`, or None."""
     match list(rest.items()):
         case []:
             return False
@@ -59,7 +59,7 @@ def _within(rest: Mapping[str, Any], kinds: frozenset[str]) -> Schema | None:
 
 
 def _not_among(values: list[Any], kinds: frozenset[str]) -> Schema | None:
-    """Of kinds that have few values, those that are not listed."""
+    """Return a schema for values of `kinds` that are not listed, or None. Only booleans and null can be listed."""
     listed = [value for value in values if kind_of(value) in kinds]
     if any(kind_of(value) not in ("null", "boolean") for value in listed):
         return None
@@ -74,19 +74,19 @@ def _not_among(values: list[Any], kinds: frozenset[str]) -> Schema | None:
 
 
 def all_of(site: Site) -> None:
-    """`allOf`."""
+    """Rewrite `allOf`."""
     members = [site.inner(each, "allOf", index) for index, each in enumerate(site.given["allOf"])]
     site.out["allOf"] = [member for member in members if member is not True]
 
 
 def any_of(site: Site) -> None:
-    """`anyOf`."""
+    """Rewrite `anyOf`."""
     branches = [site.inner(each, "anyOf", index) for index, each in enumerate(site.given["anyOf"])]
     _choose(site, branches)
 
 
 def one_of(site: Site) -> None:
-    """`oneOf`: as `anyOf`, which is the same where no value is of two branches."""
+    """Rewrite `oneOf` as `anyOf`, which is equivalent if no value satisfies two branches."""
     given = site.given["oneOf"]
     branches = [site.inner(each, "oneOf", index) for index, each in enumerate(given)]
     possible = [each for each, branch in zip(given, branches, strict=True) if branch is not False]
@@ -108,7 +108,7 @@ def _choose(site: Site, branches: list[Schema]) -> None:
 
 
 def negation(site: Site) -> None:
-    """`not`."""
+    """Rewrite `not`."""
     given: Schema = site.given["not"]
     if site.signatures.disjoint(site.given, given):
         return
@@ -127,7 +127,7 @@ def negation(site: Site) -> None:
 
 
 def _listed(schema: Schema) -> frozenset[str] | None:
-    """The values of a schema that has a list of them, and nothing else."""
+    """Return the values of a schema that only lists values, else None."""
     if isinstance(schema, bool) or not schema.keys() & SHAPES.keys() <= {"const", "enum", "type"}:
         return None
     options = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -138,7 +138,7 @@ def _listed(schema: Schema) -> frozenset[str] | None:
 
 
 def condition(site: Site) -> None:
-    """`if`, with `then` and `else`."""
+    """Rewrite `if`, `then` and `else`."""
     if "if" not in site.given:
         return
     then, otherwise = (site.inner(site.given.get(keyword, True), keyword) for keyword in ("then", "else"))

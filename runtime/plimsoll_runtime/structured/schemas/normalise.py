@@ -1,4 +1,4 @@
-"""Rewrites a JSON Schema of any draft into one that a grammar can enforce, and lists what it cannot."""
+"""Rewrites a JSON Schema of any draft into one that a grammar can enforce, and lists what it cannot enforce."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMED = frozenset({"$defs", "definitions", "dependencies", "patternProperties",
 
 
 def of_its_draft(root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A document without the keywords that its `$schema` does not know, or ignores beside a `$ref`."""
+    """Return a document without keywords that its `$schema` does not define, or ignores next to a `$ref`."""
     named = root.get("$schema")
     if not isinstance(named, str) or not _OLD.fullmatch(named):
         return root
@@ -106,13 +106,13 @@ _GROUPS: tuple[tuple[Callable[[Site], None], tuple[str, ...]], ...] = (
 )
 _BY_KEYWORD = {keyword: group for group, keywords in _GROUPS for keyword in keywords}
 ENFORCED = frozenset({*_BY_KEYWORD, *KEYWORDS})
-"""Keywords that something is done about; of others no value depends."""
+"""Keywords that are rewritten. Others do not restrict values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Normalised:
-    """`schema` is what can be enforced; `unenforced` names each keyword of the original that is not, or not exactly.
-    `places` has where the parts of the result come from, by their identity.
+    """`schema` is the enforceable schema; `unenforced` lists each keyword of the original that is not enforced, or not
+    exactly. `places` maps parts of the result (by identity) to their places in the original.
     """
 
     schema: dict[str, Any]
@@ -121,20 +121,18 @@ class Normalised:
 
 
 def normalise(schema: Any, place: Place | None = None, caution: Caution = Caution.NONE) -> Normalised:
-    """Of a schema that may stand at a place of its own. With more `caution` less is enforced: what the library may turn
-    out to refuse is left out. Raises ConstraintError for what is no schema, is nested too deeply, or is satisfied by
-    nothing.
+    """Normalise a schema, which may be at a `place` in a larger document. More `caution` leaves out what the library
+    may reject. Raises ConstraintError if it is not a schema, is nested too deeply, or no value satisfies it.
 
     The result is of draft 2020-12. It has only keywords that `docs/schemas.md` calls enforced, and references into its
-    own `$defs`. It refuses no document that the schema accepts; if nothing is on the list, it accepts none that the
-    schema refuses. Its size and the work are within a constant of the schema's: a part that is referred to is written
-    once.
+    own `$defs`. It accepts every document that the schema accepts; if nothing is on the list, it accepts no others. Its
+    size and the work are within a constant factor of the schema's: a part that is referred to is written once.
     """
     if not is_schema(schema):
-        raise ConstraintError(f"a schema is a JSON object or true, not {str(schema)[:40]}")
+        raise ConstraintError(f"a schema must be a JSON object or true, not {str(schema)[:40]}")
     if isinstance(schema, bool):
         if not schema:
-            raise ConstraintError("a schema is a JSON object or true, not false, which nothing satisfies")
+            raise ConstraintError("a schema must be a JSON object or true; no value satisfies false")
         return Normalised({})
     try:
         return _Document(of_its_draft(schema), place or Place(), caution).result()
@@ -161,7 +159,7 @@ class _Document:
         self.signatures = Signatures(self.references)
 
     def result(self) -> Normalised:
-        """All of it, once."""
+        """Return the rewritten document. Raises ConstraintError if no document satisfies it."""
         found = self._rewrite(self.root, self.place)
         while self.waiting:
             schema, place, name = self.waiting.pop()
@@ -174,7 +172,7 @@ class _Document:
         return Normalised(whole, tuple(self.left), self.places)
 
     def _rewrite(self, schema: Schema, place: Place) -> Schema:
-        """A schema that stands within another one; a reference where something else refers to it, too."""
+        """Rewrite a nested schema; if other parts refer to it, return a reference to its definition."""
         if isinstance(schema, bool):
             return schema
         if id(schema) not in self.references.referred:
@@ -189,7 +187,7 @@ class _Document:
         return f"d{next(self.numbers)}"
 
     def _share(self, schema: Schema) -> Schema:
-        """One that was rewritten, in a form that may be written many times."""
+        """Return a rewritten schema in a form that may be repeated: short, or a reference."""
         if isinstance(schema, bool) or schema.keys() <= {"$ref", "type"}:
             return schema
         name = self._new_name()

@@ -18,7 +18,7 @@ class Place:
     key: str | int = ""
 
     def at(self, *keys: str | int) -> Place:
-        """A part of this one."""
+        """Return the place of a nested part."""
         found = self
         for key in keys:
             found = Place(found, key)
@@ -26,7 +26,7 @@ class Place:
 
     @property
     def pointer(self) -> str:
-        """As a JSON pointer (RFC 6901)."""
+        """The place as a JSON pointer (RFC 6901)."""
         steps: list[str] = []
         here: Place | None = self
         while here is not None and here.outer is not None:
@@ -36,38 +36,38 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The pointer as messages have it, which may be cut in the middle."""
+        """The pointer for messages, shortened in the middle if it is long."""
         found = self.pointer
         half = MOST_SHOWN // 2
         return found if len(found) <= MOST_SHOWN else f"{found[:half]}...{found[-half:]}"
 
 
-_CHECK = "leave it out and check the answer"
+_CHECK = "leave it out and check the output"
 REASONS = {
     "oneOf": "its branches may overlap: give each a required property with a constant of its own, or use anyOf",
-    "uniqueItems": f"that items differ cannot be enforced: {_CHECK}",
+    "uniqueItems": f"unique items cannot be enforced: {_CHECK}",
     "not": f"it cannot be enforced here: say what is allowed instead, or {_CHECK}",
     "if": f"it cannot be enforced here: use anyOf with a branch for each case, or {_CHECK}",
     "contains": f"it cannot be enforced: {_CHECK}",
     "propertyNames": "it cannot be enforced here: use patternProperties with additionalProperties false",
     "patternProperties": "its patterns may overlap: let no name match two of them",
-    "additionalProperties": "it cannot be enforced beside a pattern of patternProperties that cannot",
+    "additionalProperties": "it cannot be enforced next to a pattern of patternProperties that cannot",
     "dependentRequired": "it is too much to enforce here: use anyOf with a branch for each case",
     "dependentSchemas": "it is too much to enforce here: use anyOf with a branch for each case",
     "dependencies": "it is too much to enforce here: use anyOf with a branch for each case",
     "unevaluatedProperties": "it cannot be enforced here: use additionalProperties in each branch",
     "unevaluatedItems": "it cannot be enforced here: use items, or maxItems",
-    "minProperties": "it cannot be enforced beside properties that are not required: require them",
-    "maxProperties": "it cannot be enforced beside properties that are not required: leave some out",
+    "minProperties": "it cannot be enforced with optional properties: make them required",
+    "maxProperties": "it cannot be enforced with optional properties: leave some out",
     "multipleOf": "it has too many digits to be enforced: use a number of at most 9 digits",
-    "const": "it has a number that no double can express: use a text",
-    "enum": "it has a number that no double can express: use texts",
-    "$ref": "it leads out of the schema: put what it refers to into $defs",
-    "$dynamicRef": "it may lead to several places: use $ref",
-    "$recursiveRef": "it may lead to several places: use $ref",
+    "const": "it has a number that a double cannot represent: use a text",
+    "enum": "it has a number that a double cannot represent: use texts",
+    "$ref": "it refers to something outside the schema: move the target into $defs",
+    "$dynamicRef": "its target is ambiguous: use $ref",
+    "$recursiveRef": "its target is ambiguous: use $ref",
 }
 for _bound in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-    REASONS[_bound] = "it is too large, or no double can express it: use a bound of at most 15 digits, or none"
+    REASONS[_bound] = "it is too large, or a double cannot represent it: use a bound of at most 15 digits, or none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class Unenforced:
 
 
 def refuse(found: Sequence[Unenforced]) -> None:
-    """Raises ConstraintError where there is one."""
+    """Raise ConstraintError if the list is not empty."""
     if not found:
         return
-    more = f" (and so at {len(found) - 1} more places)" if len(found) > 1 else ""
+    more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
     first = found[0]
     raise ConstraintError(f"at '{first.place.at(first.keyword).shown}': {first.reason}{more}")

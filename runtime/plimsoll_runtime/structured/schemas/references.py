@@ -1,4 +1,4 @@
-"""References of a schema, resolved at once, its subschemas, and the properties that it evaluates."""
+"""Resolves the references of a schema, and finds its subschemas and the properties that it evaluates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ DEFINITIONS = frozenset({"$defs", "definitions"})
 def children(
     schema: Mapping[str, Any], place: Place, *, definitions: bool
 ) -> Iterator[tuple[Mapping[str, Any] | bool, Place]]:
-    """Each with its place, in their order; `definitions`: also those that count only where something refers to them."""
+    """Yield each subschema with its place, in order. `definitions` includes those that apply only if something refers
+    to them.
+    """
     for key, value in schema.items():
         if key in _ONE and is_schema(value):
             yield value, place.at(key)
@@ -50,12 +52,12 @@ Schema = Mapping[str, Any]
 KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 _BASE = "https://schema.invalid/"
 MOST_DEPTH = 100
-"""Schemas within each other."""
+"""Maximum number of nested schemas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A schema that something refers to."""
+    """The target of a reference."""
 
     schema: Schema | bool
     place: Place
@@ -63,11 +65,10 @@ class Target:
 
 @dataclass(slots=True)
 class References:
-    """Parts are known by their identity, for each stands in one place of a document that was read.
+    """Resolved references of a document. Parts are identified by id(), because each occurs at one place.
 
-    `targets` has what a part's reference refers to, by its identity and the keyword; one that leads nowhere known is
-    not in it. `referred` are the identities of all that is referred to. Raises ConstraintError for a keyword whose
-    value JSON Schema does not know, anywhere that counts.
+    `targets` maps (id of a schema, keyword) to the reference's target; unresolvable references are missing. `referred`
+    are the ids of all targets. Raises ConstraintError for an invalid keyword value in any schema that applies.
     """
 
     root: Schema
@@ -90,11 +91,11 @@ class References:
                 waiting += self._follow(schema, base)
 
     def target(self, schema: Schema) -> Target | None:
-        """What `$ref` leads to."""
+        """Return the target of `$ref`, or None."""
         return self.targets.get((id(schema), "$ref"))
 
     def _index(self) -> None:
-        """Find what has a name of its own, wherever it stands."""
+        """Find all schemas with a name ($id or anchor)."""
         waiting: list[tuple[Schema | bool, Place, str, int]] = [(self.root, self.place, _BASE, 0)]
         self._documents[_BASE] = Target(self.root, self.place)
         while waiting:
@@ -102,17 +103,17 @@ class References:
             if isinstance(schema, bool):
                 continue
             if depth > MOST_DEPTH:
-                raise ConstraintError(f"is nested too deeply: {MOST_DEPTH} schemas within each other are the most")
+                raise ConstraintError(f"is nested too deeply: more than {MOST_DEPTH} schemas within each other")
             base = self._named(Target(schema, place), base)
             self._bases[id(schema)] = base
             waiting += [(each, at, base, depth + 1) for each, at in children(schema, place, definitions=True)]
 
     def _named(self, found: Target, base: str) -> str:
-        """The base of its references."""
+        """Record the schema's names and return the base of its references."""
         assert isinstance(found.schema, Mapping)
         name = found.schema.get("$id")
         if isinstance(name, str):
-            if name.startswith("#"):  # as drafts before 2019 wrote anchors
+            if name.startswith("#"):  # anchors in drafts before 2019
                 self._anchors.setdefault(base + name, found)
             else:
                 base = _joined(base, name)
@@ -125,7 +126,7 @@ class References:
         return base
 
     def _within(self, target: Target, base: str, seen: set[int]) -> Iterator[tuple[Schema, Place, str]]:
-        """What counts where a schema does, with the bases of references."""
+        """Yield the subschemas that apply whenever `target` does, with the bases of their references."""
         waiting = [(target.schema, target.place, base)]
         while waiting:
             schema, place, base = waiting.pop()
@@ -166,12 +167,12 @@ def _joined(base: str, reference: str) -> str:
         return urldefrag(base)[0] + reference
     try:
         return urljoin(base, reference)
-    except ValueError:  # a host in brackets that is none
+    except ValueError:  # an invalid host in brackets
         return reference
 
 
 def _at(target: Target, pointer: str) -> Target | None:
-    """The schema that a JSON pointer leads to."""
+    """Return the schema at a JSON pointer, or None."""
     found: Any = target.schema
     place = target.place
     for step in pointer[1:].split("/"):
@@ -190,7 +191,7 @@ _DEPENDING = frozenset({"$dynamicRef", "$recursiveRef", "anyOf", "dependencies",
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """By name or by pattern; or `all` that there are."""
+    """Evaluated properties by name and by pattern; `all`: every property is evaluated."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]
@@ -198,7 +199,9 @@ class Evaluated:
 
 
 def evaluated(schema: Mapping[str, Any], references: References) -> Evaluated | None:
-    """Of the schema itself, without its `unevaluatedProperties`. None where it depends on the value."""
+    """Return the properties that a schema evaluates, apart from its `unevaluatedProperties`. None: it depends on the
+    value.
+    """
     names: dict[str, None] = {}
     patterns: dict[str, None] = {}
     seen: set[int] = set()

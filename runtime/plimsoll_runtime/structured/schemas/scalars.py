@@ -1,4 +1,4 @@
-"""Keywords of single values: their type, numbers, texts."""
+"""Rewrites keywords of single values: types, numbers, texts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from plimsoll_runtime.structured.schemas.problems import Place
 from plimsoll_runtime.structured.schemas.types import is_exact
 
 FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
-"""Those that are enforced; others are notes, as JSON Schema has it."""
+"""Enforced formats; others are annotations, as JSON Schema allows."""
 _LARGEST = 2**63 - 1
 _MOST_DIGITS = 2**32
 
 
 def types(site: Site) -> None:
-    """`type`."""
+    """Rewrite `type`."""
     named = site.given["type"]
     site.out["type"] = named if isinstance(named, str) else list(dict.fromkeys(named))
 
 
 def options(site: Site) -> None:
-    """`const` and `enum`."""
+    """Rewrite `const` and `enum`."""
     for keyword in ("const", "enum"):
         if keyword not in site.given:
             continue
@@ -37,7 +37,7 @@ def options(site: Site) -> None:
 
 
 def bounds(site: Site) -> None:
-    """Those of numbers."""
+    """Rewrite the bounds of numbers."""
     if not site.kinds & {"integer", "fraction"}:
         return
     for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
@@ -52,11 +52,11 @@ def bounds(site: Site) -> None:
 
 
 def _bound(given: Any, keyword: str, site: Site) -> Any:
-    """One that a grammar keeps to; None where there is none."""
+    """Return a bound that a grammar can enforce, or None."""
     if given is None or is_exact(given):
         return given
     if abs(given) >= sys.float_info.max and (given > 0) == ("max" in keyword.lower()):
-        return None  # no double is beyond it
+        return None  # all doubles satisfy it
     if "fraction" not in site.kinds and abs(given) >= _LARGEST and (given > 0) == ("max" in keyword.lower()):
         return _LARGEST if given > 0 else -_LARGEST - 1
     site.leave(keyword)
@@ -64,7 +64,7 @@ def _bound(given: Any, keyword: str, site: Site) -> Any:
 
 
 def multiple(site: Site) -> None:
-    """`multipleOf`."""
+    """Rewrite `multipleOf`."""
     given = site.given["multipleOf"]
     if not site.kinds & {"integer", "fraction"}:
         return
@@ -78,7 +78,7 @@ def multiple(site: Site) -> None:
 
 
 def texts(site: Site) -> None:
-    """Lengths, pattern and format."""
+    """Rewrite lengths, pattern and format."""
     if "string" not in site.kinds:
         return
     least, most = site.given.get("minLength"), site.given.get("maxLength")
@@ -107,9 +107,11 @@ def _pattern(site: Site) -> None:
 
 
 def pattern_problem(pattern: str, place: Place) -> str | None:
-    """Why it cannot be enforced, and what to do. Raises ConstraintError for what is no pattern."""
+    """Return why a pattern cannot be enforced and what to do, or None. Raises ConstraintError for a malformed
+    pattern.
+    """
     try:
         problem = unsupported(parse(pattern))
     except PatternError as error:
-        raise ConstraintError(f"at '{place.shown}': {pattern[:80]!r} is no regular expression: {error}") from error
-    return None if problem is None else f"{problem} cannot be enforced: write the pattern without"
+        raise ConstraintError(f"at '{place.shown}': {pattern[:80]!r} is not a regular expression: {error}") from error
+    return None if problem is None else f"{problem} cannot be enforced: remove it from the pattern"

@@ -1,4 +1,4 @@
-"""Types of JSON values, and the shapes that keywords of JSON Schema may have."""
+"""Types of JSON values, and the valid values of JSON Schema keywords."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ OF_TYPE = {
     "array": frozenset({"array"}),
     "object": frozenset({"object"}),
 }
-"""The kinds of values that JSON Schema's types have. `fraction` is a number that is no integer."""
+"""Kinds of values for each JSON Schema type. `fraction` is a number that is not an integer."""
 ALL = frozenset().union(*OF_TYPE.values())
 
 
 def kinds_of(types: Any) -> frozenset[str]:
-    """The kinds of values that a `type` allows; all kinds if it is None."""
+    """Return the kinds of values that a `type` allows; all kinds for None."""
     if types is None:
         return ALL
     return frozenset().union(*(OF_TYPE[name] for name in ([types] if isinstance(types, str) else types)))
 
 
 def types_of(kinds: frozenset[str]) -> list[str] | None:
-    """The types that have these kinds together; None where no types have."""
+    """Return the types that together have exactly these kinds, or None."""
     if "fraction" in kinds and "integer" not in kinds:
         return None
     named = [name for name in OF_TYPE if OF_TYPE[name] <= kinds]
@@ -40,7 +40,7 @@ def types_of(kinds: frozenset[str]) -> list[str] | None:
 
 
 def kind_of(value: Any) -> str:
-    """That of a value."""
+    """Return the kind of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def kind_of(value: Any) -> str:
 
 
 def canonical(value: Any) -> str:
-    """The same text for values that JSON Schema calls equal."""
+    """Return a text that is the same for values that JSON Schema calls equal."""
     return json.dumps(_plain(value), sort_keys=True)
 
 
@@ -66,19 +66,21 @@ def _plain(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one that JSON has."""
+    """Return whether the value is a JSON number."""
     return (isinstance(value, int) and not isinstance(value, bool)) or (
         isinstance(value, float) and math.isfinite(value)
     )
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 on."""
+    """Return whether the value is an integer of at least 0."""
     return is_number(value) and value >= 0 and (isinstance(value, int) or value.is_integer())
 
 
 def is_exact(value: Any) -> bool:
-    """Whether a grammar keeps to it: no number in it is one that a double rounds, or has more than 18 digits."""
+    """Return whether a grammar can enforce the value exactly: no number in it is rounded by a double or above
+    10**18.
+    """
     if isinstance(value, list):
         return all(map(is_exact, value))
     if isinstance(value, dict):
@@ -89,14 +91,14 @@ def is_exact(value: Any) -> bool:
 
 
 class Shape(NamedTuple):
-    """`wanted` says it in words."""
+    """A check of keyword values; `wanted` describes valid values."""
 
     fits: Callable[[Any], bool]
     wanted: str
 
 
 def is_schema(value: Any) -> bool:
-    """Whether a schema may look like it."""
+    """Return whether the value has the type of a schema (object or boolean)."""
     return isinstance(value, Mapping | bool)
 
 
@@ -124,13 +126,13 @@ def _by_name(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _TEXT = Shape(_is_text, "must be a text")
 _NUMBER = Shape(is_number, "must be a number")
 _BOUND = Shape(lambda value: is_number(value) or isinstance(value, bool), "must be a number")
-_COUNT = Shape(is_count, "must be a whole number from 0 on")
+_COUNT = Shape(is_count, "must be an integer of at least 0")
 _SCHEMA = Shape(is_schema, "must be a schema: an object, true or false")
-_SOME = Shape(lambda value: _schemas(value) and bool(value), "must be a list of one schema or more")
+_SOME = Shape(lambda value: _schemas(value) and bool(value), "must be a list of at least one schema")
 _LIST = Shape(_schemas, "must be a list of schemas")
 _MAP = Shape(_by_name(is_schema), "must be an object whose values are schemas")
 _NAMES = Shape(_texts, "must be a list of names")
-_VALUES = Shape(lambda value: isinstance(value, list) and bool(value), "must be a list of one value or more")
+_VALUES = Shape(lambda value: isinstance(value, list) and bool(value), "must be a list of at least one value")
 
 SHAPES: Mapping[str, Shape] = {
     "type": Shape(_is_type, f"must be one of {', '.join(OF_TYPE)}, or a list of them"),
@@ -163,7 +165,7 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def check_shapes(schema: Mapping[str, Any], place: Place) -> None:
-    """Raises ConstraintError for a keyword whose value JSON Schema does not know."""
+    """Raise ConstraintError for a keyword with an invalid value."""
     for keyword, value in schema.items():
         shape = SHAPES.get(keyword)
         if shape is not None and not shape.fits(value):

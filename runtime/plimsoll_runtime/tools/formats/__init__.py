@@ -1,1 +1,1 @@
-"""How models write calls: one format a file."""
+"""Tool-call formats, one file per format."""

@@ -21,15 +21,12 @@ class DeepSeekV31:
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its markers stand there, and no fences around arguments."""
         return _CALLS in template and "```json" not in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_CALLS,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Nothing stands between two calls."""
         begin = spaced_mark(_CALL, special_id, required=required)
         middle, end = (marked(marker, special_id) for marker in (_MIDDLE, _CALL_END))
         calls = [f"{begin} {text(tool.name)} {middle} {arguments(tool)} {end}" for tool in tools]

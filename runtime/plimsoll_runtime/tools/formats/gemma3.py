@@ -1,4 +1,4 @@
-"""Gemma 3: calls as Python in a fence of `tool_code`, or as JSON objects with a name and parameters."""
+"""Gemma 3: calls as Python in a `tool_code` fence, or as JSON objects with a name and parameters."""
 
 from __future__ import annotations
 
@@ -27,21 +27,19 @@ _PRINT = "print("
 
 
 class Gemma3:
-    """A fence of `tool_code` with a call on each line, alone, in `print(...)` or in a list."""
+    """A `tool_code` fence with one call per line: plain, in `print(...)`, or in a list."""
 
     name = "gemma3"
     special = False
 
     def fits(self, template: str) -> bool:
-        """Its prompt shows the fence."""
         return "tool_code" in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_FENCE,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Calls on lines of one fence. Where words are allowed, each may stand in `print(...)`."""
+        """Allow calls on the lines of one fence. If text is allowed, each call may be in `print(...)`."""
         tails, rules = keywords(tools)
         pairs = list(zip(tools, tails, strict=True))
         calls = [f"{spaced(f'{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
@@ -75,21 +73,20 @@ _FENCES = ("```json", "```tool_call", "```tool_code")
 
 
 class Gemma3Json:
-    """`{"name": "f", "parameters": {...}}` or a list of them, where the answer begins, or in a fence anywhere."""
+    """`{"name": "f", "parameters": {...}}` or a list of them, at the start of the output or in a fence anywhere."""
 
     name = "gemma3_json"
     special = False
 
     def fits(self, template: str) -> bool:
-        """It is Gemma's, and asks for parameters in JSON."""
+        """Return whether it is a Gemma template whose prompt asks for parameters in JSON."""
         return "<start_of_turn>" in template and "parameters" in template and "[func_name1(" not in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style(_FENCES, _read_json, opening=("{", "[")), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Bare objects on lines. Other text begins with no object that names a tool."""
+        """Allow bare objects on lines. Other text must not start with an object that names a tool."""
         more = r' ("\n" call)*' if parallel else ""
         rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
         return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)

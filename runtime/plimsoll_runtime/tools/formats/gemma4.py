@@ -1,4 +1,4 @@
-"""Gemma 4 and FunctionGemma: calls `call:f{...}` between two markers, with a mark around each text."""
+"""Gemma 4 and FunctionGemma: calls `call:f{...}` between two markers, with quote markers around texts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from plimsoll_runtime.tools.stream_reader import NoCall, Page, Reading, blanks, 
 from plimsoll_runtime.tools.text_arguments import Argument, Texts, arguments_of, string
 
 MOST_DEPTH = 64
-"""How deep values may be nested."""
+"""Maximum nesting of values."""
 _STOPS = (",", "}", "]")
 
 
 class Quoted:
-    """Reads the arguments of calls whose texts stand between two of the mark `quote`."""
+    """Parses arguments whose texts are enclosed in the marker `quote`."""
 
     def __init__(self, page: Page, calls: Calls, quote: str) -> None:
         self._page = page
@@ -39,12 +39,12 @@ class Quoted:
         self._quote = quote
 
     def arguments(self, tool: Tool) -> Reading[None]:
-        """A call of a tool: its arguments stand behind a brace that was read."""
+        """Parse the arguments of a call after their opening brace."""
         yield self._calls.begin(tool)
         yield from self._object(tool, MOST_DEPTH)
 
     def _object(self, tool: Tool | None, depth: int) -> Reading[None]:
-        """Keys and values; those of a `tool` are of the types that its schema allows."""
+        """Parse keys and values; if `tool` is given, values have the types that its schema allows."""
         yield self._calls.arguments("{")
         seen: set[str] = set()
         yield from blanks(self._page)
@@ -102,7 +102,7 @@ class Quoted:
         return key
 
     def _between(self, end: str) -> Reading[None]:
-        """A comma, or the end, which stays."""
+        """Read a comma, or find the end without reading it."""
         yield from blanks(self._page)
         if (yield from expect(self._page, ",", end)) == end:
             self._page.at -= len(end)
@@ -110,7 +110,9 @@ class Quoted:
 
 
 def quoted_calls(tools: Sequence[Tool], quote: str, special_id: SpecialId, *, required: bool) -> tuple[list[str], str]:
-    """How some tools are called, `call:f{...}`, for a grammar, and the rules that needs. Raises ConstraintError."""
+    """Return grammar expressions of calls `call:f{...}` for the tools, and the rules they need. Raises
+    ConstraintError.
+    """
     texts, calls, rules = Texts(special_id), [], ""
     for index, tool in enumerate(tools):
         arguments = arguments_of(tool)
@@ -122,7 +124,7 @@ def quoted_calls(tools: Sequence[Tool], quote: str, special_id: SpecialId, *, re
 
 def _pair(tool: Tool, argument: Argument, texts: Texts, quote: str, special_id: SpecialId) -> str:
     if ":" in argument.name or not argument.name.strip() or argument.name[0] in '"{}[],':
-        raise ConstraintError(f"{tool.name}: {argument.name!r} cannot be a key in calls of this format")
+        raise ConstraintError(f"{tool.name}: {argument.name!r} cannot be a key in this tool-call format")
     if argument.is_text:
         return f"{text(f'{argument.name}:')} {marked(quote, special_id)} {texts.text(argument, quote, quote)}"
     return f"{text(f'{argument.name}:')} {schema(argument.value)}"
@@ -130,7 +132,7 @@ def _pair(tool: Tool, argument: Argument, texts: Texts, quote: str, special_id: 
 
 @dataclass(frozen=True, slots=True)
 class QuotedFormat:
-    """Such a format. All three of its marks are special tokens."""
+    """A format of this family. All three markers are special tokens."""
 
     name: str
     begin: str
@@ -139,15 +141,13 @@ class QuotedFormat:
     special: bool = True
 
     def fits(self, template: str) -> bool:
-        """Whether its first marker stands in a chat template."""
         return self.begin in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((self.begin,), self._read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Arguments in the order of the schema."""
+        """Require arguments in the order of the schema."""
         calls, rules = quoted_calls(tools, self.quote, special_id, required=required)
         wrapping = Wrapping(marker=self.begin, close=self.end)
         begins = [f"call:{one_name(tools)}\\{{"]

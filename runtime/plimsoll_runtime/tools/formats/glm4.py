@@ -21,15 +21,13 @@ class Glm4:
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its tags stand there."""
         return _KEY in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_CALL,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Keys in the order of the schema."""
+        """Require keys in the order of the schema."""
         texts = Texts(special_id)
         calls = [_call(tool, texts, special_id, required=required) for tool in tools]
         wrapping = Wrapping(marker=_CALL, end="\n", close=_CALL_END, gap="\n")

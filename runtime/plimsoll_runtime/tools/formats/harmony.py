@@ -17,12 +17,12 @@ from plimsoll_runtime.tools.stream_reader import NoCall, Page, Reading, blanks, 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
 THOUGHT = f"{CHANNEL}analysis"
-"""What a thought begins with, which is its channel. Chat templates of gpt-oss have it."""
+"""Start of reasoning, which is its channel. Chat templates of gpt-oss contain it."""
 RECIPIENT = "to="
 FUNCTIONS = "functions."
 
 MOST_HEADER = 512
-"""Characters of what may stand where a header is expected."""
+"""Maximum number of characters of a message header."""
 
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*([a-z]+)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -30,10 +30,7 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a message says of itself; `text` is all of it, as it stands there.
-
-    OpenAI's Harmony: a header with a channel and a recipient, then the text.
-    """
+    """The header of a message; `text` is its complete text."""
 
     text: str
     channel: str
@@ -41,38 +38,38 @@ class Header:
 
     @property
     def function(self) -> str | None:
-        """The name of the function that the message calls."""
+        """The name of the called function, or None."""
         return self.recipient.removeprefix(FUNCTIONS) if self.recipient.startswith(FUNCTIONS) else None
 
 
 def header(page: Page, begin: str) -> Reading[Header]:
-    """What stands up to the message, both read; `begin` was read before. Raises Ended and NoCall."""
+    """Read up to the end of a message's header; `begin` was read before. Raises Ended and NoCall."""
     text, end = yield from until(page, MESSAGE, most=MOST_HEADER)
-    own = (begin + text).rpartition(START)[2]  # one before it may have ended without a message
+    own = (begin + text).rpartition(START)[2]  # a header before it may have no message
     channel, recipient = _CHANNEL.search(own), _RECIPIENT.search(own)
     return Header(begin + text + end, channel[1] if channel else "", recipient[1] if recipient else "")
 
 
 class Harmony:
-    """`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>`, which ends the answer.
+    """`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>`, which ends the output.
 
-    Thoughts and words stand in messages of their own (`reasoning/harmony.py`), and so in its grammar.
+    Reasoning and text are in separate messages (`reasoning/harmony.py`), also in the grammar.
     """
 
     name = "harmony"
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its thoughts stand there."""
         return THOUGHT in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer. The prompt may have begun a message, so that an answer begins with the recipient."""
+        """Return a parser. If the prompt contains the start of a message, the output may begin with the recipient."""
         return AnswerParser(Style((START, CHANNEL), _read, opening=(RECIPIENT,)), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Thoughts, and words beside them where no call is required, then a call or the answer. There is one call at
-        most: models end an answer with it."""
+        """Allow reasoning (and text, unless a call is required), then a call or the final message. There is at most one
+        call, because models end an output with it.
+        """
         start, channel, message = (marked(marker, special_id) for marker in (START, CHANNEL, MESSAGE))
         constrain = marked(CONSTRAIN, special_id)
         calls = [

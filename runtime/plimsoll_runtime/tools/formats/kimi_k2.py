@@ -1,4 +1,4 @@
-"""Kimi K2: a section of calls, each with an id that has the name in it: `functions.NAME:0`."""
+"""Kimi K2: a section of calls, each with an id that contains the name: `functions.NAME:0`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ class KimiK2:
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its marker stands there."""
         return _CALLS in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_CALLS,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Calls are numbered as the model likes."""
+        """Allow any numbering of calls."""
         begin = spaced_mark(_CALL, special_id, required=required)
         middle, end = (marked(marker, special_id) for marker in (_ARGUMENTS, _CALL_END))
         calls = [

@@ -1,4 +1,4 @@
-"""Llama 3.1 to 3.3: bare JSON objects joined by `;`. Llama 4: a list of calls as Python writes them."""
+"""Llama 3.1 to 3.3: bare JSON objects joined by `;`. Llama 4: a list of calls in Python syntax."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ _MARKERS = ("<|python_tag|>", "<|python_start|>")
 
 
 class Llama3:
-    """`{"name": "f", "parameters": {...}}`, where the answer begins, or after `<|python_tag|>` anywhere."""
+    """`{"name": "f", "parameters": {...}}` at the start of the output, or after `<|python_tag|>` anywhere."""
 
     name = "llama3"
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its prompt asks for parameters in JSON."""
+        """Return whether it is a Llama template whose prompt asks for parameters in JSON."""
         heads = ("<|start_header_id|>", "<|header_start|>", *_MARKERS)
         return "parameters" in template and any(head in template for head in heads)
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style(_MARKERS, _read, opening=("{",)), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Bare objects. Other text begins with no object that names a tool."""
+        """Allow bare objects. Other text must not start with an object that names a tool."""
         more = ' ("; " call)*' if parallel else ""
         rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
         return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
@@ -56,21 +55,19 @@ _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 
 
 class Llama4Pythonic:
-    """`[f(a=1), g(b="x")]`, where the answer begins, or after `<|python_start|>` anywhere."""
+    """`[f(a=1), g(b="x")]` at the start of the output, or after `<|python_start|>` anywhere."""
 
     name = "llama4_pythonic"
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its prompt shows how functions are called in a list."""
         return "[func_name1(" in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_BEGIN,), _read_pythonic, opening=("[",)), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """A list from the beginning of the answer. Other text begins with no list that names a tool."""
+        """Allow a list at the start of the output. Other text must not start with a list that names a tool."""
         tails, rules = keywords(tools)
         pairs = list(zip(tools, tails, strict=True))
         first = [f"{spaced(f'[{tool.name}(', required=required)} {tail}" for tool, tail in pairs]

@@ -17,21 +17,19 @@ _PARAMETER, _VALUE_END = "<parameter name=", "</parameter>"
 
 
 class MiniMax:
-    """`<minimax:tool_call>`, `<invoke name="f">`, `<parameter name="a">1</parameter>`, and the ends of all."""
+    """`<minimax:tool_call>`, `<invoke name="f">`, `<parameter name="a">1</parameter>`, with their end tags."""
 
     name = "minimax"
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its marker stands there."""
         return "minimax:tool_call" in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_CALLS,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Parameters in the order of the schema."""
+        """Require parameters in the order of the schema."""
         texts = Texts(special_id)
         calls = [_call(tool, texts, required=required) for tool in tools]
         wrapping = Wrapping(marker=_CALLS, begin="\n", between="\n", end="\n", close=_CALLS_END)

@@ -1,4 +1,6 @@
-"""Mistral: `[TOOL_CALLS]` before a list of objects, or, newer, before each name, with `[ARGS]` before its arguments."""
+"""Mistral: `[TOOL_CALLS]` before a list of objects or, in newer models, before each name, with `[ARGS]` before its
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,13 @@ class Mistral:
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its marker stands there."""
         return _CALLS in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer."""
         return AnswerParser(Style((_CALLS,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """A list of objects, or a name and its arguments, as the model has learnt."""
+        """Allow a list of objects, or names with arguments: models know one of these forms."""
         if special_id(_ARGUMENTS) is None:
             heads = [spaced(f"{tool.name}{_ARGUMENTS}", required=required) for tool in tools]
         else:

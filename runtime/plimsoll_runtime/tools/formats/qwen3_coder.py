@@ -17,7 +17,7 @@ _LINE = text("\n")
 
 @dataclass(frozen=True, slots=True)
 class FunctionTags:
-    """Such a format, whose calls stand between `begin` and `end`. `edge` stands on both sides of a value."""
+    """A format with function tags, whose calls are between `begin` and `end`. `edge` is on both sides of a value."""
 
     name: str
     special: bool
@@ -26,15 +26,14 @@ class FunctionTags:
     edge: str = ""
 
     def fits(self, template: str) -> bool:
-        """Its tags stand there."""
         return all(tag in template for tag in (self.begin, _FUNCTION, _PARAMETER))
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """For one answer. Some models leave the outer tag out."""
+        """Return a parser. The outer tag is optional, because some models leave it out."""
         return AnswerParser(Style((self.begin, _FUNCTION), self._read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Parameters in the order of the schema."""
+        """Require parameters in the order of the schema."""
         texts = Texts(special_id)
         calls = [self._call(tool, texts, required=required) for tool in tools]
         wrapping = Wrapping(marker=self.begin, begin="\n", end="\n", close=self.end, gap="\n")

@@ -24,7 +24,7 @@ SETS = {
     "properties": {"a/b": {"type": "array", "uniqueItems": True, "items": {"pattern": "^a(?!x)", "type": "string"}}},
 }
 PLACES = ["/properties/a~1b/items/pattern", "/properties/a~1b/uniqueItems"]
-STRICT = "at '/properties/a~1b/items/pattern': look-ahead cannot be enforced: write the pattern without (and so at 1"
+STRICT = "at '/properties/a~1b/items/pattern': look-ahead cannot be enforced: remove it from the pattern (and 1"
 HELLO = [{"role": "user", "content": "Hi"}]
 ASK: dict[str, Any] = {"model": "fake", "prompt": "Hi"}
 CHAT: dict[str, Any] = {"model": "fake", "messages": HELLO}

@@ -58,7 +58,7 @@ def test_a_file_that_goes_away_leaves_its_last_tokens(
 ) -> None:
     file.unlink()
     assert guard.lets_in("Bearer first")
-    assert "held before goes on counting" in caplog.text
+    assert "the previous content stays in force" in caplog.text
     replace(file, "x" * (FILE_LIMIT + 1))
     assert guard.lets_in("Bearer first")
     assert "larger than" in caplog.text
