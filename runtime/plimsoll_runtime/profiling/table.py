@@ -24,7 +24,11 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         f"{report.model}: {report.architecture}, {report.dtype} on {report.device}, {report.threads} threads, "
         f"attention {report.attention_backend}"
     )
-    yield (f"{report.output_tokens / report.seconds:.0f} per second)")
+    yield (
+        f"{report.workload}: {_count(report.batch, 'request')} of up to {report.prompt_len} tokens in, "
+        f"{report.output_len} out; {report.output_tokens} tokens out in {report.seconds:.2f} s "
+        f"({report.output_tokens / report.seconds:.0f} per second)"
+    )
     yield (
         f"this machine: {report.bandwidth / 1e9:.1f} GB/s from memory, "
         f"{report.rate / 1e9:.0f} GFLOP/s in a {report.dtype} product"

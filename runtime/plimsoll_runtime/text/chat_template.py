@@ -55,7 +55,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text of the prompt. With `continue_final_message` it ends where the last message's content ends.
+        """Return the text of the prompt. With `continue_final_message`, the text ends with the last message's content.
 
         Message fields that are None are left out. `variables` override the special tokens. Raises ChatTemplateError.
         """

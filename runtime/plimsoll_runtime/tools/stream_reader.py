@@ -134,9 +134,9 @@ def until(page: Page, *ends: str, most: int | None = None) -> Reading[tuple[str,
 
 
 def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
-    """Read the text before the first of `ends`, as far as it is certain. Returns "" if one is next, or at the end of
-    the output. Waits while the text may be the start of an end; if the output ends there and `cut`, that start stays
-    unread.
+    """Read the text before the first of `ends`, up to the last certain character. Returns "" if one is next, or at the
+    end of the output. Waits while the text may be the start of an end; if the output ends there and `cut`, that start
+    stays unread.
     """
     while True:
         where, end = _first(page.text, page.at, ends)

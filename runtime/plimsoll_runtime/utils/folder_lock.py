@@ -1,7 +1,7 @@
 """Folders owned by the holder of a lock on a file in them, which is one process at a time.
 
 The kernel releases a lock when its holder ends, so a folder whose lock is free has no owner. Between opening a file and
-locking it, other processes can delete and recreate it: then the lock is on a file that nobody else uses. So a lock
+locking it, other processes can delete and recreate it: then the lock is on a file that no other process uses. So a lock
 counts only if its file is still the one in the folder. A folder's lock file is deleted last, so that an interrupted
 deletion can be finished.
 """

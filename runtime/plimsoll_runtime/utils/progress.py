@@ -53,7 +53,7 @@ class Rate:
 
 
 def transfer_text(transfer: Transfer, rate: float | None) -> str:
-    """Return a text like "1.2 of 2.9 GB, 31 MB/s, 55 s left", as far as it is known."""
+    """Return a text like "1.2 of 2.9 GB, 31 MB/s, 55 s left", without unknown parts."""
     unit, size = _unit(max(transfer.done, transfer.total))
     whole = f" of {transfer.total / size:.1f}" if transfer.total else ""
     parts = [f"{transfer.done / size:.1f}{whole} {unit}"]

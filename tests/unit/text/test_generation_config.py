@@ -60,7 +60,7 @@ def test_whatever_a_file_says_is_a_default_that_requests_may_have_or_an_error_th
         ("top_p", 1.5, "at most 1"),
         ("top_k", 2.5, f"must be an integer of at most {LARGEST_TOP_K}"),
         ("top_k", LARGEST_TOP_K + 1, f"must be an integer of at most {LARGEST_TOP_K}"),
-        ("top_k", math.inf, "must be a whole number"),
+        ("top_k", math.inf, "must be an integer"),
         ("top_k", -2, "must be -1 or 0"),
         ("repetition_penalty", 0, "must be at least 0.01"),
     ],

@@ -1,4 +1,6 @@
-"""Rewrites a JSON Schema of any draft into one that a grammar can enforce, and lists what it cannot enforce."""
+"""Rewrites a JSON Schema of any draft into one that a grammar can enforce, and lists the keywords that it cannot
+enforce.
+"""
 
 from __future__ import annotations
 

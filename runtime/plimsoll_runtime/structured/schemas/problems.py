@@ -46,7 +46,7 @@ _CHECK = "leave it out and check the output"
 REASONS = {
     "oneOf": "its branches may overlap: give each a required property with a constant of its own, or use anyOf",
     "uniqueItems": f"unique items cannot be enforced: {_CHECK}",
-    "not": f"it cannot be enforced here: say what is allowed instead, or {_CHECK}",
+    "not": f"it cannot be enforced here: list the allowed values instead, or {_CHECK}",
     "if": f"it cannot be enforced here: use anyOf with a branch for each case, or {_CHECK}",
     "contains": f"it cannot be enforced: {_CHECK}",
     "propertyNames": "it cannot be enforced here: use patternProperties with additionalProperties false",
