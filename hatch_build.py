@@ -1,4 +1,4 @@
-"""A step of building the wheel, and of an editable install: the CPU kernels, where a C++ compiler is."""
+"""A build hook for wheels and editable installs that compiles the CPU kernels if a C++ compiler is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = PACKAGES / "plimsoll_kernels/cpu"
 
 
 class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
-    """Compile the library beside its sources and make it a part of the wheel; without a compiler, go on without."""
+    """Compile the library next to its sources and add it to the wheel. Without a compiler, build without it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects files."""

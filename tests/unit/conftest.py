@@ -1,4 +1,4 @@
-"""The device on which Triton's kernels are tried; and Ctrl-C is heard."""
+"""The device for Triton's kernels, and a working Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 @pytest.fixture(scope="module")
 def ctrl_c() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt: a shell without job control has what it starts in the background ignore it."""
+    """Make SIGINT raise KeyboardInterrupt, because a shell without job control starts background processes with SIGINT
+    ignored.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -22,7 +24,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(params=["interpreter", pytest.param("gpu", marks=pytest.mark.gpu)])
 def triton_device(request: pytest.FixtureRequest) -> str:
-    """The device on which Triton's kernels are tried: "cpu", interpreted, and "cuda"."""
+    """The device for Triton's kernels: "cpu" (interpreted), and "cuda"."""
     if find_spec("triton") is None:
         pytest.skip("triton is not installed")
     if request.param == "interpreter":

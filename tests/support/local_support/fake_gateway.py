@@ -1,4 +1,4 @@
-"""A gateway whose answers a test writes."""
+"""A fake gateway whose responses are defined by tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeGateway:
-    """Says that a model is ready after `unready` questions, and answers as told."""
+    """Reports a model as ready after `unready` requests, and sends the configured responses."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -36,7 +36,7 @@ class FakeGateway:
 
 @asynccontextmanager
 async def fake_gateway(port: int) -> AsyncIterator[FakeGateway]:
-    """One that answers on this port."""
+    """Start a fake gateway on this port."""
     made = FakeGateway()
     app = web.Application()
     app.router.add_get("/v1/models/{name:.+}", made.model)
@@ -51,7 +51,7 @@ async def fake_gateway(port: int) -> AsyncIterator[FakeGateway]:
 
 
 def events(*parts: str) -> Handler:
-    """A stream of these."""
+    """Return a handler that streams these events."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -64,5 +64,5 @@ def events(*parts: str) -> Handler:
 
 
 def delta(text: str | None) -> str:
-    """An event that says this."""
+    """Return an event with this text."""
     return json.dumps({"choices": [{"delta": {"content": text}}]})

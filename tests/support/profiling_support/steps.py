@@ -1,4 +1,4 @@
-"""Profiled steps whose times are known, and probes that take no time."""
+"""Profiled steps with known times, and probes that take no time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COSTS = {kind: OpCost() for kind in OpKind} | {
 
 
 def record(*, prefill: bool = False, qkv: float = 0.002, forward: int = 5, head: int = 4) -> StepRecord:
-    """Schedule 1 ms, then forward and head as said, then a server's 2 ms."""
+    """Return a step of 1 ms schedule, the given forward and head times, and 2 ms of server phases."""
     spans, at = [], 0
     for phase, length in (
         (StepPhase.SCHEDULE, 1),
@@ -31,7 +31,7 @@ def record(*, prefill: bool = False, qkv: float = 0.002, forward: int = 5, head:
 
 
 def quicken_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probes of kilobytes: what they find says nothing of the machine."""
+    """Shrink the probes to kilobytes, so that they are quick (and their results meaningless)."""
     monkeypatch.setattr(machine, "READ_BYTES", 2**16)
     monkeypatch.setattr(machine, "CPU_PRODUCT", (8, 16, 32))
     monkeypatch.setattr(machine, "CUDA_PRODUCT", (8, 16, 32))

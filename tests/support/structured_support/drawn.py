@@ -1,4 +1,4 @@
-"""Schemas with every keyword, and values that some of them accept, for property tests."""
+"""Hypothesis strategies of schemas with every keyword, and of values that some of them accept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_NAME, inner, max_size=3)),
     max_leaves=5,
 )
-"""Small JSON values, of which schemas of the same words accept many."""
+"""Small JSON values made of the same words as the schemas, so that schemas accept many of them."""
 
 _LEAVES: dict[str, st.SearchStrategy[Any]] = {
     "type": st.one_of(st.sampled_from(TYPES), st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True)),
@@ -76,7 +76,7 @@ _parts = st.recursive(
 
 @st.composite
 def schemas(draw: st.DrawFn) -> dict[str, Any]:
-    """A document in which all references lead somewhere."""
+    """Draw a document whose references all resolve."""
     whole: dict[str, Any] = dict(draw(_schema(_with(_parts), 5)))
     properties = whole.setdefault("properties", {})
     properties.setdefault("a", draw(_parts))

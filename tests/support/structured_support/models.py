@@ -17,7 +17,7 @@ CORPUS = [
 
 
 def byte_tokenizer(size: int = 600) -> Tokenizer:
-    """Byte-level pieces: all bytes, and what is frequent in a little JSON."""
+    """Return a byte-level tokenizer with all bytes, and pieces that are frequent in a small JSON corpus."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -30,7 +30,7 @@ def byte_tokenizer(size: int = 600) -> Tokenizer:
 
 
 def spelling_model(folder: Path, *, padding: int = 24) -> Path:
-    """Saves a random Llama whose logits are a few more than its tokenizer has tokens."""
+    """Save a random Llama with a few more logits than its tokenizer has tokens."""
     tokenizer = byte_tokenizer()
     size = tokenizer.get_vocab_size() + padding
     model = make_model("LlamaConfig", {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 0}, seed=3)

@@ -1,4 +1,4 @@
-"""JSON Schemas of growing difficulty: the categories of JSON-Schema-Test-Suite, and what people send to such APIs."""
+"""JSON Schemas of increasing difficulty: the categories of JSON-Schema-Test-Suite, and typical schemas of users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """A schema; `ends` says that every document of it is short."""
+    """A schema; `ends`: all its documents are short."""
 
     name: str
     schema: Schema
@@ -23,13 +23,13 @@ SMALL = {"type": "integer", "minimum": 0, "maximum": 99}
 
 
 def record(properties: Schema, required: list[str] | None = None, /, **more: Any) -> Schema:
-    """An object with these properties, all of them required unless it is said, and no others unless it is said."""
+    """Return the schema of an object with these properties; by default all are required and no others are allowed."""
     wanted = list(properties) if required is None else required
     return {"type": "object", "properties": properties, "required": wanted, "additionalProperties": False, **more}
 
 
 def cases() -> list[Case]:
-    """All of them, each with a name of its own."""
+    """Return all cases, each with a unique name."""
     makers = (
         _types,
         _lengths,
@@ -277,7 +277,7 @@ def _random() -> Iterator[Schema]:
 
 
 def _drawn(draw: random.Random, depth: int) -> Schema:
-    """A schema of short documents, with schemas in it down to a depth."""
+    """Draw a schema of short documents, nested up to a depth."""
     leaves: list[Schema] = [
         SMALL,
         TEXT,

@@ -1,4 +1,4 @@
-"""The types that pydantic, msgspec and attrs document, and the schemas that they make of them."""
+"""Types from the documentation of pydantic, msgspec and attrs, and the schemas that these generate for them."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ MSGSPEC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Typed:
-    """A schema that a framework made of a type; `read` raises ValueError for a text that is none of it."""
+    """A schema that a framework generated for a type; `read` raises ValueError for a text that is not of the type."""
 
     name: str
     schema: dict[str, Any]
@@ -296,7 +296,7 @@ class Typed:
 
 
 def typed() -> Iterator[Typed]:
-    """Of all types, in each way in which their framework makes schemas."""
+    """Yield the schemas of all types, in every mode of their framework."""
     for name, kind in PYDANTIC.items():
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         modes: tuple[Literal["validation", "serialization"], ...] = ("validation", "serialization")

@@ -1,4 +1,4 @@
-"""Documents that a grammar lets through, chosen at random."""
+"""Random documents that a grammar accepts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 END = 256
 _MOST = 600
 _LIKELY = frozenset(b'"]},:0123abc')
-"""What ends or separates things, and few characters within them."""
+"""Characters that end or separate values, and a few that occur within them."""
 
 
 def documents(constraint: Constraint, count: int, chance: random.Random) -> Iterator[str]:
-    """So many at most; walks that do not end are given up."""
+    """Return at most `count` documents; walks that do not end are dropped."""
     from llguidance import LLMatcher
 
     template = LLMatcher(_bytes(), to_llguidance(constraint), log_level=0, limits=limits())
@@ -35,7 +35,7 @@ def documents(constraint: Constraint, count: int, chance: random.Random) -> Iter
 
 
 def takes(constraint: Constraint, text: str) -> bool:
-    """Whether a text is one that it lets through, to its end."""
+    """Return whether the grammar accepts the whole text."""
     from llguidance import LLMatcher
 
     matcher = LLMatcher(_bytes(), to_llguidance(constraint), log_level=0, limits=limits())

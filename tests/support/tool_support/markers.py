@@ -1,4 +1,4 @@
-"""A vocabulary of bytes, then an end, then markers that are special tokens."""
+"""A vocabulary of bytes, an EOS token, and markers as special tokens."""
 
 from __future__ import annotations
 

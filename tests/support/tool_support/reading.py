@@ -1,4 +1,4 @@
-"""Cuts an answer, runs a parser over its pieces, and puts the parts together."""
+"""Splits an output, parses its pieces, and joins the parts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from plimsoll_runtime.reasoning.base import ReasoningParser
 from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Text, Tool, ToolFormat, ToolParser
 
 Found = list[str | tuple[str, str]]
-"""What an answer holds, in order: texts, and calls with their names and arguments."""
+"""The content of an output in order: texts, and calls with their names and arguments."""
 
 
 def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
-    """A text in pieces, cut at these places as far as it has them."""
+    """Split a text at these positions, ignoring positions beyond its end."""
     ends = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
     return [text[start:end] for start, end in pairwise(ends)]
 
 
 def parts_of(parser: ToolParser | ReasoningParser, pieces: Iterable[str]) -> list[Part]:
-    """All that a parser gives for an answer in these pieces."""
+    """Return all parts that a parser yields for an output in these pieces."""
     parts: list[Part] = []
     for piece in pieces:
         parts += parser.push(piece)
@@ -28,12 +28,12 @@ def parts_of(parser: ToolParser | ReasoningParser, pieces: Iterable[str]) -> lis
 
 
 def read(form: ToolFormat, tools: Sequence[Tool], pieces: Iterable[str]) -> Found:
-    """What a parser finds in an answer that comes in these pieces."""
+    """Parse an output in these pieces and return its joined parts."""
     return together(parts_of(form.parser(tools), pieces))
 
 
 def together(parts: Iterable[Part]) -> Found:
-    """Joins what belongs together, and asserts that calls are numbered and their arguments follow them."""
+    """Join adjacent parts, and assert that calls are numbered and followed by their arguments."""
     found: Found = []
     calls = 0
     for part in parts:

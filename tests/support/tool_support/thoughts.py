@@ -1,4 +1,4 @@
-"""Answers of models that think, and what they say. Each begins with its format's name."""
+"""Outputs with reasoning, and their expected parts. Each entry begins with its format's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_runtime.tools.base import Reasoning, Text
 
 @dataclass(frozen=True, slots=True)
 class Thoughtful:
-    """One answer; whether its prompt has opened a thought, what it thinks and what it says."""
+    """One output: whether its prompt has begun the reasoning, and the expected reasoning and text."""
 
     form: str
     says: str
@@ -24,7 +24,7 @@ class Thoughtful:
 
 
 def split(form: ReasoningFormat, pieces: Iterable[str], *, opened: bool) -> tuple[str, str]:
-    """What is thought and what is said in an answer that comes in these pieces."""
+    """Parse an output in these pieces, and return its reasoning and its text."""
     parts = parts_of(form.parser(opened=opened), pieces)
     assert all(isinstance(part, Reasoning | Text) and part.text for part in parts)
     thought = "".join(part.text for part in parts if isinstance(part, Reasoning))

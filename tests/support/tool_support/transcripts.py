@@ -1,4 +1,4 @@
-"""Answers as models write them, and what they say. Each begins with the names that its format has."""
+"""Outputs of models and their expected parts. Each entry begins with the name of its format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOOLS = [
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One answer. `found` is all that it holds."""
+    """One output. `found` is its complete content."""
 
     form: str
     says: str
@@ -164,7 +164,7 @@ LLAMA3 = [
     _one("llama3", "JSON that is no call", *['{"name": "Ada", "born": 1815}'] * 2),
     _one("llama3", "JSON within text", *['So: {"name": "now", "parameters": {}}'] * 2),
     _one("llama3", "code after the tag", *["<|python_tag|>print(1)"] * 2),
-    _one("llama3", "what is joined is no call", '{"name": "now"}; and so on', ("now", "{}"), "; and so on"),
+    _one("llama3", "joined pieces that form no call", '{"name": "now"}; and so on', ("now", "{}"), "; and so on"),
     _one("llama3", "cut", '{"name": "now", "parameters": {"a": [1', ("now", '{"a": [1')),
 ]
 

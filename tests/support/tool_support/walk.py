@@ -1,4 +1,4 @@
-"""Walks through a grammar: what it takes, and what it lets through."""
+"""Checks which outputs a grammar accepts, by walking through it token by token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = set(b"abgs019{}[]<;\\n`")
 
 
 class Walk:
-    """One answer under a grammar, token by token."""
+    """One output under a grammar, token by token."""
 
     def __init__(self, source: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
         from llguidance import LLMatcher
@@ -33,7 +33,7 @@ class Walk:
         assert not self.inner.is_error(), self.inner.get_error()
 
     def takes(self, text: str) -> int:
-        """How many characters of a text the grammar takes."""
+        """Return the number of characters of the text that the grammar accepts."""
         at = 0
         for token, length in spelled(text, self.special_id):
             if not self.inner.consume_token(token):
@@ -50,7 +50,7 @@ class Walk:
 
 
 def spelled(text: str, special_id: SpecialId) -> list[tuple[int, int]]:
-    """Tokens, and how many characters of the text each stands for (a character's last byte for all of it)."""
+    """Return tokens, each with the number of characters that it completes."""
     found: list[tuple[int, int]] = []
     for piece in re.split("(" + "|".join(map(re.escape, SPECIAL)) + ")", text):
         token = special_id(piece)
@@ -64,13 +64,15 @@ def spelled(text: str, special_id: SpecialId) -> list[tuple[int, int]]:
 
 
 def takes(source: str, text: str, spelling: LLTokenizer, special_id: SpecialId) -> bool:
-    """Whether a grammar takes the whole of a text, and it may end there."""
+    """Return whether the grammar accepts the whole text and allows its end there."""
     walk = Walk(source, spelling, special_id)
     return walk.takes(text) == len(text) and walk.may_end()
 
 
 def wander(walk: Walk, chance: random.Random) -> str:
-    """An answer that a grammar lets through: letters, digits and what ends things, the latter more often."""
+    """Return a random output that the grammar accepts; letters and digits are less likely than characters that end
+    values.
+    """
     taken: list[int] = []
     for _ in range(4000):
         allowed = walk.allowed()

@@ -1,4 +1,4 @@
-"""The command line of `plimsoll batch`, and what it shows."""
+"""The command line of `plimsoll batch`, and its progress display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that must have a GPU on a machine where torch finds none: they end at once, and say why."""
+"""Processes that require a GPU on a machine without one: they exit right away, and say why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model_support.tiny import make_model, save_model
 from server_support.process import serving
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-"""Also on a machine that has one."""
+"""Hides the GPUs of the machine."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`plimsoll models list --local` and `rm` over a cache of the hub library's own form, each in a process of its own."""
+"""`plimsoll models list --local` and `rm` on a cache in the hub library's layout; each command runs as a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST, SECOND = "1" * 40, "2" * 40
 
 
 class Disk:
-    """A home with caches in it."""
+    """A home directory with caches."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

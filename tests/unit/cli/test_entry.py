@@ -1,4 +1,4 @@
-"""A process that is told to end while it starts, as the first process of a container is."""
+"""A process that gets SIGTERM while it starts, like the first process of a container."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ library.pthread_mutex_lock(mutex)
 print("stuck", file=sys.stderr, flush=True)
 library.pthread_mutex_lock(mutex)
 """
-"""It never returns, nor lets a handler in Python run: like a library that reads something very large."""
+"""Blocks without letting Python handlers run, like a library that reads a very large file."""
 
 
 DEVICE_FAILED = """
@@ -25,7 +25,7 @@ atexit.register(time.sleep, 1000)
 main.main = lambda: print("told") or int(sys.argv[1])
 sys.exit(entry.main())
 """
-"""Its driver never answers at the end."""
+"""Simulates a driver that does not answer at exit."""
 
 
 def test_the_end_waits_for_no_device_that_has_failed() -> None:
@@ -36,7 +36,9 @@ def test_the_end_waits_for_no_device_that_has_failed() -> None:
 
 
 def test_sigterm_ends_it_whatever_it_is_doing(tmp_path: Path) -> None:
-    """Ignored signals stand for the kernel's rule that a container's first process gets none it has no handler for."""
+    """SIGTERM is ignored at first, because the kernel drops signals for which a container's first process has no
+    handler.
+    """
     (tmp_path / "uvicorn.py").write_text(STUCK)
     process = subprocess.Popen(
         [

@@ -1,4 +1,4 @@
-"""`plimsoll host`: what the command line means, and what is refused with what to do."""
+"""`plimsoll host`: parsing of its command line, and errors that say what to do."""
 
 from pathlib import Path
 

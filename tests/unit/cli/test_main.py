@@ -1,4 +1,4 @@
-"""`plimsoll explain` and `plimsoll simulate` hand everything on to the planner's own command."""
+"""`plimsoll explain` and `plimsoll simulate` pass their arguments to the planner's command."""
 
 from __future__ import annotations
 

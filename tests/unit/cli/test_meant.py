@@ -1,4 +1,4 @@
-"""What was probably meant is said, by the command line and by both servers."""
+"""The command line and both servers suggest the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_models_name_to_both_servers(asked: str, meant: str) -> None:
 def test_a_name_of_any_length_and_any_number_of_names_are_compared_in_little_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The work is bounded: so many candidates are compared at most, and nothing with a long name."""
+    """The number of compared candidates and the length of compared names are limited."""
     chosen = random.Random(0)
     known = ["".join(chosen.choices(string.ascii_lowercase, k=20)) for _ in range(5_000)]
     compared: list[int] = []

@@ -1,4 +1,4 @@
-"""`plimsoll models`: families, programs and memory, from a config alone."""
+"""`plimsoll models`: architectures, programs and memory, computed from a config alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """A model whose weights are all 0."""
+    """A model with zeros as weights."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     save_zeros(tmp_path, program_of(describe(CONFIG)))
     return str(tmp_path)

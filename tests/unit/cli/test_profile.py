@@ -1,4 +1,4 @@
-"""`plimsoll profile`: what is refused, and a whole profile of a tiny model."""
+"""`plimsoll profile`: rejected options, and a complete profile of a tiny model."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def profiled(tiny_model: Path, *words: str) -> int:
 def test_a_profile_of_a_tiny_model(
     tiny_model: Path, tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With torch's decoder, and with whatever the machine runs best."""
+    """Run with torch's decoder, and with the fastest one of the machine."""
     files = {"trace": tmp_path / "t.json", "json": tmp_path / "r.json"}
     flags = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     assert profiled(tiny_model, "--attention-backend", backend, *flags) == 0

@@ -1,4 +1,4 @@
-"""docs/options.json and docs/options.md list every option, as the commands have it."""
+"""docs/options.json and docs/options.md list every option of the commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_COMMANDS = {
     "host": {"--models"},
     "profile": {"--workload", "--batch", "--prompt-len", "--output-len", "--trace", "--json"},
 }
-"""Flags that say what a command does, and not how an engine or a server works."""
+"""Flags that control a command, not an engine or a server."""
 
 
 def flags(command: str) -> set[str]:

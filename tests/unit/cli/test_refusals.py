@@ -1,4 +1,6 @@
-"""What a config shows is refused before torch is loaded, an engine's process starts, or weights are fetched."""
+"""A config that is not supported is rejected before torch loads, an engine process starts, or weights are
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def hub() -> Iterator[Hub]:
 
 
 def test_of_a_hubs_model_the_config_comes_first(hub: Hub, tmp_path: Path) -> None:
-    """At the second start, too, when it is in the cache; and a later revision of it may pass."""
+    """The second start, from the cache, is rejected too; a later, supported revision is not."""
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
     refused = {"architectures": ["FooForCausalLM"], "model_type": "foo"}
     hub.files = {**hub.files, "config.json": json.dumps(refused).encode()}

@@ -1,4 +1,4 @@
-"""`plimsoll serve`: what the command line means, and that impossible values are refused with what to do."""
+"""`plimsoll serve`: parsing of its command line, and errors that say what to do."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Requests are counted from the API server's metrics: those of the flow schemas that pick out our own."""
+"""Requests are counted from the API server's metrics, in the flow schemas of Plimsoll's own processes."""
 
 from __future__ import annotations
 

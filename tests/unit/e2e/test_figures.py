@@ -1,4 +1,4 @@
-"""What scenarios measure is kept by test, and goals are told."""
+"""Measurements of scenarios are stored by test, and goals are printed."""
 
 from __future__ import annotations
 

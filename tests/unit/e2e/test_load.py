@@ -1,4 +1,4 @@
-"""The load of the scenarios counts every request; whatever is not a whole answer is a failure with its cause."""
+"""The load of scenarios counts every request; every incomplete response is a failure with its cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def events(*chunks: object) -> bytes:
 
 
 class Broken(httpx2.AsyncByteStream):
-    """An answer whose connection breaks after the first event."""
+    """A response whose connection breaks after the first event."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield events(WHOLE[0]).removesuffix(b"data: [DONE]\n\n")

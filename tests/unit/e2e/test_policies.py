@@ -1,4 +1,4 @@
-"""NetworkPolicies become rules as their definition says: what is not allowed to or from an isolated pod is refused."""
+"""NetworkPolicies become firewall rules by their specification: traffic of isolated pods is refused unless allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def policy(**spec: Any) -> dict[str, Any]:
 
 
 def passing(*policies: dict[str, Any], direction: str = "-d") -> list[str] | None:
-    """What may reach (or leave) the first pod; None where it is not isolated."""
+    """Return the traffic that may reach (or leave) the first pod, or None if it is not isolated."""
     lines = rules(policies, WORLD)
     jump = next((line for line in lines if f"{direction} {WEB.address} -j" in line), None)
     if jump is None:

@@ -1,4 +1,4 @@
-"""How the scenarios are chosen, and how their reports become a summary."""
+"""The selection of scenarios, and the summary of their reports."""
 
 from __future__ import annotations
 

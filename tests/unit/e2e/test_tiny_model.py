@@ -1,4 +1,4 @@
-"""A model's folder is there whole or not at all, however many scenarios want it at once."""
+"""A model's folder is complete or does not exist, even if several scenarios create it at once."""
 
 from __future__ import annotations
 

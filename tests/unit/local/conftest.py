@@ -1,4 +1,4 @@
-"""A small schema that has one of everything, and documents to hold against it."""
+"""A small schema with one field of each type, and objects to validate."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Refusals = Callable[[dict[str, Any]], list[str]]
 
 
 def thing(**spec: Any) -> dict[str, Any]:
-    """A valid object, with `spec` over its own."""
+    """Return a valid object, with `spec` merged over its own."""
     return {
         "apiVersion": "example.dev/v1",
         "kind": "Thing",
@@ -94,7 +94,7 @@ def small_crd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def refusals(small_crd: None) -> Refusals:
-    """What is said against an object; an empty list where it is accepted."""
+    """Return a function that validates an object and returns its errors, [] if it is valid."""
 
     def ask(body: dict[str, Any]) -> list[str]:
         try:

@@ -1,4 +1,4 @@
-"""A stand-in for `plimsoll host`: its options and endpoints, no models. Each of them answers with its name."""
+"""A fake `plimsoll host`: its options and endpoints without models. Each model answers with its name."""
 
 from __future__ import annotations
 

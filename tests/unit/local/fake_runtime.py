@@ -1,7 +1,7 @@
-"""A stand-in for `plimsoll serve`: the same options and endpoints, no model. What it does is said in its MODEL.
+"""A fake `plimsoll serve`: the same options and endpoints without a model. Its MODEL selects the behaviour.
 
-`demo://ok` answers, and generates 500 tokens a second; `demo://mute` does not answer at `/metrics`; `demo://crash` ends
-with code 4 and last words, `demo://exit-N` with code N; `demo://tight` runs out of memory once it is ready;
+`demo://ok` answers, and generates 500 tokens per second; `demo://mute` does not answer at `/metrics`; `demo://crash`
+exits with code 4 and last words, `demo://exit-N` with code N; `demo://tight` runs out of memory once it is ready;
 `demo://stuck` ignores SIGTERM while it loads.
 """
 

@@ -1,4 +1,4 @@
-"""`plimsoll up` with stand-ins for `plimsoll serve` and `plimsoll host`; takes the arguments of the real command."""
+"""`plimsoll up` with fakes of `plimsoll serve` and `plimsoll host`; takes the arguments of the real command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAKE_HOST = (sys.executable, "-P", str(Path(__file__).with_name("fake_host.py"))
 
 
 PATIENCE = 600.0
-"""A runtime that ignores SIGTERM is given longer than any test waits: only being killed ends it in time."""
+"""Longer than any test waits, so that a runtime that ignores SIGTERM must be killed."""
 
 
 def main() -> int:

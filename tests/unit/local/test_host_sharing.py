@@ -1,4 +1,4 @@
-"""Which models share a process, and what a host is told of them."""
+"""Which models share a process, and the arguments of their host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def document(name: str, source: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model of 100 MiB, as far as its size goes."""
+    """A model whose weight file has 100 MiB."""
     (tmp_path / "config.json").write_text("{}")
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(100 * MIB)
@@ -87,7 +87,7 @@ KEEPING: dict[str, Any] = {
 
 
 def test_a_claim_is_a_folder_of_the_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each replica a file of its own, and one folder for all files."""
+    """Each replica has its own response store, and all share one folder for files."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = RunFolder(8000)
     one, plain = loaded(document("one", f"file://{folder}", **KEEPING), document("plain", f"file://{folder}"))
@@ -156,7 +156,7 @@ def test_a_revision_names_what_a_spec_says(folder: Path) -> None:
         return placement(model)[1].revision
 
     assert revision(maxSequences=3) == revision(maxSequences=3) != revision(maxSequences=4)
-    assert revision(kvMemory="40%") == revision()  # a share of what is free, which a host does not know
+    assert revision(kvMemory="40%") == revision()  # a share of the free memory, which a host does not know
 
 
 def test_a_model_that_brings_code_shares_with_nobody(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""RuntimePools on a laptop: what their process is given, and which models are its parts."""
+"""RuntimePools on a laptop: the arguments of their process, and their models."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_has_no_effect_is_named() -> None:
 
 
 def test_models_of_a_pool_and_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have its environment and stores, and the host hears of their placement."""
+    """Models of the pool get its environment and stores, and the host gets their placement."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     env = {"env": [{"name": "X", "value": "1"}]}
     (inside, outside), made = loaded(

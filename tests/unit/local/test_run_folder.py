@@ -19,7 +19,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert state_root() == tmp_path / "state" / "plimsoll"
-    monkeypatch.setenv("XDG_STATE_HOME", "relative")  # to be ignored, says the specification
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")  # the specification says to ignore it
     monkeypatch.setenv("HOME", str(tmp_path))
     assert state_root() == tmp_path / ".local" / "state" / "plimsoll"
 

@@ -1,4 +1,4 @@
-"""What `plimsoll up` makes of sources: a ModelDeployment that the schema takes, under a name that Kubernetes takes."""
+"""`plimsoll up` converts sources to ModelDeployments that are valid and have valid Kubernetes names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def models_of(*arguments: str) -> list[LocalModel]:
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_rules() -> None:
-    """Compiling rules changes the recursion limit, which hypothesis takes for a fault of the test."""
+    """Compile the rules before the test, because that changes the recursion limit, which hypothesis reports as an
+    error.
+    """
     models_of("demo://gemma-3-270m", "hf://org/model@v1:Q8_0")
 
 

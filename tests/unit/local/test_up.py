@@ -1,4 +1,4 @@
-"""`plimsoll up`, `status` and `down` as processes, with a stand-in for the runtime."""
+"""`plimsoll up`, `status` and `down` as processes, with a fake runtime."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(name: str, source: str, **spec: Any) -> dict[str, Any]:
 
 
 class Laptop:
-    """A state folder, files and commands of one test."""
+    """State folder, files and commands of one test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class Laptop:
         return process
 
     def up_on_terminal(self, columns: int, *arguments: str) -> tuple[subprocess.Popen[str], int]:
-        """The process, and the descriptor from which to read what its terminal shows."""
+        """Return the process, and a descriptor to read its terminal output from."""
         ours, theirs = pty.openpty()
         env = {**self.environment, "TERM": "xterm", "COLUMNS": str(columns)}
         process = self.up(*arguments, stdout=theirs, stderr=theirs, stdin=theirs, env=env)
@@ -93,7 +93,7 @@ class Laptop:
         return None
 
     def until(self, port: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The record, once something is true of it."""
+        """Return the record once a condition holds."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             record = self.record(port)
@@ -112,7 +112,7 @@ def all_ready(record: dict[str, Any]) -> bool:
 
 
 def rest_of(terminal: int) -> bytes:
-    """What a terminal shows until the process has closed its side."""
+    """Return the terminal output until the process closes its side."""
     shown = b""
     with contextlib.suppress(OSError):  # EIO: the other side has closed
         while piece := os.read(terminal, 4096):
@@ -154,7 +154,7 @@ def test_ask_once_prints_the_answer_and_leaves_nothing(laptop: Laptop, port: int
     assert answer == "The capital of France is Paris.\n"
     assert "gemma: without effect on a laptop: spec.template.nodeSelector" in said
     assert "gemma-0: loading: reading weights 25%" in said
-    assert said.count("Gemma Terms of Use") == 1, "nobody looks for them in the runtime's log"
+    assert said.count("Gemma Terms of Use") == 1, "the user does not see the runtime's log"
     assert laptop.record(port) is None
     assert "nothing runs" in laptop.plimsoll("status").stdout
 
@@ -374,7 +374,7 @@ def test_a_second_signal_stops_at_once(laptop: Laptop, port: int) -> None:
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE)
-    # A runtime that ignores SIGTERM is waited for longer than this test waits.
+    # The grace period of a runtime that ignores SIGTERM is longer than this test.
     assert gone([replicas(record)[0]["pid"]])
 
 
@@ -405,7 +405,7 @@ def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> No
     assert replicas(known)[1]["detail"] == "failed: exited with code 4: unknown architecture 'Nonsense'"
 
     def is_told(now: dict[str, Any]) -> bool:
-        """By the gateway, which reads the table again some time after it has changed."""
+        """The gateway reads the routing table some time after it has changed."""
         if now["gateway"]["phase"] != "ready":
             return False
         listed = {entry["id"]: entry for entry in get(f"http://127.0.0.1:{port}/v1/models")["data"]}
@@ -415,7 +415,7 @@ def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> No
 
 
 def test_only_what_a_restart_may_cure_is_started_again(laptop: Laptop, port: int) -> None:
-    """A model that was ready once fitted into memory, and may fit again."""
+    """A model that was ready has fitted into memory, so a restart may help."""
     final, passing = (2, 3, 4, 5), (1, 6, 8, 9, 10)
     sources = [f"demo://exit-{code}" for code in (*final, *passing)] + ["demo://tight"]
     laptop.up(laptop.write(*(model(f"m{i}", source) for i, source in enumerate(sources))), "--port", str(port))

@@ -1,4 +1,4 @@
-"""What `plimsoll up` says while the runtime downloads from a hub."""
+"""Messages of `plimsoll up` while the runtime downloads from a hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINE = re.compile(
 
 
 def test_bytes_rate_and_time_left(tmp_path: Path, unused_tcp_port: int) -> None:
-    """The hub sends 10 MiB a second. Of the files the runtime then says that they are no model, which ends the run."""
+    """The hub sends 10 MiB per second. The files are not a valid model, which ends the run."""
     with serving(
         Hub(
             files={"config.json": json.dumps(LLAMA).encode(), "model.safetensors": b"no model" * (BYTES // 8)},

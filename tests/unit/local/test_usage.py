@@ -15,7 +15,7 @@ from plimsoll_runtime.local.usage import Looks, Usage
 
 @pytest.fixture
 async def answers(unused_tcp_port: int):  # type: ignore[no-untyped-def]
-    """Serves what it is called with at `/metrics`, and returns where."""
+    """Return a function that serves a body at `/metrics` and returns the URL."""
     runners = []
 
     async def serve(body: bytes, seconds: float = 0.0) -> str:
@@ -41,7 +41,7 @@ async def scraped(url: str, seconds: float = 30.0) -> Scrape | None:
 
 
 async def test_the_series_are_those_of_a_real_server(answers) -> None:  # type: ignore[no-untyped-def]
-    """The last request's time is there once one had a model, and requests without a model leave it as it is."""
+    """The time of the last request appears after the first request to a model; other requests do not change it."""
     state = ServerState(names=("m",))
     metrics = Metrics(state)
     metrics.observe(RequestRecord("list"), "/v1/models", 200)

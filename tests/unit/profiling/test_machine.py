@@ -1,4 +1,4 @@
-"""The roofline's arithmetic, and probes that find something."""
+"""The arithmetic of the roofline, and probes with plausible results."""
 
 from __future__ import annotations
 

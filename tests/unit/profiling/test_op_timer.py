@@ -1,4 +1,4 @@
-"""A torch decoder with marks computes what it computed before, and its ops' times leave nothing out."""
+"""A marked torch decoder computes the same values, and the times of its ops are complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DENSE_OPS = tuple(kind for kind in FORWARD_OPS if kind not in (OpKind.ROUTE, OpK
 
 
 class Clock:
-    """One second later at each look."""
+    """Advances one second per reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Listener:
-    """Writes down which ops begin."""
+    """Records the ops that start."""
 
     def __init__(self) -> None:
         self.seen: list[OpKind | None] = []
@@ -54,7 +54,7 @@ def first_value(
     value: torch.Tensor | None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention to nothing but oneself."""
+    """Attention of each token to itself only."""
     assert value is not None
     return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
 
@@ -91,7 +91,7 @@ def test_post_norms_are_marked_too(tmp_path: Path) -> None:
 
 
 def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
-    """Then what is profiled is what is served."""
+    """Otherwise the profiled computation would differ from serving."""
     seen: list[int] = []
 
     class Rotating:
@@ -126,7 +126,7 @@ def test_an_attention_that_rotates_still_does(tiny_model: Path) -> None:
 
 
 def test_every_moment_belongs_to_an_op(tiny_model: Path) -> None:
-    """Each op lasts until the next begins: 25 marks after the first, a second each."""
+    """Each op lasts until the next starts: 25 marks after the first, one second each."""
     clock = Clock()
     decoder = MarkedDecoder(loaded(tiny_model), HostOpTimer(clock))
     assert isinstance(decoder, TimesOps)

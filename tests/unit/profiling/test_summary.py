@@ -1,4 +1,4 @@
-"""Figures of steps whose times are known."""
+"""Figures of steps with known times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plimsoll_runtime.profiling.machine import Machine
 from plimsoll_runtime.profiling.summary import summarise
 
 MACHINE = Machine(bandwidth=1e9, rate=1e12)
-"""Of the steps' costs, the product takes 1 ms by memory and the head 2 ms by compute."""
+"""By the steps' costs, the product takes 1 ms (memory) and the head 2 ms (compute)."""
 
 
 def test_phases_add_up_and_the_servers_come_on_top() -> None:

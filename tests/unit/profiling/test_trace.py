@@ -1,4 +1,4 @@
-"""The trace is what Chrome's format asks for, and says what the timeline saw, on torch's clock where torch is in it."""
+"""Traces are valid in Chrome's format and agree with the timeline, on torch's clock if torch's events are included."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from plimsoll_runtime.profiling.trace import (
 )
 
 ROUNDING = 1e-3
+"""Microseconds by which two computations of a time may differ."""
 CLOCK_ERROR_US = 5.0
-"""What the offset of two clocks may be wrong by: half of what the shortest anchor takes, which is some 3 us."""
-"""Microseconds that two ways to the same moment may differ."""
+"""The largest error of the offset between two clocks: half the length of the shortest anchor, about 3 us."""
 
 
 def later(step: StepRecord, by: int) -> StepRecord:
-    """The same step, some nanoseconds later."""
+    """Return the same step, `by` nanoseconds later."""
     spans = [PhaseSpan(s.step, s.phase, s.start_ns + by, s.end_ns + by) for s in step.spans]
     return StepRecord(step.tokens, step.sequences, step.prefill, spans, step.op_seconds, step.costs)
 
@@ -45,7 +45,7 @@ def spans_of(events: Sequence[dict[str, Any]], track: int) -> list[dict[str, Any
 
 
 def check_chrome(events: Sequence[dict[str, Any]]) -> None:
-    """Required keys; on each of our tracks spans begin in order, and one lies in another or after it."""
+    """Check required keys, and that the spans of each track are in order and properly nested."""
     for event in events:
         assert {"ph", "name", "pid", "tid"} <= event.keys()
         if event["ph"] == "X":
@@ -95,7 +95,7 @@ def test_sums_of_ops_lie_end_to_end_in_their_forward_pass() -> None:
 
 
 def test_torchs_events_are_on_the_same_clock() -> None:
-    """Every product that was computed in a phase lies in that phase's span."""
+    """Every product computed in a phase is within the phase's span."""
 
     def run() -> list[StepRecord]:
         timeline, steps = Timeline(), []

@@ -1,4 +1,4 @@
-"""What is asked of the engine, and what is refused before and after it is loaded."""
+"""The requests of workloads, and workloads that are rejected before or after the engine is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer's thoughts are the same however it comes, and nothing is held back longer than it must."""
+"""The parsed reasoning does not depend on how an output is split, and no text is held back longer than necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A format of thoughts is chosen by name, or by what a chat template renders."""
+"""A reasoning format is selected by name, or by the chat template."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_template_has_one_format(name: str) -> None:
 
 
 def test_results_of_tools_are_no_sign() -> None:
-    """MiniMax shows them in tags that Granite writes around its answers."""
+    """MiniMax encloses tool results in tags that Granite uses for its output."""
     assert fitting("{{ '\\n<response>' }}{% if '</think>' in content %}") is FORMATS["think"]
 
 

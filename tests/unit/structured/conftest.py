@@ -1,4 +1,4 @@
-"""A tokenizer that spells any text, and what llguidance makes of it."""
+"""A tokenizer that can spell any text, and llguidance's version of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a random model at temperature 1: those that end are valid, those that are cut begin a valid one."""
+"""Outputs of a random model at temperature 1: complete ones are valid, truncated ones are the start of a valid one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RFC_3339 = {
     "date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"),
     "time": re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"),
 }
-"""Python's own checkers know no year 0, no small z and no leap second."""
+"""Stricter than Python's parsers, which reject year 0, a lower-case z and leap seconds."""
 SHAPE = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 10}, "ok": {"type": "boolean"}},
@@ -151,7 +151,7 @@ def test_however_it_is_computed_the_answer_is_the_same(llm: LLM, folder: str, wa
 def test_a_device_that_computes_behind_the_host_s_back_keeps_to_it(
     llm: LLM, folder: str, monkeypatch: pytest.MonkeyPatch, overlap: bool
 ) -> None:
-    """Masks are made of tokens that the host has seen; whoever has none is in the same batch."""
+    """Masks are computed from tokens that the host has seen; the batch also has sequences without constraint."""
     prompts = [[5 + i, 7, 9, 11] for i in range(6)]
     wanted = [params(Constraint.json(SHAPE) if i % 3 else None, seed=i, max_tokens=50) for i in range(6)]
     expected = [g.outputs[0].token_ids for g in llm.generate(prompts, wanted)]
@@ -175,7 +175,7 @@ def test_who_wants_log_probabilities_gets_each_token_by_a_step_of_its_own(folder
 
 
 def test_log_probabilities_of_a_prompt_take_no_forced_token_away(llm: LLM, folder: str) -> None:
-    """The step that chooses the first token, which forces the second one, tells of the prompt as well."""
+    """The step that samples the first token, which forces the second, also returns the prompt's log probabilities."""
     wanted = [params(Constraint.regex("ZQ[a-z]{3}QZ"), seed=i, prompt_logprobs=0) for i in range(4)]
     prompts = [[5 + i, 6, 7] for i in range(4)]
     expected = [g.outputs[0].token_ids for g in llm.generate(prompts, wanted)]
@@ -214,7 +214,7 @@ def test_what_cannot_be_kept_to_is_refused_before_anything_runs(llm: LLM) -> Non
 
 
 def test_a_grammar_that_takes_too_much_work_ends_its_own_answer(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here no work at all is allowed once a token was taken."""
+    """The limits allow no work after the first token."""
     from llguidance import LLParserLimits
 
     from plimsoll_runtime.structured import matcher

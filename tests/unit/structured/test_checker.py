@@ -1,4 +1,4 @@
-"""Constraints are tried where they can do no harm."""
+"""Constraints are tried in a separate process, which may fail."""
 
 from __future__ import annotations
 

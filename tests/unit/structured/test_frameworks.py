@@ -1,4 +1,4 @@
-"""Schemas as pydantic, msgspec, attrs and zod make them of the types that they document."""
+"""Schemas that pydantic, msgspec, attrs and zod generate for the types in their documentation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPED = {each.name: each for each in typed()}
 ZOD: dict[str, Any] = json.loads((Path(structured_support.__path__[0]) / "zod_schemas.json").read_text())
 NAMES = [*TYPED, *ZOD]
 NOT_PYTHON = ("p{", "u{")
-"""What Python's regular expressions do not know."""
+"""Syntax that Python's regular expressions do not support."""
 
 SAYS_LESS = (
     "Base64", "ByteSize", "Decimal", "DirectoryPath", "FilePath", "HttpUrl", "IPv4Interface", "IPv4Network",
@@ -31,7 +31,7 @@ SAYS_LESS = (
     "PostgresDsn", "UUID4", "bytearray", "bytes", "complex", "dict of UUIDs", "dict of dates", "dict of floats",
     "dict of ints", "dict of patterns", "models", "money", "msgspec datetime", "time", "discriminator that has",
 )  # fmt: skip
-"""Of these types their schema does not say all: a format that is a note, or none at all."""
+"""Types that their schema does not describe completely: it has an annotation-only format, or none."""
 
 NOT_ENFORCED = {
     "pydantic set": ["/uniqueItems"],
@@ -51,7 +51,7 @@ EXAMPLES = {
     "email": ["ada@example.com"],
     "email.rfc5322": ["ada@example.com"],
 }
-"""Answers whose end no random walk comes to."""
+"""Outputs for schemas in which random walks do not end."""
 
 
 @cache

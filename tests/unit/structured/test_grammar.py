@@ -1,4 +1,4 @@
-"""What can be enforced is written down, and what cannot is refused by name, within a bound of work."""
+"""Enforceable constraints are converted, others are rejected with the reason, within a limit of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mask holds exactly the tokens after which the language still has a word: compared with languages written out."""
+"""A mask has exactly the tokens that can continue to a word of the language, compared with enumerated languages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def allowed(matcher: Matcher) -> set[int]:
 
 
 def by_hand(words: set[bytes], text: bytes, vocabulary: Vocabulary) -> set[int]:
-    """The tokens after which `text` is still the beginning of a word, and the ends where it is one."""
+    """Return the tokens after which `text` is still a prefix of a word, and the EOS tokens if it is a word."""
     beginnings = {word[:i] for word in words for i in range(len(word) + 1)}
     found = {
         token

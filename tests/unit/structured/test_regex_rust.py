@@ -1,4 +1,4 @@
-"""Patterns of JSON Schema mean what ECMA-262 says, whatever the library below means by them."""
+"""Patterns of JSON Schema have the meaning of ECMA-262, whatever library enforces them."""
 
 from __future__ import annotations
 

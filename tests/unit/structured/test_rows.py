@@ -1,4 +1,4 @@
-"""Masks of a step's rows are the same whoever computes them."""
+"""The masks of a step's rows are the same for every way to compute them."""
 
 from __future__ import annotations
 

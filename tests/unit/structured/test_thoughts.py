@@ -1,4 +1,4 @@
-"""Thoughts of a random model: a budget ends them, and answers behind them are of their form."""
+"""Reasoning of a random model: a budget ends it, and outputs after it follow their constraint."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_answer_behind_a_thought_is_of_its_form(llm: LLM, tokenizer: Tokenize
 
 
 def test_a_constrained_answer_may_begin_with_a_thought(llm: LLM, tokenizer: Tokenizer) -> None:
-    """Of a model that opens a thought by a token of its own, here one that every answer likes."""
+    """Uses a model that opens reasoning with a special token, here one that every output starts with."""
     greedy = [g.outputs[0].token_ids[0] for g in llm.generate(PROMPTS, params(temperature=0.0, max_tokens=1))]
     prompt, first = next(
         (prompt, token)

@@ -37,7 +37,7 @@ def byte_level_backend() -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="session")
 def sentencepiece_backend() -> tokenizers.Tokenizer:
-    """Llama's way: "▁" for spaces, one before the first word, byte pieces for what is not in the vocabulary."""
+    """A tokenizer like Llama's: "▁" for spaces, one before the first word, byte pieces for unknown characters."""
     learner = tokenizers.Tokenizer(models.BPE())
     learner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     learner.train_from_iterator(CORPUS[:2], trainers.BpeTrainer(vocab_size=150, show_progress=False))
@@ -66,7 +66,7 @@ def sentencepiece_backend() -> tokenizers.Tokenizer:
 
 @pytest.fixture(scope="session")
 def word_piece_backend() -> tokenizers.Tokenizer:
-    """A decoder that no spelling expresses."""
+    """A tokenizer whose decoder is not a spelling."""
     vocabulary = ["[UNK]", "hello", "##ing", "##s", "world", ",", ".", "don", "'", "t", "go", "##�"]
     backend = tokenizers.Tokenizer(
         models.WordPiece({piece: i for i, piece in enumerate(vocabulary)}, unk_token="[UNK]")
@@ -99,7 +99,7 @@ def any_tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 @pytest.fixture
 def model_files(tmp_path: Path) -> Callable[..., ModelFiles]:
-    """Files of a model in a fresh folder: `model_files(backend, tokenizer_config={...})`."""
+    """Return a function that writes a model's files to a new folder: `model_files(backend, tokenizer_config={...})`."""
 
     def build(backend: tokenizers.Tokenizer | None = None, **contents: object) -> ModelFiles:
         if backend is not None:

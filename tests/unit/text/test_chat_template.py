@@ -1,4 +1,4 @@
-"""Chat templates: the same text as Transformers renders, and nothing that a template should not do."""
+"""Chat templates: the same text as in Transformers, and no forbidden operations."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Damaged tokenizer files, the same ones every time: each is served, or refused in words that name the file."""
+"""Damaged tokenizer files (the same in each run): each one loads, or is rejected with an error that names the file."""
 
 import copy
 import json
@@ -89,7 +89,7 @@ TEMPLATES = [
 
 
 def damaged(content: Any, rng: random.Random, strange: list[Any]) -> Any:
-    """One to three places changed, at any depth: another value, one less, one more."""
+    """Change one to three places at any depth: another value, one less, one more."""
     content = copy.deepcopy(content)
     for _ in range(rng.randint(1, 3)):
         place = content
@@ -113,7 +113,7 @@ def damaged(content: Any, rng: random.Random, strange: list[Any]) -> Any:
 
 
 def cut(data: bytes, rng: random.Random) -> bytes:
-    """Bytes flipped, or the end lost."""
+    """Flip bytes, or cut off the end."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         changed[rng.randrange(len(changed))] = rng.randrange(256)
@@ -131,7 +131,7 @@ def mutants(content: Any) -> Iterator[bytes]:
 
 
 def refusal(work: Callable[[], object], *kinds: type[Exception]) -> str | None:
-    """In which words it was refused, None where it was not. Any other exception passes."""
+    """Return the message of the expected error, or None. Other exceptions propagate."""
     try:
         work()
     except kinds as error:
@@ -140,7 +140,7 @@ def refusal(work: Callable[[], object], *kinds: type[Exception]) -> str | None:
 
 
 def use(files: ModelFiles) -> bool:
-    """Load what there is and use it. Whether it could be; only refusals in words are let pass."""
+    """Load the tokenizer and use it. Return whether it loaded; only errors with a good message are accepted."""
     told = refusal(lambda: (end_ids(files), load_tokenizer(files)), ModelError)
     if told is not None:
         assert len(told) < 2000
@@ -203,7 +203,7 @@ def test_damaged_json(name: str, kind: str, folder: Path, request: pytest.Fixtur
 
 @pytest.mark.parametrize("merges", [["a ▁b"], [["a", "▁b"]]])
 def test_a_prefix_that_would_cut_a_character(merges: list[Any], folder: Path) -> None:
-    """The library aborts the process over it."""
+    """The library would abort the process."""
     vocabulary = {"a": 0, "▁b": 1, "a▁b": 2}
     model = {"type": "BPE", "continuing_subword_prefix": "x", "vocab": vocabulary, "merges": merges}
     (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model}))
@@ -222,7 +222,7 @@ def test_a_tokenizer_that_panics_is_refused_where_it_is_loaded(
 
 
 def test_a_panic_in_one_text_is_no_end_of_the_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rust's panics come as what `except Exception` does not catch; Ctrl-C does too, and passes."""
+    """Rust panics are not caught by `except Exception`. Neither is Ctrl-C, which must propagate."""
     tokenizer = load_tokenizer(files_of(folder))
     panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
     for raised, expected in ((panic, TextError), (KeyboardInterrupt, KeyboardInterrupt), (RuntimeError, TextError)):
@@ -316,7 +316,7 @@ GGUF_STRANGE += [[], [1, 2], [1.5], ["a", "b"], ["", ""], [" "]]
 
 
 def gguf_mutants(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a GGUF file can hold: lists of one type of scalar, or of texts."""
+    """Yield values that a GGUF file can have: lists of one scalar type, or of texts."""
     rng = random.Random(SEED)
     for key in values:
         yield {k: v for k, v in values.items() if k != key}
@@ -331,7 +331,7 @@ def gguf_mutants(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture
 def gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], ModelFiles]:
-    """Files whose metadata are these values."""
+    """Return a function that writes files with these metadata."""
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "m.gguf"
     made = iter(range(10**6))

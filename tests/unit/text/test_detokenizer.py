@@ -1,4 +1,4 @@
-"""Detokenising: deltas concatenate to the whole, and nothing incomplete is ever given out."""
+"""Detokenising: deltas concatenate to the whole text, and incomplete characters are never returned."""
 
 from collections.abc import Sequence
 

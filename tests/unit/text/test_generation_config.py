@@ -1,4 +1,4 @@
-"""Sampling settings of a model's files: read, or refused with the value and what to do."""
+"""Sampling defaults of a model's files: applied, or rejected with the value and advice."""
 
 import math
 from pathlib import Path

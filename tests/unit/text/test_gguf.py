@@ -1,4 +1,4 @@
-"""GGUF vocabularies: converted to the same tokenizer as Transformers makes of them, once, and quickly."""
+"""GGUF vocabularies: converted to the same tokenizer as by Transformers, once, and quickly."""
 
 import json
 import random
@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(count: int) -> list[str]:
-    """Random texts of every kind: words, spaces, line ends, emoji, special tokens, any character."""
+    """Return random texts of every kind: words, spaces, line ends, emoji, special tokens, any character."""
     rng = random.Random(7)
     ranges = (range(32, 127), range(0xA0, 0x2FFF), range(0x1F300, 0x1F700))
 
@@ -43,7 +43,7 @@ def texts(count: int) -> list[str]:
 
 
 def write(path: Path, architecture: str, model: str, pieces: list[tuple[str, float, int]], **extra: Any) -> ModelFiles:
-    """A GGUF file of metadata alone."""
+    """Write a GGUF file that has only metadata."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in {"context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8}.items():
         writer.add_uint32(f"{architecture}.{key}", value)
@@ -105,7 +105,7 @@ def test_sentencepiece_equals_transformers(
 
 
 def test_gemma_4_has_merges_of_its_own(sentencepiece_backend: tokenizers.Tokenizer, tmp_path: Path) -> None:
-    """As its tokenizer.json has it, which llama.cpp's converter writes piece by piece and merge by merge."""
+    """llama.cpp's converter copies its tokenizer.json piece by piece and merge by merge."""
     theirs = tokenizers.Tokenizer.from_str(sentencepiece_backend.to_str())
     theirs.normalizer = normalizers.Replace(" ", "▁")
     theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

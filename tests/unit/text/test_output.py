@@ -1,4 +1,4 @@
-"""The text of an answer: tokens, stop strings and finish reasons together."""
+"""The text of an output: tokens, stop strings and finish reasons together."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +20,7 @@ def answer(params: SamplingParams, tokenizer: Tokenizer, outputs: list[RequestOu
 
 
 def steps(ids: list[int], finish: str = "length", **last: object) -> list[RequestOutput]:
-    """One output a token, the last one finished."""
+    """Return one output per token, the last one finished."""
     outputs = [RequestOutput("r", [token_id]) for token_id in ids[:-1]]
     return [*outputs, RequestOutput("r", ids[-1:], finish_reason=finish, **last)]  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ def spelled(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def special_answer(tokenizer: Tokenizer, text: str, **params: object) -> tuple[str, str | int | None, int]:
-    """The text, stop reason and number of tokens of an answer; special tokens in it are written as such."""
+    """Return text, stop reason and number of tokens of an output; special tokens in `text` are recognised."""
     ids = tokenizer.encode(text, add_special_tokens=False)
     given = SamplingParams(max_tokens=100, **params)  # type: ignore[arg-type]
     found = total(answer(given, tokenizer, steps(ids)))

@@ -1,4 +1,4 @@
-"""Texts as models take them that give vectors and scores."""
+"""Texts for pooling models."""
 
 from pathlib import Path
 from typing import Any

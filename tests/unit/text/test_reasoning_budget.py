@@ -1,4 +1,4 @@
-"""Thoughts are found in tokens wherever these are cut, counted, and ended when their budget is used up."""
+"""Reasoning is found in tokens wherever they are split, counted, and ended when its budget is used up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPENING = 1000
 
 
 class Pieces:
-    """A vocabulary of what a test says: token i is the i-th piece; from 256 on downwards they are bytes."""
+    """A vocabulary defined by the test: token i is the i-th piece; ids from 256 downwards are bytes."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self.pieces = pieces

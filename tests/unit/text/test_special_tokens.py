@@ -1,4 +1,4 @@
-"""An answer ends at whatever any of a model's files calls its end."""
+"""An output ends at every token that any of the model's files names as EOS."""
 
 from __future__ import annotations
 

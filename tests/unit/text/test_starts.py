@@ -1,4 +1,4 @@
-"""At which character of a text each of its tokens begins."""
+"""The character of a text at which each of its tokens begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ any_time = settings(deadline=None, suppress_health_check=[HealthCheck.function_s
 
 @pytest.fixture(scope="session")
 def trimming(byte_level_backend: tokenizers.Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """As GPT-2's: offsets leave out white space; with a token in front of each text and one behind it."""
+    """A tokenizer like GPT-2's: offsets exclude white space. It adds a token before and after each text."""
     backend = tokenizers.Tokenizer.from_str(byte_level_backend.to_str())
     around = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
     backend.post_processor = processors.Sequence(
@@ -74,7 +74,7 @@ def test_parts_of_a_character_begin_where_it_does(byte_level: Tokenizer) -> None
 
 
 def test_texts_that_a_normalizer_shortens(byte_level_backend: tokenizers.Tokenizer, tmp_path: Path) -> None:
-    """Its tokens are in the text that was given, which is the one that an answer repeats."""
+    """The positions refer to the original text, which outputs repeat."""
     backend = tokenizers.Tokenizer.from_str(byte_level_backend.to_str())
     backend.normalizer = normalizers.NFC()
     tokenizer = load(backend, tmp_path)

@@ -1,4 +1,4 @@
-"""Stop strings: never a character of one leaks, however the text is cut."""
+"""Stop strings: no character of one is ever returned, however the text is split."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from plimsoll_runtime.text.output import StopMatcher, UnskippedStopMatcher
 
 ALPHABET = "ab. \n"
-"""White space is text like any other: it may begin a stop string, and it may be what is given out last."""
+"""Includes white space, which may start a stop string, and may be the last text returned."""
 texts = st.text(ALPHABET, max_size=40)
 stops = st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=4)
 
 
 def naive(text: str, stop: list[str], include: bool) -> tuple[str, str | None]:
-    """The first prefix that ends with a stop string decides; the longest such string is cut off."""
+    """Cut at the first prefix that ends with a stop string, removing the longest such string."""
     for end in range(1, len(text) + 1):
         found = [s for s in stop if text[:end].endswith(s)]
         if found:
@@ -76,7 +76,9 @@ mixed_stops = st.lists(
 
 
 def naive_unskipped(parts: list[tuple[str, bool]], stop: list[str], include: bool) -> tuple[str, str | None]:
-    """The definition: the text with special tokens for stops that hold one, the text without for the others."""
+    """The definition: search the text with special tokens for stop strings that contain one, else the text without
+    them.
+    """
     seen: list[tuple[str, bool]] = []
     for text, left_out in parts:
         for character in text:

@@ -1,4 +1,4 @@
-"""Templates that would make more than there is, each in its own way, and ordinary ones that make what they did."""
+"""Templates that exceed limits in various ways, and ordinary ones, whose result is unchanged."""
 
 from __future__ import annotations
 
@@ -243,5 +243,5 @@ def _bytes(value: Any) -> int:
 
 
 def _given(value: Any) -> int:
-    """What the value itself takes, a few objects included that hold no more."""
+    """Bytes for the value itself and a few small objects."""
     return 3 * _bytes(value) + 512

@@ -1,4 +1,4 @@
-"""Tokenizers from folders: what the files beside tokenizer.json change is what Transformers makes of them."""
+"""Tokenizers from folders: the files next to tokenizer.json have the same effect as in Transformers."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What is done to numbers on their way out."""
+"""Post-processing of vectors and scores."""
 
 import numpy as np
 import pytest

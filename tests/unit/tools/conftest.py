@@ -1,4 +1,4 @@
-"""A vocabulary of bytes and markers, and what llguidance makes of it."""
+"""A vocabulary of bytes and markers, and llguidance's version of it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def spelling() -> LLTokenizer:
 
 @pytest.fixture(params=[True, False], ids=["special tokens", "markers as text"])
 def special_id(request: pytest.FixtureRequest) -> Callable[[str], int | None]:
-    """A vocabulary with markers, and one that spells them by bytes."""
+    """Run with markers as special tokens, and with markers spelled by bytes."""
     ids = {marker: END + index for index, marker in enumerate(SPECIAL)} if request.param else {}
     return ids.get

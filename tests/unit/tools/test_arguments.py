@@ -1,4 +1,4 @@
-"""Plain text becomes JSON of a type that the schema allows, or else a string."""
+"""Plain text becomes JSON of a type that the schema allows, else a string."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars let valid answers through and no others; whatever they let through is read back as calls."""
+"""Grammars accept valid outputs and no others; every accepted output is parsed as calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BODIES = {
     "gemma3": ("```tool_code\n", "NAME(GIVEN)", "\n"),
     "gemma3_json": ("", '{"name": "NAME", "parameters": GIVEN}', "\n"),
 }
-"""What stands before calls, a call, and what stands between two."""
+"""Text before calls, a call, and text between two calls."""
 ENDS = {
     "granite": "]",
     "phi4": "]<|/tool_call|>",
@@ -81,11 +81,11 @@ FIELDS = {
     "gemma4": ("KEY:VALUE", ","),
     "functiongemma": ("KEY:VALUE", ","),
 }
-"""An argument where they are written one by one, and what stands between two."""
+"""An argument in formats with separate arguments, and the text between two."""
 QUOTES = {"qwen3_coder": "", "seed_oss": "", "glm4": "", "minimax": "", "gemma4": '<|"|>', "functiongemma": "<escape>"}
-"""What stands around a text, where it is no JSON."""
+"""Quotes of texts that are not JSON."""
 BARE = ("llama3", "llama4_pythonic", "gemma3_json")
-"""Formats whose calls begin where the answer does."""
+"""Formats whose calls start at the start of the output."""
 BEGINS = {
     "hermes": ("<tool_call>", "{"),
     "granite": ("<|tool_call|>", "[{"),
@@ -103,9 +103,9 @@ BEGINS = {
     "functiongemma": ("<start_function_call>", "call:now{"),
     "gemma3": ("```tool_code", "print(get_weather("),
 }
-"""A marker, and the first words of a call behind it."""
+"""A marker, and the first words of a call after it."""
 AGAIN = ("hermes", "mistral", "qwen3_coder", "seed_oss", "glm4", "gemma4", "functiongemma")
-"""Formats with a marker before each call; in others the section of calls ends the answer."""
+"""Formats with a marker before each call; in others the section of calls ends the output."""
 GOOD = ("get_weather", '{"city": "Oslo", "days": 3}')
 
 
@@ -116,7 +116,7 @@ def answer(name: str, *calls: tuple[str, str]) -> str:
 
 
 def arguments(name: str, given: str) -> str:
-    """Arguments in a format's own way; what is no object as it is."""
+    """Return arguments in the format's syntax; values other than objects are returned unchanged."""
     if name not in FIELDS or not given.startswith("{") or given == "{":
         return given
     field, between = FIELDS[name]
@@ -143,7 +143,7 @@ def test_what_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_document_in_place_of_calls(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
-    """It is read as text, and never as a call. Calls that are bare objects cannot be told from it in time."""
+    """A document is text, never a call. Calls that are bare objects cannot be combined with documents."""
     form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     for parallel in (True, False):
         calls = FORMATS[name].grammar(TOOLS, special_id, required=True, parallel=parallel)
@@ -178,14 +178,14 @@ def test_a_document_in_place_of_calls(name: str, spelling: LLTokenizer, special_
 )
 def test_what_is_not(name: str, call: tuple[str, str], spelling: LLTokenizer, special_id: SpecialId) -> None:
     if call == ("get_weather", '{"city": 3}') and QUOTES.get(name) == "":
-        return  # it is the text "3"
+        return  # the value is the text "3"
     text = answer(name, call)
     source = FORMATS[name].grammar(TOOLS, special_id, required=True, parallel=True)
     assert not takes(source, text, spelling, special_id)
     source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=True)
     if takes(source, text, spelling, special_id):  # no tool has this name, so it is text
         assert not any(isinstance(part, tuple) for part in read(FORMATS[name], TOOLS, [text]))
-        assert call[0] == "fly" or name == "glm4"  # which has `now[]` for a name here
+        assert call[0] == "fly" or name == "glm4"  # its pattern allows the name `now[]`
 
 
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in BARE])
@@ -216,7 +216,7 @@ def test_what_a_grammar_lets_through_is_read_as_calls(name: str, spelling: LLTok
 
 @pytest.mark.parametrize("name", BEGINS)
 def test_a_call_that_has_begun_in_text_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
-    """It has begun with its first words, behind white space or not; the marker alone is text, and may end an answer."""
+    """A call starts with its first words, after optional white space; a marker alone is text, and may end an output."""
     chance = random.Random(name)
     schemas = {tool.name: tool.parameters for tool in TOOLS}
     marker, first = BEGINS[name]
@@ -236,7 +236,7 @@ def test_a_call_that_has_begun_in_text_is_valid(name: str, spelling: LLTokenizer
 
 @pytest.mark.parametrize("name", BEGINS)
 def test_a_marker_in_words_is_text(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
-    """Nothing is forced behind it, nothing is read as a call, and nothing is lost, in whatever pieces it comes."""
+    """The grammar forces nothing after it, and the parser returns all of it as text, however the output is split."""
     marker, first = BEGINS[name]
     chance = random.Random(name)
     words = [

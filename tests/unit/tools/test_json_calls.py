@@ -1,4 +1,4 @@
-"""A value that is followed by characters is what json reads, and broken where it is not."""
+"""The incremental JSON scanner agrees with json on valid and invalid texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHARS = '{}[]",:\\/ \n\tu0123456789.-+eEtrufalsn\x01é'
 
 
 def is_value(text: str) -> bool:
-    """Whether the whole of a text is one value."""
+    """Return whether the whole text is one value."""
     value = JsonValue()
     try:
         at = value.take(text, 0)

@@ -1,4 +1,4 @@
-"""Text streams: what is held back may be the beginning of a marker."""
+"""Text is streamed: only a possible start of a marker is held back."""
 
 from __future__ import annotations
 

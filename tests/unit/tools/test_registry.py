@@ -1,4 +1,4 @@
-"""A format is chosen by name, or by what a chat template renders."""
+"""A tool-call format is selected by name, or by the chat template."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEMPLATES = {
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Makes an entry point of a name and a value."""
+    """Return a function that adds an entry point with a name and value."""
 
     def install(name: str, value: str) -> None:
         found = [EntryPoint(name, value, "plimsoll.tool_parsers")]

@@ -1,4 +1,4 @@
-"""Arguments that are written one by one, a text as it is: schemas are kept to, or refused by name."""
+"""Arguments written one by one, with texts unquoted: schemas are enforced, or rejected with the reason."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_is_not_required_may_be_missing(name: str, spelling: LLTokenizer, s
 def test_texts_that_are_nothing_else_are_written_as_they_are(
     name: str, spelling: LLTokenizer, special_id: SpecialId
 ) -> None:
-    """Whatever they look like: where a text or nothing is wanted, both can be said."""
+    """If text or null is allowed, every text is a valid value."""
     loose = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
     given = tool({"a": loose, "b": {"type": ["string", "integer"]}, "c": {}}, required=["p0", "p1", "p2"])
     source = FORMATS[name].grammar([given], special_id, required=True, parallel=False)
@@ -143,7 +143,7 @@ JSON = st.recursive(
 @settings(deadline=None, max_examples=150)
 @given(name=st.sampled_from(sorted(FORMATS)), parameters=st.dictionaries(KEYS, JSON, max_size=5))
 def test_whatever_a_schema_says(name: str, parameters: dict[str, Any]) -> None:
-    """There is a grammar, or an error that says what is wrong: nothing else, and no grammar that cannot be read."""
+    """The result is a valid grammar, or an error that says what is wrong."""
     try:
         source = FORMATS[name].grammar([Tool("f", None, parameters)], lambda marker: None, required=True, parallel=True)
         to_llguidance(Constraint("lark", source)).encode()

@@ -1,4 +1,4 @@
-"""An answer says the same however it comes."""
+"""The parsed parts of an output do not depend on how it is split."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPLICES = st.sampled_from(
 @settings(deadline=None, max_examples=120)
 @given(data=st.data(), transcript=st.sampled_from(TRANSCRIPTS), splice=SPLICES)
 def test_whatever_a_model_writes(data: st.DataObject, transcript: Transcript, splice: str) -> None:
-    """Cut, spliced and joined answers are read without an exception, the same in every way, and nothing is lost."""
+    """Truncated, spliced and joined outputs parse without exceptions, independently of splits, and no text is lost."""
     start = data.draw(st.integers(0, len(transcript.text)))
     end = data.draw(st.integers(start, len(transcript.text)))
     other = data.draw(st.sampled_from(TRANSCRIPTS)).text
@@ -57,7 +57,7 @@ def test_whatever_a_model_writes(data: st.DataObject, transcript: Transcript, sp
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), transcript=st.sampled_from(TRANSCRIPTS))
 def test_an_answer_cut_anywhere(data: st.DataObject, transcript: Transcript) -> None:
-    """What is given while an answer grows is never taken back."""
+    """Parts returned while an output grows are never revoked."""
     text = transcript.text[: data.draw(st.integers(0, len(transcript.text)))]
     calls = [part for part in read(FORMATS[transcript.form], TOOLS, [text]) if isinstance(part, tuple)]
     whole = [part for part in transcript.found if isinstance(part, tuple)]
@@ -67,7 +67,7 @@ def test_an_answer_cut_anywhere(data: st.DataObject, transcript: Transcript) -> 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=NAMES)
 def test_arguments_are_objects(transcript: Transcript) -> None:
-    """All that end are; those of answers that were cut or broken say so in their names."""
+    """All complete ones; truncated or broken ones have that in their name."""
     if any(word in transcript.says for word in ("cut", "broken")):
         return
     for part in transcript.found:

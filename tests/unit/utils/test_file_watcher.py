@@ -26,7 +26,7 @@ def test_it_is_read_when_it_has_changed_and_not_otherwise(tmp_path: Path) -> Non
     file = WatchedFile(path, note)
     assert (file.value(), file.value(), read) == ("1", "1", ["1"])
     before = path.stat()
-    path.write_text("2")  # the same length, in place
+    path.write_text("2")  # written in place, with the same length
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     assert (file.value(), file.value(), read) == ("2", "2", ["1", "2"])
 

@@ -1,4 +1,4 @@
-"""A lock is a lock of what is there, whatever others delete and make in between."""
+"""A lock applies to the existing folder, whatever other processes delete and create in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def taken(folder: Path) -> int:
 
 
 def before_locking(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Others act once, between the opening of a file and its locking."""
+    """Run another action once between opening a file and locking it."""
     plain, left = fcntl.flock, [act]
 
     def flock(descriptor: int, operation: int) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_goes_with_all_that_is_in_it_the_lock_last(folder: Path, monkey
 def test_who_takes_a_folder_that_is_being_deleted_keeps_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, took_it: bool
 ) -> None:
-    """What comes into a folder without its lock's being taken is an error: it would stay for ever, unnoticed."""
+    """Files that enter a folder without its lock are an error; otherwise they would stay unnoticed."""
     held, plain, others = taken(folder), Path.rmdir, []
 
     def rmdir(self: Path) -> None:
@@ -135,7 +135,7 @@ def test_who_takes_a_folder_that_is_being_deleted_keeps_it(
 def test_a_folder_that_was_taken_and_given_up_amid_its_deletion_goes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by another process that deletes it too."""
+    """As if another process deleted it too."""
     held, plain, tries = taken(folder), Path.rmdir, []
 
     def rmdir(self: Path) -> None:

@@ -1,4 +1,4 @@
-"""Declarations of options: what fields add to them, which values they take, and how their words are read."""
+"""Declarations of options: defaults from fields, valid values, and parsing."""
 
 from __future__ import annotations
 

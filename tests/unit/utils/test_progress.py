@@ -1,4 +1,4 @@
-"""What is said of a download: its rate over the last seconds, and when it will be whole."""
+"""The text of a download's progress: its rate over the last seconds, and its remaining time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that compute get Python's lock soon, for as long as that is wanted."""
+"""Computing threads get Python's lock quickly within the context."""
 
 from __future__ import annotations
 

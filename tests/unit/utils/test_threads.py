@@ -1,4 +1,4 @@
-"""Slow work in threads: whoever waits for it knows when it is over, however the waiting ends."""
+"""Slow work in threads: the awaiting task continues only after the thread has ended, even if it is cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address plan holds together, and the lines for `ip` follow it."""
+"""The address plan is consistent, and the arguments of `ip` follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control groups: which hierarchies there are, and making and removing ours."""
+"""Control groups: detecting hierarchies, and creating and removing groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOUNTINFO = """\
 
 @pytest.fixture
 def hierarchies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hierarchies:
-    """Two folders in place of the kernel's; `cpuset` has what a new group must be given."""
+    """Two folders instead of the kernel's hierarchies; `cpuset` requires initial values in a new group."""
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
     for name in ("cpuset", "memory"):
         (tmp_path / name).mkdir()
@@ -61,7 +61,7 @@ def test_a_new_group_may_use_the_processors_of_the_one_above(
     real = Path.mkdir
 
     def mkdir(self: Path, exist_ok: bool = False) -> None:
-        """The kernel puts the files of its controller into a new group; they are empty."""
+        """Create the controller's files in a new group, empty, like the kernel."""
         real(self, exist_ok=exist_ok)
         made.append(self)
         if "cpuset" in self.parts[len(tmp_path.parts) :]:

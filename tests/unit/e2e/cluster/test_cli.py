@@ -1,4 +1,4 @@
-"""The command line, as far as it goes without a cluster."""
+"""The command line, without a running cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERBS = (
 
 @pytest.fixture
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """A checkout that has no cluster."""
+    """A checkout without a cluster."""
     layout = Layout(state=tmp_path / "state", cache=tmp_path / "cache")
     monkeypatch.setattr(cli, "find_layout", lambda environ, home: layout)
     return layout

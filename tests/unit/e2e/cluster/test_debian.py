@@ -1,4 +1,4 @@
-"""The mirror is taken from whatever form the machine's apt configuration has."""
+"""The mirror is read from every format of apt configuration."""
 
 from __future__ import annotations
 

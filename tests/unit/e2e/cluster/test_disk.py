@@ -1,4 +1,4 @@
-"""Room on the disk, and what is told of daemons that ended on a full one."""
+"""Free disk space, and the report about daemons that ended because the disk was full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installs are whole or not at all."""
+"""Installations are complete or do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KEDA in the cache: built once, and never a part of it."""
+"""KEDA in the cache: built once, always completely."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is built, by a compiler that writes a word."""
+    """The list of built files; the fake compiler writes one word."""
     built: list[str] = []
     definitions = tmp_path / "module" / "config" / "crd" / "bases"
     definitions.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Machines: when one is started anew, how commands get into it, what its first process does."""
+"""Machines: when one is restarted, how commands run in it, and its first process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cluster.supervisor import Supervisor
 
 @dataclass(frozen=True)
 class FakeMachine(Machine):
-    """Counts what would be done to the real namespaces."""
+    """Records calls that would change real namespaces."""
 
     done: list[str] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ def test_a_list_of_daemons_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 class WithChild(Process):
-    """A holder whose only child is the supervisor: this process, in the test."""
+    """A holder whose only child is the supervisor, here the test process."""
 
     def only_child(self) -> Process | None:
         return find_process(os.getpid())
@@ -123,7 +123,7 @@ def test_a_daemon_is_found_by_its_name(layout: Layout, monkeypatch: pytest.Monke
 
 
 def ended(pid: int) -> None:
-    """Wait for the end of a child without collecting it."""
+    """Wait until a child has ended, without reaping it."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 

@@ -1,4 +1,4 @@
-"""The files that a node's daemons read."""
+"""The configuration files of a node's daemons."""
 
 from __future__ import annotations
 

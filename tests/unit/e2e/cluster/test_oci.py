@@ -1,4 +1,4 @@
-"""Archives that both containerd and buildah take: every digest must be that of the bytes."""
+"""Archives that both containerd and buildah accept: every digest must match its bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def blob(archive: tarfile.TarFile, descriptor: dict[str, Any]) -> bytes:
-    """A blob by its descriptor, whose digest and size must be true."""
+    """Return a blob by its descriptor, after checking its digest and size."""
     content = read(archive, "blobs/" + descriptor["digest"].replace(":", "/"))
     assert hashlib.sha256(content).hexdigest() == descriptor["digest"].removeprefix("sha256:")
     assert len(content) == descriptor["size"]

@@ -1,4 +1,4 @@
-"""What of the machine's pip configuration an image build gets."""
+"""The part of the machine's pip configuration that image builds use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process on record is never mistaken for another that got its id."""
+"""A recorded process is never confused with another one that got its id."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ AFTER_NAME = "S 1 22 22 0 -1 4194304 9 8 7 6 5 4 3 2 20 0 1 0 987654 1000 1 2 3"
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[tuple[Process, subprocess.Popen[bytes]]]:
-    """A process that wrote its own record, then became `cat`, which ends when its input does."""
+    """A process that has written its own record and then became `cat`, which ends when its input ends."""
     record = tmp_path / "process"
     with subprocess.Popen(recorded(record, ["cat"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdin is not None
         assert started.stdout is not None
         started.stdin.write(b"x")
         started.stdin.flush()
-        assert os.read(started.stdout.fileno(), 1) == b"x"  # it answers: the record is written
+        assert os.read(started.stdout.fileno(), 1) == b"x"  # it responds, so the record is written
         found = read_record(record)
         assert found is not None
         yield found, started
@@ -49,7 +49,7 @@ def test_the_record_is_of_the_command_itself(sleeper: tuple[Process, subprocess.
     found, started = sleeper
     assert found.pid == started.pid
     assert found.alive
-    assert not replace(found, started=found.started - 1).alive  # the id is reused, the process is another
+    assert not replace(found, started=found.started - 1).alive  # the id belongs to another process
 
 
 def test_one_with_a_reused_id_is_not_killed(sleeper: tuple[Process, subprocess.Popen[bytes]]) -> None:
@@ -64,7 +64,7 @@ def test_killing_waits_until_it_is_dead_even_if_nobody_collects_it(
     found, _ = sleeper
     found.kill()
     assert not found.alive
-    assert find_process(found.pid) is None  # a zombie by now: its parent has not looked
+    assert find_process(found.pid) is None  # a zombie: its parent has not reaped it
     found.kill()
 
 

@@ -1,4 +1,4 @@
-"""Commands: what a failure says, and that none outlives us."""
+"""Commands: error messages of failures, and that no command outlives the test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_command_dies_with_us_even_when_we_are_killed(tmp_path: Path, last: st
     with subprocess.Popen(command) as runner, pipe.open() as reader:
         assert reader.readline() == "up\n"
         runner.kill()
-        assert reader.read() == ""  # the end comes when the last one that could write is gone
+        assert reader.read() == ""  # the pipe closes when the last writer has ended
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A conversation, its commands, and where it takes place."""
+"""Chat: the conversation, its commands, and finding its server."""
 
 from __future__ import annotations
 

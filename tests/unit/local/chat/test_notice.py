@@ -1,4 +1,4 @@
-"""What `plimsoll chat` says of a model before the first question."""
+"""The notice of `plimsoll chat` about a model before the first question."""
 
 from collections.abc import Callable
 from typing import Any

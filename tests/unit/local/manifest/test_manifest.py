@@ -47,7 +47,7 @@ def test_values_are_those_of_json() -> None:
 
 @pytest.fixture
 def plain_recursion_limit() -> Iterator[None]:
-    """Python's own limit, whatever a test before this one has made of it."""
+    """Python's default limit, whatever earlier tests have set."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield

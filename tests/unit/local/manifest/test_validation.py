@@ -100,7 +100,7 @@ def test_the_line_of_the_file_and_what_may_be_there(small_crd: None) -> None:
 
 
 def test_a_file_of_aliases_has_as_many_lines_as_it_has() -> None:
-    """Each repeats the one before twice: written out they would be a billion."""
+    """Each alias repeats the previous one twice: expanded, they would have a billion lines."""
     text = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 31))
     (document,) = read_documents(["-"], io.StringIO(text))
     assert document.lines["a30"] == 31

@@ -1,5 +1,5 @@
-"""Schemas are rewritten for a grammar: what they accept stays accepted, and what they refuse is accepted only if
-something is on the list of what is not enforced.
+"""Rewritten schemas accept all documents of the original; they accept others only if some keyword is listed as
+unenforced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def accepts(schema: Any, value: Any) -> bool:
 
 
 def rewritten(schema: Any) -> Normalised:
-    """As it is after it was sent."""
+    """Normalise a schema after a round trip through JSON."""
     return normalise(json.loads(json.dumps(schema)))
 
 
@@ -44,7 +44,7 @@ def rewritten(schema: Any) -> Normalised:
 def test_nothing_is_lost_and_nothing_let_in(schema: dict[str, Any], tried: list[Any]) -> None:
     try:
         found = rewritten(schema)
-    except ConstraintError:  # nothing satisfies it
+    except ConstraintError:  # no value satisfies it
         assert not any(_accepts_or_loops(schema, value) for value in tried)
         return
     for value in tried:
@@ -62,7 +62,7 @@ def test_nothing_is_lost_and_nothing_let_in(schema: dict[str, Any], tried: list[
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.randoms(use_true_random=False))
 def test_answers_are_of_schemas_of_which_all_is_enforced(schema: dict[str, Any], chance: random.Random) -> None:
-    """What the library makes of a rewritten schema is what the schema says."""
+    """The library enforces a rewritten schema exactly as the schema says."""
     constraint = Constraint.json(schema)
     words = refusal(constraint)
     if words is not None:
@@ -81,7 +81,9 @@ def refusal(constraint: Constraint) -> str | None:
 
 
 def _accepts_or_loops(schema: Any, value: Any) -> bool:
-    """A schema that refers to itself in place means nothing: the validator's stack overflows, or panics."""
+    """Validate a value. A schema that refers to itself in place has no meaning: the validator's stack overflows, or it
+    panics.
+    """
     try:
         return accepts(schema, value)
     except BaseException as error:
@@ -307,13 +309,13 @@ LARGE: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("kind", LARGE)
 def test_the_work_grows_with_the_schema_and_no_faster(kind: str) -> None:
-    """Eight times as large takes at most nine times the calls."""
+    """A schema eight times as large takes at most nine times the calls."""
     small, large = (calls_of(json.dumps(LARGE[kind](size))) for size in (400, 3200))
     assert large <= 9 * small
 
 
 def calls_of(text: str) -> int:
-    """How many functions are called to rewrite a schema."""
+    """Return the number of function calls for rewriting a schema."""
     schema, calls = json.loads(text), 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
