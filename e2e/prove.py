@@ -1,8 +1,8 @@
-"""`make e2e`: build the images, install the chart, run the scenarios, clean up.
+"""`make e2e`: builds the images, installs the chart, runs the scenarios, and cleans up.
 
-Without KUBECONFIG it starts this machine's own cluster (`e2e/cluster`) and stops it afterwards, unless it was up
-before or --keep is given. With KUBECONFIG and REGISTRY in the environment it uses that cluster and pushes there.
-`make e2e-long` runs the scenarios at full length and keeps their figures in a file.
+Without KUBECONFIG it starts this machine's own cluster (`e2e/cluster`) and stops it afterwards, unless it was running
+before or --keep is given. With KUBECONFIG and REGISTRY in the environment it uses that cluster and pushes there. `make
+e2e-long` runs the scenarios at full length and stores their figures in a file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ OWN_REGISTRY = "registry.plimsoll.test"
 STOP_SECONDS = 90
 GONE_SECONDS = 300
 NODES_BYTES = 16 * disk.GIB
-"""What both nodes write at most: 6.4 GB of image each, and its layers packed while they are unpacked."""
+"""Maximum disk space that both nodes write: 6.4 GB of unpacked image each, and packed layers while they are
+unpacked.
+"""
 RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
 ROUTE_HOSTS = "ai.plimsoll.test,chat.plimsoll.test"
-"""Host names of the HTTPRoute, on this machine's own cluster."""
+"""Host names of the HTTPRoute on this machine's own cluster."""
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 IMAGES = {
     "plimsoll-operator": ("operator/Dockerfile", {}),
@@ -48,7 +50,7 @@ IMAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster: how its images are named, where its ingress answers, and how commands reach both."""
+    """A cluster: its registry, its ingress, and how commands reach both."""
 
     registry: str
     url: str
@@ -56,12 +58,12 @@ class Target:
 
     @property
     def prefix(self) -> list[str]:
-        """What a command is started through to reach the cluster's network."""
+        """Command prefix that reaches the cluster's network."""
         return [*CLUSTER, "run", "--"] if self.own else []
 
 
 def main() -> int:
-    """Run everything; the exit code is that of the scenarios, or 1 when a step before them failed."""
+    """Run everything and return the scenarios' exit code, or 1 if an earlier step failed."""
     args = _arguments()
     if args.list:
         print("\n".join(runs.names()))
@@ -135,7 +137,7 @@ def _install(target: Target) -> None:
         "ingress.enabled": "true",
         "ingress.host": HOST,
         "ingress.className": "contour" if target.own else "",
-        # Scenarios serve one name from one namespace after the other.
+        # Scenarios serve the same name from several namespaces in turn.
         "servedNames.graceSeconds": "0",
     }
     if target.own:
@@ -154,7 +156,7 @@ def _install(target: Target) -> None:
 
 
 def _scenarios(target: Target, args: argparse.Namespace) -> bool:
-    """Run what was chosen, print a summary, and keep the figures if asked to; returns whether nothing failed."""
+    """Run the chosen scenarios, print a summary, store the figures if requested, and return whether all passed."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
             url=target.url,
@@ -195,14 +197,14 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
 
 
 def _record(file: Path, run: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """Keep results in a file that may have those of other scenarios already."""
+    """Store results in a file that may have results of other scenarios."""
     before = json.loads(file.read_text()) if file.exists() else {}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(runs.merged(before, run, records), indent=1) + "\n")
 
 
 def _provenance(target: Target) -> dict[str, Any]:
-    """What was measured on and with what. Imported here: it needs torch, which running the scenarios does not."""
+    """Return hardware and versions of the run. Imported here because it needs torch, which the scenarios do not."""
     from provenance import provenance
 
     version = json.loads(_output(target, "version", "--output", "json"))["serverVersion"]["gitVersion"]
@@ -215,17 +217,17 @@ def _provenance(target: Target) -> dict[str, Any]:
 
 
 def _await_gone(target: Target) -> None:
-    """Wait until the scenarios' namespaces are gone, whose objects the operator still looks after."""
+    """Wait until the scenarios' namespaces are deleted, which needs the operator."""
     deadline = time.monotonic() + GONE_SECONDS
     while any("/e2e-" in name for name in _kubectl(target, "get", "namespaces", "--output", "name")):
         if time.monotonic() > deadline:
-            print(f"e2e: namespaces of scenarios are still there after {GONE_SECONDS} s", file=sys.stderr)
+            print(f"e2e: namespaces of scenarios still exist after {GONE_SECONDS} s", file=sys.stderr)
             return
         time.sleep(1)
 
 
 def _uninstall(target: Target) -> list[str]:
-    """Uninstall and list what is left of the release: objects with its label, the definitions aside."""
+    """Uninstall the release and list its remaining objects by label, except the CRDs."""
     _run([*_helm(target), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"])
     deadline = time.monotonic() + STOP_SECONDS
     while (left := _of_the_release(target)) and time.monotonic() < deadline:
@@ -239,7 +241,7 @@ def _uninstall(target: Target) -> list[str]:
 def _of_the_release(target: Target) -> list[str]:
     kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
     kinds += ",httproutes" if target.own else ""
-    # Older clusters have no policies of admission, and kubectl refuses to list what is unknown.
+    # Older clusters lack admission policies, and kubectl refuses to list unknown kinds.
     admission = _kubectl(target, "api-resources", "--api-group=admissionregistration.k8s.io", "--output", "name")
     policies = [kind for kind in admission if kind.startswith("validatingadmissionpolic")]
     cluster_kinds = ",".join(["clusterroles", "clusterrolebindings", *policies])
@@ -276,13 +278,13 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="leave the cluster up afterwards, and the release in it")
     parser.add_argument("--no-build", action="store_true", help="use the images that were pushed before")
-    parser.add_argument("--url", help="with KUBECONFIG: where the ingress answers, such as http://203.0.113.7")
+    parser.add_argument("--url", help="with KUBECONFIG: URL of the ingress, such as http://203.0.113.7")
     parser.add_argument("--list", action="store_true", help="list the scenarios, and do nothing")
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="scenarios whose name holds WORD")
     parser.add_argument("--long", action="store_true", help="full length, as `make e2e-long` does")
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep results and figures there, as JSON")
     parser.add_argument(
-        "--runs", type=Path, metavar="FOLDER", help="keep there what was asked and loaded, for placement.recorded"
+        "--runs", type=Path, metavar="FOLDER", help="folder for records of requests and loads, for placement.recorded"
     )
     parser.add_argument("pytest", nargs="*", help="passed on to pytest, after --")
     args = parser.parse_args()

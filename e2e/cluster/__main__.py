@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if not __package__:
-    # Started by path: Python put this folder itself first, and would find our modules as top-level ones.
+    # If started by path, Python puts this folder first, and our modules would be found as top-level ones.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from cluster.cli import main

@@ -1,4 +1,4 @@
-"""What every cluster has beside Kubernetes itself: DNS, and Contour with Envoy for Ingresses and a Gateway."""
+"""Add-ons of every cluster: DNS, and Contour with Envoy for Ingresses and a Gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dns_manifest() -> str:
 
 
 def install(client: Client, contour: Path) -> None:
-    """Apply everything; a second time changes nothing."""
+    """Apply all manifests; repeated calls change nothing."""
     apply = ("apply", "--server-side", "--force-conflicts", "-f")
     client.kubectl(*apply, "-", stdin=dns_manifest())
     client.kubectl(*apply, contour)
@@ -40,9 +40,8 @@ def install(client: Client, contour: Path) -> None:
 
 
 def publish_addresses(client: Client) -> None:
-    """Give Envoy's Service the nodes' addresses, as a load balancer would: Contour copies them to each Ingress.
-
-    Mode Proxy tells kube-proxy to leave them alone: Envoy answers on the nodes' own ports already.
+    """Write the nodes' addresses into the status of Envoy's Service, like a load balancer: Contour copies them to each
+    Ingress. Mode Proxy tells kube-proxy to leave them alone, because Envoy already listens on the nodes' own ports.
     """
     ingress = [{"ip": node.address, "ipMode": "Proxy"} for node in NODES]
     patch = json.dumps({"status": {"loadBalancer": {"ingress": ingress}}})
@@ -50,7 +49,7 @@ def publish_addresses(client: Client) -> None:
 
 
 def wait_ready(client: Client) -> None:
-    """Wait until all of it runs. Raises ClusterError with kubectl's words when it does not."""
+    """Wait until all add-ons run. Raises ClusterError with kubectl's output if they do not."""
     for namespace, workload in ROLLOUTS:
         client.kubectl("rollout", "status", workload, "-n", namespace, f"--timeout={READY_SECONDS}s")
     programmed = ("wait", "--for=condition=Programmed", "gateway/contour", "-n", INGRESS)

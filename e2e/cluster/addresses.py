@@ -1,6 +1,7 @@
-"""The address plan. All of it exists inside the namespaces only; nothing is put on the host's own interfaces.
+"""The address plan. All addresses exist only inside the namespaces; the host's own interfaces are not changed.
 
-The ranges are those reserved for documentation (nodes) and benchmarks (pods, services): they can shadow nothing.
+The ranges are reserved for documentation (nodes) and benchmarks (pods, services), so they cannot conflict with real
+ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ REGISTRY_PORT = 5000
 
 @dataclass(frozen=True)
 class Node:
-    """A worker: its number is the last part of its address and the third of its pods' subnet."""
+    """A worker. Its number is the last part of its address and the third part of its pods' subnet."""
 
     name: str
     number: int

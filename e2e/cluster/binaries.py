@@ -1,7 +1,7 @@
 """The Go programs: built once from the module proxy, then taken from the cache.
 
-A name in the cache holds what the binary depends on (version and sources), so that two checkouts with different
-pins do not take each other's.
+A name in the cache contains the digest of the binary's inputs (version and sources), so that checkouts with different
+pins do not share binaries.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from cluster.progress import Progress
 from cluster.shell import family, run
 from cluster.versions import CONTOUR, HELM
 
-# -buildvcs=false: the state of this checkout must not be stamped into (and so change) the binary.
+# -buildvcs=false keeps the state of this checkout out of the binary, which would change it.
 BUILD = ("-trimpath", "-buildvcs=false")
 STATIC = {"CGO_ENABLED": "0"}
 
 
 @dataclass(frozen=True)
 class Binary:
-    """`build` writes the program to the path that it is given; its output goes to the log."""
+    """A program in the cache. `build` writes it to the given path, and its output to the log."""
 
     name: str
     key: str
@@ -40,7 +40,7 @@ class Binary:
 
 
 def source_key(folder: Path) -> str:
-    """Twelve hex digits of a Go module's files."""
+    """Return twelve hex digits of the digest of a Go module's files."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.*")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -48,7 +48,7 @@ def source_key(folder: Path) -> str:
 
 
 def pinned(go_mod: Path, module_name: str) -> str:
-    """The version of a module that a go.mod requires."""
+    """Return the version of a module that a go.mod requires. Raises ClusterError if it requires none."""
     found = re.search(rf"^\s*(?:require )?{re.escape(module_name)} (v\S+)", go_mod.read_text(), re.MULTILINE)
     if found is None:
         raise ClusterError(f"{go_mod} does not require {module_name}")
@@ -56,7 +56,7 @@ def pinned(go_mod: Path, module_name: str) -> str:
 
 
 def version_flags(version: str) -> str:
-    """Linker flags for what `kubectl version` and the API server report; release builds set it the same way."""
+    """Return linker flags for the version that `kubectl version` and the API server report, like in release builds."""
     major, minor, _ = version.removeprefix("v").split(".")
     values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
@@ -66,7 +66,7 @@ def version_flags(version: str) -> str:
 
 
 def module(folder: Path, linker_flags: str = "-s -w") -> Callable[[Path, Path], None]:
-    """Build the main package of one of our own modules."""
+    """Return a function that builds the main package of one of our own modules."""
 
     def build(target: Path, log: Path) -> None:
         argv = family("go", "build", *BUILD, "-ldflags", linker_flags, "-o", target, ".")
@@ -76,7 +76,7 @@ def module(folder: Path, linker_flags: str = "-s -w") -> Callable[[Path, Path], 
 
 
 def released(package: str, version: str) -> Callable[[Path, Path], None]:
-    """Build a package of somebody's released module as its own go.mod pins it."""
+    """Return a function that builds a package of a released module with the versions pinned in its go.mod."""
 
     def build(target: Path, log: Path) -> None:
         env = {**STATIC, "GOBIN": str(target.parent)}
@@ -95,7 +95,7 @@ ALL = (PAUSE_BINARY, KUBE, COREDNS_BINARY, CONTOUR_BINARY, HELM_BINARY)
 
 
 def build_missing(layout: Layout, progress: Progress, needed: Sequence[Binary] = ALL) -> None:
-    """Build what the cache lacks, one after another: each build uses every processor by itself."""
+    """Build the programs that the cache lacks, one after another, because each build uses all processors."""
     wanted = [binary for binary in needed if not binary.path(layout).exists()]
     if wanted and shutil.which("go") is None:
         names = ", ".join(binary.name for binary in wanted)
@@ -113,12 +113,12 @@ def build_missing(layout: Layout, progress: Progress, needed: Sequence[Binary] =
 
 
 def tools(layout: Layout) -> Path:
-    """The folder with `kubectl` and `helm` under their usual names, for PATH."""
+    """Return the folder with `kubectl` and `helm` under their usual names, for PATH."""
     return layout.binaries / f"tools-{KUBE.key}-{HELM_BINARY.key}"
 
 
 def link_tools(layout: Layout) -> None:
-    """Make the links in that folder."""
+    """Create that folder with its links."""
     folder = tools(layout)
     if folder.exists():
         return
@@ -129,15 +129,16 @@ def link_tools(layout: Layout) -> None:
 
 
 def module_folder(module_name: str, version: str) -> Path:
-    """Where the module proxy's copy of a module is unpacked."""
+    """Return the folder of a module unpacked from the module proxy."""
     listed = json.loads(run(["go", "mod", "download", "-json", f"{module_name}@{version}"], cwd=Path("/")))
     return Path(listed["Dir"])
 
 
 def contour_manifest(layout: Layout) -> Path:
-    """Contour's own manifest for its release, from its module's folder, kept in the cache.
+    """Return Contour's manifest from its module's folder, kept in the cache, without its Gateway objects.
 
-    It has the definitions of the Gateway API. The Gateway is ours: its kind must be known before it can be applied.
+    It contains the definitions of the Gateway API. The Gateway itself is ours, because its kind must exist before it
+    can be applied.
     """
     target = layout.cache / "manifests" / f"contour-gateway-{CONTOUR}.yaml"
     if not target.exists():
@@ -148,6 +149,6 @@ def contour_manifest(layout: Layout) -> Path:
 
 
 def without_gateways(manifest: str) -> str:
-    """The same manifest without its objects of the kinds GatewayClass and Gateway."""
+    """Return the manifest without objects of the kinds GatewayClass and Gateway."""
     documents = re.split("^---\n", manifest, flags=re.MULTILINE)
     return "---\n".join(each for each in documents if not re.search("^kind: Gateway(Class)?$", each, re.MULTILINE))

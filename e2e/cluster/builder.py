@@ -1,7 +1,7 @@
-"""Build images with buildah as a user would, and push them to the cluster's registry.
+"""Builds images with buildah like a user, and pushes them to the cluster's registry.
 
-Every call of buildah has its own mount namespace and its own folder for what it has mounted, so that an
-interrupted one leaves neither mounts nor a record of mounts; layers are kept in the cache.
+Every call of buildah has its own mount namespace and its own folder for mounts, so that an interrupted call leaves
+neither mounts nor records of mounts. Layers stay in the cache.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cluster.versions import PYTHON_IMAGE, REGISTRY
 
 CERTIFICATES = Path("/etc/ssl/certs")
 BUNDLE = CERTIFICATES / "ca-certificates.crt"
-# A short name in a Dockerfile means Docker Hub; images that are there already are used without asking it.
+# A short name in a Dockerfile means Docker Hub. Images that exist locally are used without asking it.
 REGISTRIES = 'unqualified-search-registries = ["docker.io"]\n'
-# No container engine, no systemd: a build step runs in a changed root.
+# Without container engine and systemd, build steps run in a changed root.
 ENVIRONMENT = {"BUILDAH_ISOLATION": "chroot", "BUILDAH_FORMAT": "oci"}
 
 
 @dataclass(frozen=True)
 class Buildah:
-    """One call's worth of buildah; `scratch` is removed after it."""
+    """Arguments for one call of buildah; `scratch` is removed afterwards."""
 
     layout: Layout
     scratch: Path
@@ -50,18 +50,18 @@ class Buildah:
 
 @contextmanager
 def buildah(layout: Layout) -> Iterator[Buildah]:
-    """Buildah with the cache's storage."""
+    """Yield a Buildah that uses the cache's storage."""
     layout.storage.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".build-", dir=layout.cache))
     try:
-        with exclusive(scratch):  # for `sweep`, which removes what nobody holds any more
+        with exclusive(scratch):  # `sweep` removes folders without a lock
             yield Buildah(layout, scratch)
     finally:
         shutil.rmtree(scratch)
 
 
 def load_base(layout: Layout, progress: Progress) -> None:
-    """Make the base image known to buildah, under the name that the Dockerfiles ask for."""
+    """Import the base image into buildah, under the name that the Dockerfiles use."""
     base = python(layout, progress)
     archive = base.path(layout)
     mark = layout.storage / f"loaded-{archive.name}"
@@ -80,7 +80,7 @@ def load_base(layout: Layout, progress: Progress) -> None:
 def build_image(
     layout: Layout, progress: Progress, tag: str, dockerfile: Path, context: Path, arguments: Sequence[str]
 ) -> None:
-    """Build `tag`; unchanged steps come from earlier builds. Raises ClusterError with the log's end."""
+    """Build `tag`; unchanged steps are cached. Raises ClusterError with the end of the log."""
     load_base(layout, progress)
     if disk.free(layout.cache) < disk.PLENTY:
         prune(layout, progress)
@@ -109,16 +109,14 @@ def build_image(
 
 
 def prune(layout: Layout, progress: Progress) -> None:
-    """Remove the layers that no named image is made of: of earlier sources, and of stages that others copy from."""
+    """Remove layers that no named image uses: of earlier sources, and of intermediate stages."""
     with progress.step("the disk is short: removing layers of earlier builds"), buildah(layout) as tool:
         run(tool.argv("rmi", "--prune"), env=ENVIRONMENT)
 
 
 def push_image(layout: Layout, hub: Machine, name: str) -> str:
-    """Push a built image, uncompressed: on one machine the time goes into packing, not into the wire.
-
-    `name` is the one it was built under, with or without the registry's. Returns the reference that pods use:
-    REGISTRY/NAME:TAG@DIGEST.
+    """Push a built image, uncompressed, because packing would take longer than the copy on one machine. `name` is the
+    name it was built under, with or without the registry. Returns the reference for pods: REGISTRY/NAME:TAG@DIGEST.
     """
     path = name.removeprefix(f"{REGISTRY}/")
     with buildah(layout) as tool:

@@ -1,8 +1,8 @@
-"""The control groups of a cluster: one tree a machine, in every hierarchy of the kernel.
+"""The control groups of a cluster: one tree per machine, in every hierarchy of the kernel.
 
-With cgroup v1 the kubelet wants a hierarchy for every controller in /proc/cgroups. The missing ones are mounted in
-the machine's own mount namespace. Such a hierarchy outlives its mount as long as it holds a group, so they are
-mounted once more to be emptied.
+With cgroup v1 the kubelet needs a hierarchy for every controller in /proc/cgroups. Missing ones are mounted in the
+machine's own mount namespace. Such a hierarchy outlives its mount as long as it has a group, so it is mounted again to
+be emptied.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SETTLE_SECONDS = 1.0
 
 
 def group_counts(proc_cgroups: str) -> dict[str, int]:
-    """Enabled controller -> number of its groups, the root among them, from the text of /proc/cgroups."""
+    """Return the number of groups (including the root) of each enabled controller, from the text of /proc/cgroups."""
     rows = [line.split() for line in proc_cgroups.splitlines() if not line.startswith("#")]
     return {name: int(groups) for name, _hierarchy, groups, enabled in rows if enabled == "1"}
 
 
 def mounted_hierarchies(mountinfo: str) -> dict[Path, set[str]]:
-    """Mount point -> its options (which name the controllers) of every v1 hierarchy in /proc/self/mountinfo."""
+    """Return mount point -> options (which include the controllers) of every v1 hierarchy in /proc/self/mountinfo."""
     found = {}
     for line in mountinfo.splitlines():
         mount, _, tail = line.partition(" - ")
@@ -40,13 +40,13 @@ def mounted_hierarchies(mountinfo: str) -> dict[Path, set[str]]:
 
 
 def is_unified() -> bool:
-    """Whether the machine has cgroup v2 alone."""
+    """Return whether the machine has only cgroup v2."""
     return (ROOT / "cgroup.controllers").exists()
 
 
 @dataclass(frozen=True)
 class Hierarchies:
-    """Folders of the hierarchies: those that the host had mounted, and those that we added."""
+    """Folders of the hierarchies: those mounted by the host, and those that we added."""
 
     found: tuple[Path, ...]
     added: tuple[Path, ...] = ()
@@ -56,7 +56,7 @@ class Hierarchies:
 
 
 def complete() -> Hierarchies:
-    """Mount what is missing, in the caller's own mount namespace."""
+    """Mount missing hierarchies in the caller's own mount namespace."""
     if is_unified():
         return Hierarchies(found=(ROOT,))
     mounted = mounted_hierarchies(Path("/proc/self/mountinfo").read_text())
@@ -73,7 +73,7 @@ def complete() -> Hierarchies:
 
 
 def create(hierarchies: Hierarchies, group: Path) -> None:
-    """Make a group, such as `plimsoll-1a2b3c4d/n1`, in each hierarchy."""
+    """Create a group, such as `plimsoll-1a2b3c4d/n1`, in each hierarchy."""
     for hierarchy in hierarchies:
         folder = hierarchy
         for part in group.parts:
@@ -84,7 +84,7 @@ def create(hierarchies: Hierarchies, group: Path) -> None:
 
 
 def delegate(folder: Path) -> None:
-    """On cgroup v2, let the groups below a folder use every controller that it has itself."""
+    """On cgroup v2, let groups below a folder use every controller of the folder."""
     if not (folder / "cgroup.controllers").exists():
         return
     names = (folder / "cgroup.controllers").read_text().split()
@@ -92,14 +92,14 @@ def delegate(folder: Path) -> None:
 
 
 def fill_cpuset(folder: Path) -> None:
-    """On cgroup v1 a new group has no processor and no memory node, and takes no process until it has."""
+    """On cgroup v1, copy processors and memory nodes to a new group, which accepts no process without them."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         if (folder / name).exists() and not is_unified():
             (folder / name).write_text((folder.parent / name).read_text())
 
 
 def remove(hierarchies: Hierarchies, group: Path) -> None:
-    """Remove a group and all below it. Raises ClusterError when one is still in use after a while."""
+    """Remove a group and all groups below it. Raises ClusterError if one stays in use."""
     deadline = time.monotonic() + REMOVE_SECONDS
     for hierarchy in hierarchies:
         for folder, _, _ in os.walk(hierarchy / group, topdown=False):
@@ -107,7 +107,7 @@ def remove(hierarchies: Hierarchies, group: Path) -> None:
 
 
 def remove_empty(folder: Path, deadline: float) -> None:
-    """Remove one group; the last of its processes may still be on their way out."""
+    """Remove one group, retrying because its last processes may still be exiting."""
     while True:
         try:
             folder.rmdir()
@@ -120,10 +120,10 @@ def remove_empty(folder: Path, deadline: float) -> None:
 
 
 def settle(hierarchies: Hierarchies) -> None:
-    """Wait until the groups removed from the added hierarchies are gone for good.
+    """Wait until the groups removed from the added hierarchies are freed.
 
-    The kernel takes a hierarchy apart when it is unmounted without groups, and frees a group some time after it
-    was removed. A hierarchy with somebody else's groups stays as it is.
+    The kernel dismantles a hierarchy when it is unmounted without groups, and frees a group some time after its
+    removal. A hierarchy that has groups of other users stays unchanged.
     """
     names = {path.name for path in hierarchies.added}
     deadline = time.monotonic() + SETTLE_SECONDS

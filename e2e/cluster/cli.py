@@ -1,4 +1,4 @@
-"""The command line: parse, call, turn an error into one message."""
+"""The command line: parses arguments, calls functions, and prints errors as one message."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from cluster.machine import Machine
 from cluster.progress import Progress
 
 THROUGH = ("kubectl", "helm", "run")
-# These look at charts only: they need no cluster, and no root.
+# These commands only read charts: they need neither a cluster nor root.
 LOCAL_HELM = ("dependency", "lint", "package", "show", "template", "version")
 DESCRIPTION = "A real two-node Kubernetes on this machine."
-EPILOG = f"""The state lies under .cluster/ (logs in .cluster/logs), the cache under
-${{XDG_CACHE_HOME:-~/.cache}}/plimsoll/cluster, or where {CACHE_VARIABLE} says. See README.md beside this tool."""
+EPILOG = f"""The state is in .cluster/ (logs in .cluster/logs), the cache in
+${{XDG_CACHE_HOME:-~/.cache}}/plimsoll/cluster, or in {CACHE_VARIABLE} if set. See README.md in this tool's folder."""
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python3 e2e/cluster", description=DESCRIPTION, epilog=EPILOG)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("up", help="start the cluster; finishes or heals one that is partly there")
-    verbs.add_parser("down", help="stop it and remove everything but the cache")
-    shown = verbs.add_parser("status", help="what runs; exits with 1 when something does not")
-    shown.add_argument("--logs", action="store_true", help="and the ends of the logs of daemons that ended")
-    verbs.add_parser("images", help="fill the cache with everything `up` needs, and start nothing")
-    verbs.add_parser("keda", help="build KEDA into the cache, for the tests that scale with it; some minutes")
-    verbs.add_parser("kubectl", help="kubectl ARGUMENT... against the cluster")
-    verbs.add_parser("helm", help="helm ARGUMENT... against the cluster")
-    verbs.add_parser("run", help="run -- COMMAND...: in the network where nodes, pods and services can be reached")
+    verbs.add_parser("up", help="start the cluster, or complete and repair one that is partly running")
+    verbs.add_parser("down", help="stop the cluster and remove everything except the cache")
+    shown = verbs.add_parser("status", help="show running parts; exits with 1 if a part does not run")
+    shown.add_argument("--logs", action="store_true", help="also print the ends of the logs of daemons that ended")
+    verbs.add_parser("images", help="fill the cache with everything that `up` needs, without starting anything")
+    verbs.add_parser("keda", help="build KEDA into the cache, for tests of scaling with KEDA (takes some minutes)")
+    verbs.add_parser("kubectl", help="run kubectl ARGUMENT... on the cluster")
+    verbs.add_parser("helm", help="run helm ARGUMENT... on the cluster")
+    verbs.add_parser("run", help="run -- COMMAND... in a network that reaches nodes, pods and services")
     build = verbs.add_parser("build-image", help="build an image with buildah; layers are cached")
-    build.add_argument("--tag", required=True, metavar="NAME", help="such as plimsoll-operator:e2e")
+    build.add_argument("--tag", required=True, metavar="NAME", help="name of the image, such as plimsoll-operator:e2e")
     build.add_argument("--build-arg", action="append", default=[], metavar="KEY=VALUE")
     build.add_argument("-f", "--file", type=Path, required=True, metavar="DOCKERFILE")
     build.add_argument("context", type=Path, metavar="CONTEXT")
-    push = verbs.add_parser("push-image", help="push it to the cluster's registry; prints its reference with digest")
+    push = verbs.add_parser(
+        "push-image", help="push an image to the cluster's registry and print its reference with digest"
+    )
     push.add_argument("name", metavar="NAME")
-    for verb, text in (("freeze", "stop a daemon where it is, as SIGSTOP does"), ("thaw", "let it go on")):
+    for verb, text in (("freeze", "stop a daemon with SIGSTOP"), ("thaw", "continue a stopped daemon")):
         held = verbs.add_parser(verb, help=text)
         held.add_argument("machine", metavar="MACHINE", help="control-plane, n1 or n2")
         held.add_argument("daemon", metavar="DAEMON", help="such as kube-apiserver, kubelet")
@@ -54,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code of the tool."""
+    """Run the command and return its exit code."""
     layout = find_layout(os.environ, Path.home())
     try:
         return dispatch(layout, list(argv))
@@ -65,9 +67,9 @@ def main(argv: Sequence[str]) -> int:
 
 def dispatch(layout: Layout, argv: list[str]) -> int:
     match argv:
-        case ["machine", home]:  # what a machine's first process calls; not for people
+        case ["machine", home]:  # internal: called by a machine's first process
             supervisor.main(Path(home))
-        case ["sweep", identity]:  # what `down` calls in a mount namespace; not for people
+        case ["sweep", identity]:  # internal: called by `down` in a mount namespace
             lifecycle.sweep_groups(identity)
         case [verb, *rest] if verb in THROUGH:
             pass_through(layout, verb, rest)
@@ -77,11 +79,11 @@ def dispatch(layout: Layout, argv: list[str]) -> int:
 
 
 def pass_through(layout: Layout, verb: str, argv: list[str]) -> None:
-    """Become the command, so that signals and the exit code are its own."""
+    """Replace this process by the command, so that signals and exit code are the command's."""
     words = argv[1:] if argv[:1] == ["--"] else argv
     command = words if verb == "run" else [verb, *words]
     if not command:
-        raise ClusterError("what to run? `python3 e2e/cluster run -- COMMAND...`")
+        raise ClusterError("no command given; use `python3 e2e/cluster run -- COMMAND...`")
     client = Client(layout, lifecycle.hub_machine(layout))
     local = verb == "helm" and words[:1] and words[0] in LOCAL_HELM
     if local:

@@ -1,4 +1,4 @@
-"""The control plane's machine: etcd, the API server, its controllers, the scheduler."""
+"""The control plane's machine: etcd, the API server, its controllers, and the scheduler."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cluster.packages import program
 from cluster.pki import Authority, Identity
 
 ETCD = "http://127.0.0.1:2379"
-# A node is taken for lost after this long: Kubernetes' own value. Where the API server is away for longer, all nodes
-# are when it comes back, and the ingress has no endpoint for anything until the kubelets have been heard of again.
+# Seconds until a node counts as lost (Kubernetes' default). If the API server is away for longer, all nodes are lost
+# when it is back, and the ingress has no endpoints until their kubelets report again.
 NODE_GRACE = "50s"
 
 API_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
@@ -36,14 +36,14 @@ IDENTITIES = (
 
 
 def issue_all(authority: Authority) -> None:
-    """The authority and a certificate for everyone."""
+    """Create the authority and all certificates."""
     authority.create()
     for identity in IDENTITIES:
         authority.issue(identity)
 
 
 def storage_and_api(machine: Machine, kube: Path, authority: Authority) -> list[Daemon]:
-    """etcd and the API server: what everything else waits for."""
+    """Return etcd and the API server, which all other parts need."""
     etcd = flags(
         data_dir=str(machine.home / "etcd"),
         listen_client_urls=ETCD,
@@ -68,18 +68,18 @@ def storage_and_api(machine: Machine, kube: Path, authority: Authority) -> list[
         kubelet_certificate_authority=str(authority.certificate),
         kubelet_client_certificate=str(authority.certificate_of("kubelet-client")),
         kubelet_client_key=str(authority.key_of("kubelet-client")),
-        # By address: a node's name is known to no DNS, and exec and logs would look it up.
+        # Use addresses, because exec and logs would look up node names, which no DNS knows.
         kubelet_preferred_address_types="InternalIP",
     )
     return [
-        # The data dies with the cluster: no need to wait for the disk.
+        # Skip fsync, because the data is deleted with the cluster.
         Daemon("etcd", (program("etcd"), *etcd, "--unsafe-no-fsync"), machine.log("etcd")),
         Daemon("kube-apiserver", (str(kube), "kube-apiserver", *api), machine.log("kube-apiserver")),
     ]
 
 
 def controllers(machine: Machine, kube: Path, authority: Authority) -> list[Daemon]:
-    """The controller manager and the scheduler. One of each: no leader to elect, so no lease to wait for."""
+    """Return the controller manager and the scheduler. There is one of each, so leader election is off."""
     etc = machine.home / "etc"
     daemons = []
     own = flags(

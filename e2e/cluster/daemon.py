@@ -1,4 +1,4 @@
-"""A daemon as data: what a machine's first process is asked to keep running."""
+"""A daemon as data, for a machine's first process to keep running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.files import write
 
 @dataclass(frozen=True)
 class Daemon:
-    """`argv[0]` is an absolute path; `env` is added to the machine's own."""
+    """`argv[0]` is an absolute path; `env` is added to the machine's environment."""
 
     name: str
     argv: tuple[str, ...]
@@ -21,17 +21,17 @@ class Daemon:
 
 
 def flags(**values: str) -> tuple[str, ...]:
-    """`flags(data_dir="x")` is `("--data-dir=x",)`."""
+    """Return `("--data-dir=x",)` for `flags(data_dir="x")`."""
     return tuple(f"--{name.replace('_', '-')}={value}" for name, value in values.items())
 
 
 def save(folder: Path, daemons: Sequence[Daemon]) -> None:
-    """Put each daemon on the machine's list, one file each."""
+    """Add daemons to the machine's list, one file each."""
     for daemon in daemons:
         write(folder / f"{daemon.name}.json", json.dumps(asdict(daemon), indent=1))
 
 
 def load(folder: Path) -> dict[str, Daemon]:
-    """The machine's list by name."""
+    """Return the machine's list by name."""
     found = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
     return {entry["name"]: Daemon(**{**entry, "argv": tuple(entry["argv"])}) for entry in found}

@@ -1,4 +1,4 @@
-"""What the machine's own apt configuration says: which Debian mirror it uses."""
+"""Finds the Debian mirror in the machine's own apt configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE_LINE = re.compile(r"^deb\s+(?:\[[^]]*\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+
 
 
 def mirrors_of_list(text: str, suite: str) -> Iterator[str]:
-    """Addresses in the one-line form (`deb [options] URI suite component...`) that have the suite's main part."""
+    """Yield addresses in one-line format (`deb [options] URI suite component...`) with the suite's main component."""
     for line in text.splitlines():
         found = ONE_LINE.match(line.strip())
         if found and found["suite"] == suite and "main" in found["components"].split():
@@ -21,7 +21,7 @@ def mirrors_of_list(text: str, suite: str) -> Iterator[str]:
 
 
 def mirrors_of_sources(text: str, suite: str) -> Iterator[str]:
-    """Addresses in the deb822 form (paragraphs of `Field: value`) that have the suite's main part."""
+    """Yield addresses in deb822 format (paragraphs of `Field: value`) with the suite's main component."""
     for paragraph in re.split(r"\n\s*\n", text):
         lines = [line for line in paragraph.splitlines() if not line.startswith("#")]
         fields = re.findall(r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", "\n".join(lines), re.MULTILINE)
@@ -32,7 +32,7 @@ def mirrors_of_sources(text: str, suite: str) -> Iterator[str]:
 
 
 def find_mirror(suite: str, apt: Path = APT) -> str:
-    """The first mirror that the machine's apt uses for the suite. Raises ClusterError when there is none."""
+    """Return the first mirror that the machine's apt uses for the suite. Raises ClusterError if there is none."""
     lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
     for path in lists:
         if path.exists():

@@ -1,4 +1,4 @@
-"""The disk that images and nodes share with everything else on this machine."""
+"""Free space on the disk that images and nodes share with everything else on this machine."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from cluster.errors import ClusterError
 
 GIB = 2**30
 LEAST = 2 * GIB
-"""Below this a cluster does not start: etcd ends on a full disk, and kubelets evict at 1 GiB."""
+"""A cluster does not start with less: etcd exits on a full disk, and kubelets evict at 1 GiB."""
 PLENTY = 40 * GIB
-"""Below this, layers of earlier builds are removed before one more is made."""
+"""With less, layers of earlier builds are removed before the next build."""
 
 
 def free(folder: Path) -> int:
-    """Bytes that may still be written where a folder is, or will be."""
+    """Return the bytes that can be written to a folder, which need not exist yet."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     return shutil.disk_usage(there).free
 
 
 def require(folder: Path, needed: int, what_for: str) -> None:
-    """Raises ClusterError where fewer bytes than these are free."""
+    """Raise ClusterError if less than `needed` bytes are free."""
     left = free(folder)
     if left < needed:
         raise ClusterError(
-            f"{what_for} needs {needed / GIB:.0f} GiB of disk, and {folder} has {left / GIB:.1f} left: make room and "
-            "try again (other clusters on this machine, virtual environments, ~/.cache/plimsoll, ~/.cache/go-build)"
+            f"{what_for} needs {needed / GIB:.0f} GiB of disk, but {folder} has {left / GIB:.1f} GiB free; delete "
+            "files (other clusters on this machine, virtual environments, ~/.cache/plimsoll, ~/.cache/go-build) and "
+            "try again"
         )

@@ -1,5 +1,5 @@
-"""The one error that a person is meant to read."""
+"""The error type for users."""
 
 
 class ClusterError(Exception):
-    """Something a person can act on: says what was wrong and what to do. Printed without a traceback."""
+    """An error that the user can fix: the message names the problem and its solution. Printed without traceback."""

@@ -1,4 +1,4 @@
-"""Atomic installs: a file or folder appears whole under its name, or not at all."""
+"""Atomic installation: a file or folder appears complete under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from cluster.locks import InUseError, exclusive
 
-# Where in the cache something is installed or built: beside its target.
+# Names of scratch folders in the cache, each next to its target.
 SCRATCH = (".*", "images/.*", "manifests/.*", "bin/.*", "bin/*/.*")
 
 
 @contextmanager
 def installing(target: Path) -> Iterator[Path]:
-    """A scratch path beside `target`, renamed to it when the block ends well and removed when it does not."""
+    """Yield a scratch path next to `target`. It is renamed to `target` if the block succeeds, else removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -28,7 +28,7 @@ def installing(target: Path) -> Iterator[Path]:
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> Path:
-    """Write a small text file atomically, with its folder and its mode."""
+    """Write a small text file atomically, with its folder and mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.touch(mode=mode)
@@ -38,9 +38,8 @@ def write(path: Path, text: str, mode: int = 0o644) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the scratch folders that killed installs and builds left.
-
-    The caller sees to it that no install is under way; a build holds a lock on its folder.
+    """Remove scratch folders left by killed installations and builds. The caller ensures that no installation is
+    running; a build holds a lock on its folder.
     """
     for scratch in [found for pattern in SCRATCH for found in folder.glob(pattern)]:
         with suppress(InUseError), exclusive(scratch, wait=False):

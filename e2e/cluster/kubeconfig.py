@@ -1,4 +1,4 @@
-"""Kubeconfigs with everything inside, so that one file is all that a client needs."""
+"""Self-contained kubeconfigs: one file is all that a client needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def embedded(path: Path) -> str:
 
 
 def write_kubeconfig(path: Path, authority: Authority, identity: str) -> Path:
-    """A kubeconfig for the identity with that name (JSON, which is YAML). Readable by its owner only."""
+    """Write a kubeconfig for the identity of that name (JSON, which is YAML), readable only by its owner."""
     cluster = {
         "server": f"https://{CONTROL_PLANE}:{API_PORT}",
         "certificate-authority-data": embedded(authority.certificate),

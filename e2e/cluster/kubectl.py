@@ -1,4 +1,4 @@
-"""kubectl and helm, run where the cluster can be reached."""
+"""Runs kubectl and helm in a network that reaches the cluster."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from cluster.versions import REGISTRY
 
 @dataclass(frozen=True)
 class Client:
-    """Commands in the control plane's network, with the cluster's administrator as their user."""
+    """Runs commands in the control plane's network, as the cluster's administrator."""
 
     layout: Layout
     machine: Machine
 
     def environment(self) -> dict[str, str]:
-        """What a command needs to find the cluster: its tools first in PATH, its kubeconfig, its registry."""
+        """Return variables for commands: PATH with the cluster's tools first, its kubeconfig and registry."""
         path = f"{tools(self.layout)}:{os.environ.get('PATH', os.defpath)}"
         return {"PATH": path, "KUBECONFIG": str(self.layout.kubeconfig), "REGISTRY": REGISTRY}
 
     def kubectl(self, *argv: str | Path, stdin: str | None = None) -> str:
-        """Standard output of kubectl. Raises ClusterError with what it said when it fails."""
+        """Run kubectl and return its standard output. Raises ClusterError with its output on failure."""
         command = self.machine.enter(tools(self.layout) / "kubectl", *argv)
         return run(command, env=self.environment(), stdin=stdin)
 
     def can(self, *argv: str) -> bool:
-        """Whether a kubectl command succeeds."""
+        """Return whether a kubectl command succeeds."""
         return succeeds(self.machine.enter(tools(self.layout) / "kubectl", *argv), env=self.environment())

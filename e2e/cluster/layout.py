@@ -1,4 +1,4 @@
-"""Where everything lies: the state of one checkout's cluster, and the cache that all checkouts share."""
+"""Paths of the state of one checkout's cluster, and of the cache that all checkouts share."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CACHE_VARIABLE = "PLIMSOLL_CLUSTER_CACHE"
 
 @dataclass(frozen=True)
 class Layout:
-    """`state` is deleted by `down`; `cache` survives it, and fresh clones use it too."""
+    """`down` deletes `state`; `cache` stays, and other checkouts use it too."""
 
     state: Path
     cache: Path
 
     @property
     def identity(self) -> str:
-        """Eight hex digits that tell this checkout's cluster from another's on the same machine."""
+        """Eight hex digits that distinguish this checkout's cluster from others on the same machine."""
         return hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
 
     @property
@@ -41,7 +41,9 @@ class Layout:
 
     @property
     def build_logs(self) -> Path:
-        """Logs of what fills the cache. Not with the cluster's own: `down` may run during a build."""
+        """Folder of logs about filling the cache; apart from the cluster's logs, because `down` may run during
+        a build.
+        """
         return self.cache / "logs"
 
     @property
@@ -54,17 +56,17 @@ class Layout:
 
     @property
     def registry(self) -> Path:
-        """The registry's blobs: in the cache, so that a push after `down` and `up` sends only what changed."""
+        """Folder of the registry's blobs: in the cache, so that a push after `down` and `up` sends only changes."""
         return self.cache / "registry"
 
     @property
     def storage(self) -> Path:
-        """Buildah's images and layers."""
+        """Folder of buildah's images and layers."""
         return self.cache / "buildah"
 
 
 def find_layout(environ: Mapping[str, str], home: Path) -> Layout:
-    """The layout of the checkout that this file belongs to."""
+    """Return the layout of the checkout that contains this file."""
     default = Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "plimsoll" / "cluster"
     cache = Path(environ.get(CACHE_VARIABLE) or default)
     return Layout(state=SOURCE.parent.parent / ".cluster", cache=cache.absolute())

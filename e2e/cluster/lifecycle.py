@@ -1,4 +1,6 @@
-"""Up and down. Every step looks at what is there first, so that `up` also finishes or heals what is half there."""
+"""Starts and stops the cluster. Every step checks the current state first, so that `up` also completes or repairs a
+partial cluster.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ NODE_SECONDS = 90
 
 
 def hub_machine(layout: Layout) -> Machine:
-    """The control plane's machine."""
+    """Return the control plane's machine."""
     return Machine(layout, HUB)
 
 
@@ -45,16 +47,18 @@ def require_root() -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Of all `up` and `down` of this checkout, one at a time."""
+    """Allow only one `up` or `down` of this checkout at a time. Raises ClusterError if another one runs."""
     try:
         with exclusive(SOURCE, wait=False):
             yield
     except InUseError as error:
-        raise ClusterError("another `up` or `down` of this checkout's cluster is running: wait for it") from error
+        raise ClusterError(
+            "another `up` or `down` of this checkout's cluster is running; wait until it has finished"
+        ) from error
 
 
 def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
-    """Packages, binaries and images: all that `up` needs beside this checkout. Returns the images' archives."""
+    """Prepare packages, binaries and images for `up`, and return the images' archives."""
     require_root()
     packages.install_missing(progress, layout.build_logs / "apt.log")
     layout.cache.mkdir(parents=True, exist_ok=True)
@@ -64,20 +68,20 @@ def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
 
 
 def build(layout: Layout, progress: Progress, binary: Binary) -> None:
-    """One program alone, for what needs no cluster."""
+    """Build one program that needs no cluster."""
     layout.cache.mkdir(parents=True, exist_ok=True)
     with exclusive(layout.cache):
         build_missing(layout, progress, [binary])
 
 
 def up(layout: Layout, progress: Progress) -> None:
-    """Start the cluster, or finish and heal one that is partly there."""
+    """Start the cluster, or complete and repair a partial one."""
     require_root()
     disk.require(layout.state, disk.LEAST, "a cluster")
     with alone():
         names = (HUB, *(each.name for each in NODES))
         if all(Machine(layout, name).process for name in names):
-            progress.say("every machine runs already; checking what is in them")
+            progress.say("all machines run already; checking their services")
         archives = fill_cache(layout, progress)
         authority = Authority(layout.pki)
         if not layout.kubeconfig.exists():
@@ -103,7 +107,7 @@ def up(layout: Layout, progress: Progress) -> None:
 
 
 def start_hub(layout: Layout, authority: Authority, progress: Progress) -> Machine:
-    """The control plane's machine, with etcd, the API server and the registry in it."""
+    """Start the control plane's machine with etcd, the API server and the registry."""
     hub = hub_machine(layout)
     config = registry.configure(layout, hub)
     if hub.process is None:
@@ -118,7 +122,7 @@ def start_hub(layout: Layout, authority: Authority, progress: Progress) -> Machi
 def start_nodes(
     layout: Layout, hub: Machine, authority: Authority, archives: Sequence[Path], progress: Progress
 ) -> dict[Node, Machine]:
-    """The nodes' machines, with containerd running and every image imported, all nodes at the same time."""
+    """Start the nodes' machines with containerd and import every image, all nodes in parallel."""
 
     def start(each: Node) -> Machine:
         machine = node.node_machine(layout, each)
@@ -135,7 +139,7 @@ def start_nodes(
 
 
 def import_images(machine: Machine, archives: Sequence[Path]) -> None:
-    """Import what the node does not have yet. containerd keeps images on disk, so they outlive its machine."""
+    """Import images that the node lacks. containerd keeps images on disk, so they outlive its machine."""
     log = machine.log("containerd")
     until(f"containerd of {machine.name}", lambda: succeeds(node.ctr(machine, "version")), seconds=30, log=log)
     for archive in archives:
@@ -146,7 +150,7 @@ def import_images(machine: Machine, archives: Sequence[Path]) -> None:
 
 
 def wait_nodes(client: Client, machines: Mapping[Node, Machine]) -> None:
-    """Wait until every node is Ready, by its own word since it was started: a dead one stays Ready for a while."""
+    """Wait until every node's kubelet has reported Ready since its start; a dead node stays Ready for a while."""
     for each, machine in machines.items():
         fresh = partial(has_renewed, client, each, machine.wired_at)
         until(f"kubelet of {each.name}", fresh, seconds=NODE_SECONDS, log=machine.log("kubelet"))
@@ -155,14 +159,14 @@ def wait_nodes(client: Client, machines: Mapping[Node, Machine]) -> None:
 
 
 def has_renewed(client: Client, each: Node, since: float) -> bool:
-    """Whether the kubelet has renewed its node's lease since then (seconds of the epoch)."""
+    """Return whether the kubelet has renewed its node's lease since a time (seconds of the epoch)."""
     lease = ("lease", each.name, "--namespace=kube-node-lease", "--ignore-not-found")
     text = client.kubectl("get", *lease, "--output=jsonpath={.spec.renewTime}")
     return bool(text) and datetime.fromisoformat(text).timestamp() > since
 
 
 def down(layout: Layout, progress: Progress) -> None:
-    """Remove everything but the cache, whatever state it is in."""
+    """Remove everything except the cache, whatever its state."""
     require_root()
     with alone():
         packages.remove_policy()
@@ -178,7 +182,7 @@ def down(layout: Layout, progress: Progress) -> None:
 
 
 def sweep_groups(identity: str) -> None:
-    """Remove the cluster's control groups from every hierarchy. Runs in a mount namespace of its own."""
+    """Remove the cluster's control groups from every hierarchy. Runs in its own mount namespace."""
     hierarchies = cgroups.complete()
     cgroups.remove(hierarchies, Path(f"plimsoll-{identity}"))
     cgroups.settle(hierarchies)

@@ -1,4 +1,4 @@
-"""Who may do what at the same time, by file locks: the kernel takes them back from whoever dies."""
+"""File locks for exclusive work. The kernel releases the locks of ended processes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cluster.errors import ClusterError
 
 
 class InUseError(ClusterError):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 @contextmanager
 def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock on a file or folder. Waits for it; without `wait`, raises InUseError where it is held already."""
+    """Hold a lock on a file or folder. Without `wait`, raises InUseError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

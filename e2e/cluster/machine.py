@@ -1,4 +1,4 @@
-"""A machine: namespaces held by one supervisor process. Kill that, and the kernel removes all of it."""
+"""A machine: namespaces held by one supervisor process. When it is killed, the kernel removes all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--propagat
 
 @dataclass(frozen=True)
 class Machine:
-    """`binds`: target -> source of the folders that it sees in place of the host's, beside its private ones."""
+    """`binds`: target -> source of folders that replace the host's, in addition to the machine's private ones."""
 
     layout: Layout
     name: str
@@ -41,20 +41,19 @@ class Machine:
 
     @property
     def process(self) -> Process | None:
-        """What holds the namespaces, if it lives."""
+        """The process that holds the namespaces, or None if it has ended."""
         found = read_record(self.home / "process")
         return found if found and found.alive else None
 
     def holder(self) -> Process:
-        """Like `process`, for callers that need it. Raises ClusterError when the machine is down."""
+        """Return `process`. Raises ClusterError if the machine is down."""
         if found := self.process:
             return found
-        raise ClusterError(f"machine {self.name} is not running: `python3 e2e/cluster up` starts the cluster")
+        raise ClusterError(f"machine {self.name} is not running; start the cluster with `python3 e2e/cluster up`")
 
     def ensure(self, surroundings: str, wire: Callable[[], None]) -> bool:
-        """Boot and wire the machine, unless it runs and was wired in these surroundings; returns whether it was.
-
-        One that was left half wired, or that hung on a hub which is gone, starts anew.
+        """Boot and wire the machine, unless it runs and was wired in these surroundings; return whether it was booted.
+        A partly wired machine, or one wired to an earlier hub, is restarted.
         """
         mark = self.home / "wired"
         if self.process is not None and mark.exists() and mark.read_text() == surroundings:
@@ -67,7 +66,7 @@ class Machine:
         return True
 
     def boot(self) -> None:
-        """Start the supervisor and wait until its mounts are made. The list of daemons is empty."""
+        """Start the supervisor with an empty list of daemons, and wait until it has made its mounts."""
         for source in self.binds.values():
             source.mkdir(parents=True, exist_ok=True)
         (self.home / "daemons").mkdir(parents=True, exist_ok=True)
@@ -98,17 +97,17 @@ class Machine:
         )
 
     def keep_running(self, daemons: Sequence[Daemon]) -> None:
-        """Add daemons to the list and tell the supervisor. Those already on it are left alone."""
+        """Add daemons to the list and notify the supervisor. Daemons already on the list are not changed."""
         daemon.save(self.home / "daemons", daemons)
         supervisor = self.holder().only_child()
         if supervisor is None:
-            raise ClusterError(f"machine {self.name} has just died; its log: {self.log('supervisor')}")
+            raise ClusterError(f"machine {self.name} has just ended; see its log {self.log('supervisor')}")
         os.kill(supervisor.pid, SIGHUP)
 
     def daemon(self, name: str) -> Process:
-        """A daemon's process, to be stopped and continued. Raises ClusterError when it does not run."""
+        """Return the process of a daemon. Raises ClusterError if it does not run."""
         supervisor = self.holder().only_child()
-        # The supervisor writes down process ids as they are inside of the machine.
+        # The supervisor records process ids of its own namespace.
         running = json.loads((self.home / "running.json").read_text())
         inner = running.get(name, {}).get("pid")
         for process in supervisor.children() if supervisor else []:
@@ -117,23 +116,23 @@ class Machine:
         raise ClusterError(f"{name} does not run on {self.name}; there are: {', '.join(sorted(running))}")
 
     def enter(self, *argv: str | Path, mounts: bool = False) -> list[str]:
-        """A command line that runs `argv` in the machine's network (and, if asked, among its mounts)."""
+        """Return a command line that runs `argv` in the machine's network and, with `mounts`, its mount namespace."""
         pid = self.holder().pid
         also = [f"--mount=/proc/{pid}/ns/mnt"] if mounts else []
         return ["nsenter", f"--net=/proc/{pid}/ns/net", *also, "--", *map(str, argv)]
 
     def log(self, name: str) -> str:
-        """Path of a daemon's log."""
+        """Return the path of a daemon's log."""
         self.layout.logs.mkdir(parents=True, exist_ok=True)
         return str(self.layout.logs / f"{self.name}-{name}.log")
 
     @property
     def wired_at(self) -> float:
-        """When it was last wired, in seconds of the epoch."""
+        """The time of the last wiring, in seconds of the epoch."""
         return (self.home / "wired").stat().st_mtime
 
     def kill(self) -> None:
-        """End the machine and everything in it. Its folder stays."""
+        """Kill all processes in the machine. Its folder stays."""
         if found := self.process:
             found.kill()
         (self.home / "process").unlink(missing_ok=True)

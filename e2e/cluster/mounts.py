@@ -1,8 +1,8 @@
-"""The mounts that a machine sees: everything here is done inside its own mount namespace and ends with it.
+"""The mounts of a machine, which exist only in its own mount namespace.
 
-Container software writes to fixed places: sockets and network namespaces under /run, address leases and plugin
-sockets under /var/lib, links under /var/log. A machine gets its own empty ones, so that two nodes do not meet and
-the host's stay clean.
+Container software writes to fixed paths: sockets and network namespaces in /run, address leases and plugin sockets in
+/var/lib, links in /var/log. A machine has its own empty ones, so that nodes do not conflict and the host is not
+changed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ PRIVATE = (Path("/run"), Path("/var/lib"), Path("/var/log"))
 
 
 def isolate(binds: Mapping[Path, Path], keep: Sequence[Path]) -> None:
-    """Give the calling process's mount namespace its own folders.
-
-    `binds`: target -> source. `keep`: folders that stay visible, even where they lie inside a private one.
+    """Give the calling process's mount namespace private folders. `binds`: target -> source. `keep`: folders that stay
+    visible, even inside a private one.
     """
     run(["mount", "--make-rshared", "/"])
     run(["mount", "-t", "proc", "proc", "/proc"])
@@ -29,7 +28,7 @@ def isolate(binds: Mapping[Path, Path], keep: Sequence[Path]) -> None:
 
 
 def replace(folders: Sequence[Path], binds: Mapping[Path, Path]) -> None:
-    """Cover each folder with an empty one in memory, then bind `target -> source`, sources as they were before."""
+    """Cover each folder with an empty one in memory, then bind `target -> source` with the original sources."""
     opened = {target: os.open(source, os.O_PATH) for target, source in binds.items()}
     for folder in folders:
         run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", folder])
@@ -40,5 +39,5 @@ def replace(folders: Sequence[Path], binds: Mapping[Path, Path]) -> None:
 
 
 def bind(source: int, target: Path) -> None:
-    """Bind an opened folder. `-c` leaves the link to the kernel: the folder's path may be hidden by now."""
+    """Bind an opened folder. With `-c`, mount does not resolve the path, which may be hidden."""
     subprocess.run(["mount", "-c", "--bind", f"/proc/self/fd/{source}", target], pass_fds=[source], check=True)

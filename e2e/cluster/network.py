@@ -1,7 +1,7 @@
-"""The wires: a bridge in the control plane's network, a pair of virtual links to each node, and routes.
+"""The network: a bridge in the control plane's namespace, a veth pair for each node, and routes.
 
-Pods are routed, not bridged: a node sends another node's pods to that node's address, and the control plane
-reaches every pod and (through the first node) every service.
+Pods are routed, not bridged: a node sends other nodes' pods to these nodes' addresses, and the control plane reaches
+every pod and (through the first node) every service.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BRIDGE = "br0"
 
 
 def hub_lines() -> list[str]:
-    """Lines for `ip -batch` in the control plane's network."""
+    """Return lines for `ip -batch` in the control plane's network."""
     return [
         "link set lo up",
         f"link add {BRIDGE} type bridge",
@@ -26,7 +26,7 @@ def hub_lines() -> list[str]:
 
 
 def plug_lines(node: Node, node_pid: int, first: bool) -> list[str]:
-    """Lines for `ip -batch` in the control plane's network. `node_pid` is a process in the node's network."""
+    """Return lines for `ip -batch` in the control plane's network. `node_pid` is a process in the node's network."""
     lines = [
         f"link add port-{node.name} type veth peer name eth0 netns {node_pid}",
         f"link set port-{node.name} master {BRIDGE} up",
@@ -36,7 +36,7 @@ def plug_lines(node: Node, node_pid: int, first: bool) -> list[str]:
 
 
 def node_lines(node: Node, nodes: Sequence[Node]) -> list[str]:
-    """Lines for `ip -batch` in the node's own network."""
+    """Return lines for `ip -batch` in the node's own network."""
     return [
         "link set lo up",
         f"addr add {node.address}/{NODE_PREFIX} dev eth0",
@@ -47,12 +47,12 @@ def node_lines(node: Node, nodes: Sequence[Node]) -> list[str]:
 
 
 def wire_hub(hub: Machine) -> None:
-    """Make the bridge. Call once, when the machine has booted."""
+    """Create the bridge. Call it once after the machine has booted."""
     run(hub.enter("ip", "-batch", "-"), stdin="\n".join(hub_lines()))
 
 
 def wire_node(hub: Machine, machine: Machine, node: Node, nodes: Sequence[Node]) -> None:
-    """Plug in a node that has just booted."""
+    """Connect a node that has just booted."""
     lines = plug_lines(node, machine.holder().pid, first=node == nodes[0])
     run(hub.enter("ip", "-batch", "-"), stdin="\n".join(lines))
     run(machine.enter("ip", "-batch", "-"), stdin="\n".join(node_lines(node, nodes)))

@@ -1,4 +1,4 @@
-"""A node: containerd, the kubelet and kube-proxy, and the files that configure them."""
+"""A node: containerd, kubelet and kube-proxy, and their configuration files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ SOCKET = "/run/containerd/containerd.sock"
 
 
 def node_machine(layout: Layout, node: Node) -> Machine:
-    """The node's machine. What grows (images, volumes, pod logs) is bound to the disk, the rest is in memory."""
+    """Return the node's machine. Folders that grow (images, volumes, pod logs) are on disk, the others in memory."""
     home = layout.machines / node.name
     folders = {"/var/lib/containerd": "containerd", "/var/lib/kubelet": "kubelet", "/var/log/pods": "pods"}
     return Machine(layout, node.name, {target: home / name for target, name in folders.items()})
 
 
 def containerd_config(etc: Path) -> str:
-    """oom_score and restrict_oom_score_adj: a root without CAP_SYS_RESOURCE may not lower a process's score.
+    """Return containerd's configuration.
 
-    discard_unpacked_layers: nothing is pushed from a node, so the packed copy of a layer is only disk space.
+    oom_score and restrict_oom_score_adj: root without CAP_SYS_RESOURCE cannot lower a process's score.
+    discard_unpacked_layers: nodes push nothing, so the packed copy of a layer only takes disk space.
     """
     return f"""\
 version = 2
@@ -49,16 +50,16 @@ oom_score = 0
 
 
 def registry_hosts() -> str:
-    """How containerd reaches the registry's name, which no DNS knows."""
+    """Return containerd's configuration for the registry's name, which no DNS knows."""
     url = f"http://{CONTROL_PLANE}:{REGISTRY_PORT}"
     return f'server = "{url}"\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
 
 
 def pod_network(node: Node) -> dict[str, object]:
-    """Each pod has a routed link of its own.
+    """Return the CNI configuration, in which each pod has its own routed link.
 
-    With a bridge, a pod's answer to a neighbour on the same node would take the short way past the node's address
-    translation, and connections to services would break. The leases lie under /run: they end with the machine.
+    With a bridge, a pod's answer to a neighbour on the same node would bypass the node's address translation, which
+    breaks connections to services. The leases are in /run and end with the machine.
     """
     leases = {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": node.pods}]]}
     route = {"routes": [{"dst": "0.0.0.0/0"}]}
@@ -73,9 +74,10 @@ def pod_network(node: Node) -> dict[str, object]:
 
 
 def kubelet_config(node: Node, group: str, authority: Authority, etc: Path) -> dict[str, object]:
-    """Stock, but for what one shared machine asks for.
+    """Return the kubelet's configuration: the defaults, except for a shared machine.
 
-    Disk and memory are everybody's: no images are collected by a percentage, pods are evicted only near the end.
+    Disk and memory are shared with other programs, so images are not collected by disk usage, and pods are evicted only
+    when they are nearly exhausted.
     """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -107,7 +109,7 @@ def kubelet_config(node: Node, group: str, authority: Authority, etc: Path) -> d
 
 
 def proxy_config(node: Node, kubeconfig: Path) -> dict[str, object]:
-    """No conntrack settings: the kernel's limits are the host's, not the namespace's."""
+    """Return kube-proxy's configuration. It sets no conntrack limits, because these belong to the host."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -121,7 +123,7 @@ def proxy_config(node: Node, kubeconfig: Path) -> dict[str, object]:
 
 
 def configure(machine: Machine, node: Node, authority: Authority) -> Path:
-    """Write every file that the node's daemons read, and return their folder."""
+    """Write every configuration file of the node's daemons, and return their folder."""
     etc = machine.home / "etc"
     write(etc / "resolv.conf", "")
     write(etc / "containerd.toml", containerd_config(etc))
@@ -135,13 +137,13 @@ def configure(machine: Machine, node: Node, authority: Authority) -> Path:
 
 
 def runtime(machine: Machine, etc: Path) -> Daemon:
-    """containerd, which has images before the kubelet asks for them."""
+    """Return containerd, which needs its images before the kubelet starts."""
     argv = (program("containerd"), f"--config={etc / 'containerd.toml'}")
     return Daemon("containerd", argv, machine.log("containerd"))
 
 
 def agents(machine: Machine, node: Node, kube: Path, etc: Path) -> list[Daemon]:
-    """The kubelet and kube-proxy."""
+    """Return kubelet and kube-proxy."""
     kubelet = flags(
         config=str(etc / "kubelet.json"),
         kubeconfig=str(etc / "kubelet.kubeconfig"),
@@ -156,5 +158,5 @@ def agents(machine: Machine, node: Node, kube: Path, etc: Path) -> list[Daemon]:
 
 
 def ctr(machine: Machine, *argv: str | Path) -> list[str]:
-    """A command line of containerd's own client, on the node's images as the kubelet sees them."""
+    """Return a command line of containerd's own client for the images that the kubelet uses."""
     return machine.enter(program("ctr"), "--address", SOCKET, "--namespace", "k8s.io", *argv, mounts=True)

@@ -1,4 +1,4 @@
-"""Write an image as an OCI archive (one tar), which both containerd and buildah import."""
+"""Writes an image as an OCI archive (one tar), which both containerd and buildah can import."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Blob:
-    """A piece of the archive, described as manifests describe it."""
+    """A part of the archive, with its descriptor for manifests."""
 
     kind: str
     digest: str
@@ -75,13 +75,13 @@ def image_config(image: Image, layers: Sequence[Blob]) -> dict[str, object]:
         "os": "linux",
         "config": {"Cmd": list(image.command), "Env": [f"{name}={value}" for name, value in env.items()]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}" for layer in layers]},
-        # Buildah builds on no image whose history tells of fewer layers than it has.
+        # Buildah rejects a base image whose history has fewer entries than layers.
         "history": [{"created_by": "e2e/cluster"} for _ in layers],
     }
 
 
 def image_index(reference: str, manifest: Blob) -> dict[str, object]:
-    """containerd takes the image's name from the first annotation, the containers/ tools from the second."""
+    """containerd reads the image's name from the first annotation, the containers/ tools from the second."""
     names = {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference}
     return {"schemaVersion": 2, "mediaType": INDEX, "manifests": [{**manifest.descriptor(), "annotations": names}]}
 
@@ -106,9 +106,8 @@ def add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def write_layer(target: Path, files: Mapping[str, Path], links: Mapping[str, str], folders: Sequence[str]) -> None:
-    """A layer made of a few files (name in the image -> source), symbolic links (name -> target) and open folders.
-
-    Owners and times are fixed, so that the same content gives the same digest.
+    """Write a layer with files (name in the image -> source), symbolic links (name -> target) and world-writable
+    folders. Owners and times are fixed, so that equal content has an equal digest.
     """
     with tarfile.open(target, "w") as archive:
         for name in folders:

@@ -1,4 +1,4 @@
-"""Debian packages that the cluster needs, and installing the missing ones."""
+"""Debian packages that the cluster needs, and their installation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.progress import Progress
 from cluster.shell import run
 
 CNI_PLUGINS = Path("/usr/lib/cni")
-# What must be there -> the package that brings it.
+# Program or file -> the package that contains it.
 NEEDED = {
     "etcd": "etcd-server",
     "containerd": "containerd",
@@ -34,21 +34,23 @@ NEEDED = {
     "openssl": "openssl",
 }
 LOCK_SECONDS = 300
-# Packages ask this script whether they may start their services. They may not: the cluster starts its own.
+# Package installations call this script, which denies all service starts: the cluster starts its own services.
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_TEXT = "#!/bin/sh\n# Plimsoll's test cluster is installing packages; their services stay off.\nexit 101\n"
 LISTS = Path("/var/lib/apt/lists/lock")
 
 
 def find(name: str) -> str | None:
-    """Where a program or a file is. Administrators' folders count even where PATH lacks them."""
+    """Return the path of a program or file, or None. The administrators' folders are searched even if PATH
+    lacks them.
+    """
     if name.startswith("/"):
         return name if Path(name).exists() else None
     return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def program(name: str) -> str:
-    """Absolute path of a program. Raises ClusterError where it is not installed."""
+    """Return the absolute path of a program. Raises ClusterError if it is not installed."""
     found = find(name)
     if found is None:
         raise ClusterError(f"{name} is not installed: `python3 e2e/cluster up` as root installs it")
@@ -56,28 +58,32 @@ def program(name: str) -> str:
 
 
 def missing() -> list[str]:
-    """Packages whose programs are not there."""
+    """Return packages whose programs are missing."""
     return [package for name, package in NEEDED.items() if find(name) is None]
 
 
 def install_missing(progress: Progress, log: Path) -> None:
-    """Install what is missing with apt-get. Raises ClusterError where that cannot be done."""
+    """Install missing packages with apt-get. Raises ClusterError if that fails."""
     wanted = missing()
     if not wanted:
         return
     if find("apt-get") is None:
-        raise ClusterError(f"this machine has no apt-get; install what holds these Debian packages: {' '.join(wanted)}")
+        raise ClusterError(
+            f"this machine has no apt-get; install the equivalents of these Debian packages: {' '.join(wanted)}"
+        )
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-q", "-y", "-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}"]
     with progress.step(f"installing {' '.join(wanted)} (log: {log})"), services_stay_off():
         wait_for_lists()
-        # Orphans if need be: a package that is killed half installed is worse than one that nobody waits for.
+        # May outlive this process: a half-installed package is worse than an orphan.
         run([*apt, "update"], env=quiet, log=log, orphan=True)
         run([*apt, "install", "--no-install-recommends", *wanted], env=quiet, log=log, orphan=True)
 
 
 def wait_for_lists() -> None:
-    """Wait until nobody else updates the package lists: apt-get waits for its other locks, but not for this."""
+    """Wait until no other process updates the package lists. apt-get itself waits for its other locks, but not for this
+    one.
+    """
     LISTS.parent.mkdir(parents=True, exist_ok=True)
     with LISTS.open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
@@ -85,7 +91,7 @@ def wait_for_lists() -> None:
 
 @contextmanager
 def services_stay_off() -> Iterator[None]:
-    """Refuse every service start while packages are installed, unless the machine has a policy of its own."""
+    """Deny service starts while packages are installed, unless the machine has its own policy."""
     if not POLICY.exists():
         POLICY.write_text(POLICY_TEXT)
         POLICY.chmod(0o755)
@@ -96,6 +102,6 @@ def services_stay_off() -> Iterator[None]:
 
 
 def remove_policy() -> None:
-    """Take our policy away again (one that an interrupted run left, too); the machine's own stays."""
+    """Remove our policy, also one left by an interrupted run. The machine's own policy stays."""
     if POLICY.exists() and POLICY.read_text() == POLICY_TEXT:
         POLICY.unlink()

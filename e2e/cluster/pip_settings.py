@@ -1,6 +1,5 @@
-"""The machine's own pip configuration, for image builds: which index, which proxy.
-
-It is mounted while an image is built and never becomes part of it.
+"""The machine's pip configuration (index, proxy) for image builds. It is mounted during a build and never becomes part
+of the image.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ import configparser
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-# Where pip looks, least important first.
+# pip's configuration files, with increasing precedence.
 FILES = ("/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
-# What decides where packages come from. Everything else (caches, targets, colours) is the host's own business.
+# Settings that select the source of packages. Others (caches, targets, colours) do not apply to builds.
 KEPT = (
     "index-url",
     "extra-index-url",
@@ -25,7 +24,7 @@ KEPT = (
 
 
 def settings(texts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """What configuration files and PIP_* variables say together: variables win, then later files."""
+    """Merge configuration files and PIP_* variables: variables take precedence, then later files."""
     found: dict[str, str] = {}
     for text in texts:
         config = configparser.RawConfigParser()
@@ -41,20 +40,20 @@ def settings(texts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]
 
 
 def read_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """This machine's settings."""
+    """Return this machine's settings."""
     names = [*FILES, *filter(None, [environ.get("PIP_CONFIG_FILE")])]
     paths = [Path(name).expanduser() for name in names]
     return settings([path.read_text() for path in paths if path.is_file()], environ)
 
 
 def local_links(found: Mapping[str, str]) -> list[Path]:
-    """Folders of wheels among the settings, where they hold anything: an image build must see them too."""
+    """Return local wheel folders in the settings that are not empty: an image build needs them too."""
     paths = [Path(word.removeprefix("file://")) for word in found.get("find-links", "").split()]
     return [path for path in paths if path.is_absolute() and path.is_dir() and any(path.iterdir())]
 
 
 def render(found: Mapping[str, str], certificates: Path | None) -> str:
-    """A pip.conf. `certificates`: the bundle of authorities as the image build sees it."""
+    """Return a pip.conf. `certificates`: path of the certificate bundle within the image build."""
     values = dict(found)
     if "find-links" in values:
         values["find-links"] = " ".join(

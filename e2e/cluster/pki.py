@@ -1,4 +1,4 @@
-"""Keys and certificates, made new for each cluster with the openssl command."""
+"""Keys and certificates, created for each cluster with the openssl command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from cluster.shell import run
 
 DAYS = "365"
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-# openssl's default configuration would add extensions of a certificate authority to every certificate.
+# openssl's default configuration would add CA extensions to every certificate.
 CONFIGURATION = "[req]\ndistinguished_name = subject\n[subject]\n"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a certificate says: `subject` as openssl writes it (/O=group/CN=name), names like `DNS:x`, `IP:y`."""
+    """Content of a certificate: `subject` in openssl's notation (/O=group/CN=name), alternative names like `DNS:x`,
+    `IP:y`.
+    """
 
     name: str
     subject: str
@@ -26,7 +28,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority in a folder: `ca.crt`, `ca.key`, and beside them what it has signed."""
+    """A certificate authority in a folder, with `ca.crt`, `ca.key`, and the certificates it has signed."""
 
     folder: Path
 
@@ -39,7 +41,7 @@ class Authority:
         return self.folder / "ca.key"
 
     def create(self) -> None:
-        """Make the authority itself and the key pair that service account tokens are signed with."""
+        """Create the authority, and the key pair that signs service account tokens."""
         self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         write(self.folder / "openssl.cnf", CONFIGURATION)
         constraints = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=keyCertSign,cRLSign")
@@ -49,7 +51,7 @@ class Authority:
         run(["openssl", "pkey", "-in", private, "-pubout", "-out", self.folder / "service-accounts.pub"])
 
     def issue(self, identity: Identity) -> None:
-        """Write NAME.crt and NAME.key, good for servers and clients."""
+        """Write NAME.crt and NAME.key, valid for servers and clients."""
         extensions = ["basicConstraints=critical,CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
         if identity.alternatives:
             extensions.append("subjectAltName=" + ",".join(identity.alternatives))

@@ -1,4 +1,4 @@
-"""A process on record: its id and the moment it began, so that a reused id is never taken for it."""
+"""A recorded process: its id and start time, so that a reused id is never mistaken for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Process:
-    """`started` is field 22 of /proc/PID/stat: clock ticks since boot, kept over exec."""
+    """`started` is field 22 of /proc/PID/stat: clock ticks since boot, unchanged by exec."""
 
     pid: int
     started: int
@@ -26,11 +26,11 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """A zombie, which only waits for its parent to look, is not."""
+        """Whether the process runs. A zombie does not count."""
         return find_process(self.pid) == self
 
     def children(self) -> list[Process]:
-        """Its children, zombies left out."""
+        """Return its children without zombies."""
         try:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
@@ -38,11 +38,11 @@ class Process:
         return [*filter(None, (find_process(int(child)) for child in children))]
 
     def only_child(self) -> Process | None:
-        """Its child, or None while it has none."""
+        """Return its child, or None."""
         return next(iter(self.children()), None)
 
     def inner_pid(self) -> int | None:
-        """Its id in the innermost process namespace that it is in; None when it has ended."""
+        """Return its id in its innermost process namespace, or None if it has ended."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -50,13 +50,15 @@ class Process:
         return next(int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:"))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal. Raises ClusterError when it has ended: its id may be another's by now."""
+        """Send a signal. Raises ClusterError if the process has ended, because another process may have its id."""
         if not self.alive:
             raise ClusterError(f"process {self.pid} has ended: no {number.name} for it")
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it, and wait until it and its child (which dies with it) are gone. Raises ClusterError if not."""
+        """Kill the process, and wait until it and its child (which ends with it) are gone. Raises ClusterError if they
+        stay.
+        """
         if not self.alive:
             return
         family = [self, *filter(None, [self.only_child()])]
@@ -70,7 +72,7 @@ class Process:
 
 
 def find_process(pid: int) -> Process | None:
-    """The process that has this id now, unless it is a zombie."""
+    """Return the process with this id, or None if there is none or it is a zombie."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -79,14 +81,13 @@ def find_process(pid: int) -> Process | None:
 
 
 def state(line: str) -> str:
-    """The state's letter in a line of /proc/PID/stat."""
+    """Return the letter of the state in a line of /proc/PID/stat."""
     return line.rpartition(")")[2].split()[0]
 
 
 def parse_stat(line: str) -> Process:
-    """Read a line of /proc/PID/stat. The name in brackets may itself hold brackets and spaces.
-
-    Raises ValueError for anything else.
+    """Parse a line of /proc/PID/stat. The name in brackets may contain brackets and spaces. Raises ValueError for other
+    texts.
     """
     head, _, rest = line.rpartition(")")
     pid, _, name = head.partition(" (")
@@ -97,7 +98,7 @@ def parse_stat(line: str) -> Process:
 
 
 def read_record(path: Path) -> Process | None:
-    """The process on record in a file, or None where there is no record."""
+    """Return the process recorded in a file, or None."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -105,11 +106,11 @@ def read_record(path: Path) -> Process | None:
     return parse_stat(text) if text.strip() else None
 
 
-# The launcher writes its own line of /proc before it becomes the command. So the record exists from the first
-# moment, whatever happens to the process that started it.
+# The launcher writes its own line of /proc before it executes the command. So the record exists from the start,
+# whatever happens to the parent process.
 LAUNCHER = 'read -r stat < /proc/$$/stat && printf "%s\\n" "$stat" > "$0" && exec "$@"'
 
 
 def recorded(record: Path, argv: list[str]) -> list[str]:
-    """A command line that writes the record, then becomes `argv` under the same process id."""
+    """Return a command line that writes the record, then executes `argv` under the same process id."""
     return ["sh", "-c", LAUNCHER, str(record), *argv]

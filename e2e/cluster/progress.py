@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Progress:
-    """Safe to use from several threads: each line is one write."""
+    """Prints progress lines. Thread-safe: each line is one write."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -20,7 +20,7 @@ class Progress:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """One line when the work begins, one with its duration when it ends well."""
+        """Print one line when the work starts, and one with its duration when it succeeds."""
         self.say(f"{text} ...")
         begun = time.monotonic()
         yield

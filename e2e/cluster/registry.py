@@ -33,7 +33,7 @@ def configure(layout: Layout, machine: Machine) -> Path:
 
 
 def registry(layout: Layout, machine: Machine, config: Path) -> Daemon:
-    """The daemon. It holds a shared lock on its blobs for as long as it runs, so that nobody tidies under it."""
+    """Return the daemon. It holds a shared lock on its blobs while it runs, so that `tidy` does not delete them."""
     argv = (
         program("flock"),
         "--shared",
@@ -47,7 +47,7 @@ def registry(layout: Layout, machine: Machine, config: Path) -> Daemon:
 
 
 def tidy(layout: Layout, config: Path, progress: Progress) -> None:
-    """Delete what no tag points at any more. Not while another checkout's registry uses the same blobs."""
+    """Delete blobs without a tag, unless another checkout's registry uses the same blobs."""
     if not (layout.registry / REPOSITORIES).exists():
         return
     try:
@@ -58,5 +58,5 @@ def tidy(layout: Layout, config: Path, progress: Progress) -> None:
 
 
 def answers(machine: Machine) -> bool:
-    """Whether the registry can be reached."""
+    """Return whether the registry can be reached."""
     return succeeds(machine.enter(sys.executable, "-c", f"import urllib.request as r; r.urlopen({URL!r}, timeout=5)"))

@@ -1,6 +1,5 @@
-"""The base layer: a small Debian with the Python that the Dockerfiles expect of `python:3.11-slim-bookworm`.
-
-Made by debootstrap from the mirror that the machine's own apt uses.
+"""The base layer: a small Debian with the Python that the Dockerfiles expect from `python:3.11-slim-bookworm`. Created
+by debootstrap from the mirror in the machine's own apt configuration.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cluster.shell import family, run
 from cluster.versions import DEBIAN
 
 PACKAGES = ("ca-certificates", "netbase", "python3", "python3-pip", "python3-venv", "tzdata")
-# The official image has its own Python under /usr/local: its names must exist, and pip be free to install.
+# The official image has its Python in /usr/local: create its names, and allow pip to install.
 LINKS = {
     "usr/local/bin/python": "/usr/bin/python3",
     "usr/local/bin/python3": "/usr/bin/python3",
@@ -42,18 +41,18 @@ RECIPE = 1
 
 
 def recipe_key() -> str:
-    """Changes when what goes into the layer changes."""
+    """Return a digest of the layer's inputs."""
     recipe = json.dumps([RECIPE, DEBIAN, PACKAGES, LINKS, USELESS, EMPTY])
     return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
 
 def base_layer(layout: Layout) -> Path:
-    """Where the layer is kept."""
+    """Return the path of the layer."""
     return layout.images / f"debian-{DEBIAN}-python-{recipe_key()}.layer.tar"
 
 
 def build_base_layer(layout: Layout, progress: Progress) -> Path:
-    """Make the layer unless it is in the cache."""
+    """Build the layer unless it is in the cache, and return its path."""
     target = base_layer(layout)
     if target.exists():
         return target
@@ -62,7 +61,7 @@ def build_base_layer(layout: Layout, progress: Progress) -> Path:
         root = scratch.with_name("root")
         options = ("--variant=minbase", f"--include={','.join(PACKAGES)}")
         bootstrap = [program("debootstrap"), *options, DEBIAN, str(root), find_mirror(DEBIAN)]
-        # It mounts /proc inside the root: a mount namespace of its own takes that back, however it ends.
+        # debootstrap mounts /proc in the root. In a mount namespace of its own, that mount always ends with it.
         run(family("unshare", "--mount", *bootstrap), log=log)
         trim(root)
         run(["tar", "--numeric-owner", "--sort=name", "-C", root, "-cf", scratch, "."], log=log)
@@ -70,7 +69,7 @@ def build_base_layer(layout: Layout, progress: Progress) -> Path:
 
 
 def trim(root: Path) -> None:
-    """Remove what a container has no use for, and add the names that the official image has."""
+    """Remove files that containers do not need, and add the names of the official image."""
     for name in USELESS:
         path = root / name
         if path.is_dir():
@@ -79,7 +78,7 @@ def trim(root: Path) -> None:
             path.unlink(missing_ok=True)
     for name in EMPTY:
         (root / name).mkdir(parents=True)
-    # A place for the builder to mount the machine's own settings on, without a trace of them in any layer.
+    # Mount points for the machine's own settings during builds, which leave no trace in layers.
     (root / "etc" / "pip.conf").touch()
     for name, target in LINKS.items():
         (root / name).symlink_to(target)

@@ -1,4 +1,4 @@
-"""Run a command, keep what it said, and turn a failure into an error that shows it."""
+"""Runs commands, captures their output, and shows it in the error if they fail."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """The last lines of an output, indented for an error message."""
+    """Return the last lines of an output, indented for an error message."""
     return "\n".join("    " + line for line in text.strip().splitlines()[-lines:])
 
 
 def family(*argv: str | Path) -> list[str]:
-    """A command line whose children all end with it: a process namespace of its own.
-
-    For builds, which would otherwise go on without anybody when we are killed.
+    """Return a command line whose child processes end with it, through its own process namespace. Otherwise builds
+    would continue after we are killed.
     """
     return ["unshare", "--pid", "--fork", "--kill-child", "--", *map(str, argv)]
 
@@ -35,11 +34,10 @@ def run(
     log: Path | None = None,
     orphan: bool = False,
 ) -> str:
-    """Standard output of a command that must succeed.
+    """Run a command that must succeed, and return its standard output.
 
-    The command dies with us, even if we are killed, unless it may be an `orphan`. With `log`, all that it says is
-    appended there instead, and the answer is empty. Raises ClusterError with the end of what it said and the log's
-    name.
+    The command ends with this process, even if that is killed, unless it may become an `orphan`. With `log`, its output
+    is appended there instead, and "" is returned. Raises ClusterError with the end of the output and the log's name.
     """
     words = [str(word) for word in argv]
     whole = words if orphan else [*DIE_WITH_PARENT, *words]
@@ -63,7 +61,7 @@ def run(
 
 
 def succeeds(argv: Sequence[str | Path], env: Mapping[str, str] | None = None) -> bool:
-    """Whether a command exits with 0; for probes, whose output does not matter."""
+    """Return whether a command exits with 0. Its output is discarded."""
     words = [*DIE_WITH_PARENT, *map(str, argv)]
     done = subprocess.run(words, check=False, env={**os.environ, **(env or {})}, capture_output=True)
     return done.returncode == 0

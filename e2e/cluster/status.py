@@ -1,4 +1,4 @@
-"""What runs and what does not, for people; and one answer for scripts."""
+"""Status of the cluster's parts, for people and scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_LINES = 40
 
 
 def report(layout: Layout) -> bool:
-    """Print a line for each part; returns whether all of them are well."""
+    """Print a line for each part, and return whether all of them are healthy."""
     machines = [Machine(layout, name) for name in (HUB, *(node.name for node in NODES))]
     lines = [disk_line(layout), *(machine_line(machine) for machine in machines)]
     if machines[0].process is not None:
@@ -31,13 +31,13 @@ def report(layout: Layout) -> bool:
 
 
 def disk_line(layout: Layout) -> tuple[str, bool, str]:
-    """What is left where images, volumes and etcd's data lie."""
+    """Return the line about free space for images, volumes and etcd's data."""
     left = disk.free(layout.state)
     return "disk", left >= disk.LEAST, f"{left / disk.GIB:.1f} GiB free where {layout.state} is"
 
 
 def log_ends(layout: Layout) -> Iterator[str]:
-    """The ends of the logs of what is down, or was started more than once: why, after a failure."""
+    """Yield the ends of the logs of daemons that do not run, or were restarted, to explain a failure."""
     for home in sorted(layout.machines.glob("*")):
         machine, states = Machine(layout, home.name), home / "running.json"
         running = json.loads(states.read_text()) if states.exists() else {}
@@ -49,7 +49,7 @@ def log_ends(layout: Layout) -> Iterator[str]:
 
 
 def machine_line(machine: Machine) -> tuple[str, bool, str]:
-    """A machine and its daemons: how often each was started is told where it was more than once."""
+    """Return the line about a machine and its daemons, with the number of starts of restarted ones."""
     process = machine.process
     if process is None:
         return machine.name, False, "not running"
@@ -64,7 +64,7 @@ def machine_line(machine: Machine) -> tuple[str, bool, str]:
 
 
 def service_lines(client: Client) -> list[tuple[str, bool, str]]:
-    """The API, the registry, each node and each addon."""
+    """Return lines about the API, the registry, each node and each add-on."""
     ready = client.can("get", "--raw=/readyz")
     lines = [
         ("API", ready, "answers" if ready else f"no answer, see {client.machine.log('kube-apiserver')}"),

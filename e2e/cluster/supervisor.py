@@ -1,8 +1,8 @@
-"""The first process of a machine: sets up its mounts, then starts its daemons and starts them again when they end.
+"""The first process of a machine: sets up its mounts, then starts its daemons and restarts them when they end.
 
-It is told nothing but its folder: `machine.json` holds the mounts, `daemons/` the list of daemons; SIGHUP means
-that the list has grown. When it is killed, the kernel ends every process in the machine and takes the mounts and
-the network apart, so nothing here has to clean up.
+Its only argument is its folder: `machine.json` has the mounts, `daemons/` the list of daemons; SIGHUP means that the
+list has grown. When it is killed, the kernel ends every process in the machine and removes its mounts and network, so
+no cleanup is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIGNALS = {signal.SIGCHLD, signal.SIGHUP}
 
 @dataclass
 class Supervisor:
-    """`running`: process id -> name; `due`: name -> when to start it (monotonic seconds)."""
+    """`running`: process id -> name; `due`: name -> time of its next start (monotonic seconds)."""
 
     home: Path
     known: dict[str, Daemon] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Supervisor:
     starts: dict[str, int] = field(default_factory=dict)
 
     def read_list(self) -> None:
-        """Plan a start at once for every daemon that is new on the list."""
+        """Schedule the start of every new daemon on the list."""
         for name, listed in daemon.load(self.home / "daemons").items():
             if name not in self.known:
                 self.known[name] = listed
                 self.due[name] = time.monotonic()
 
     def reap(self) -> None:
-        """Collect what has ended: our daemons are planned again, orphans of containers are only buried."""
+        """Reap ended processes: daemons are scheduled again, orphans of containers are only reaped."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -55,7 +55,7 @@ class Supervisor:
                 self.due[name] = time.monotonic() + RESTART_SECONDS
 
     def start_due(self) -> None:
-        """Start what is due, and write down what runs."""
+        """Start daemons that are due, and record all running ones."""
         now = time.monotonic()
         for name in [name for name, when in self.due.items() if when <= now]:
             del self.due[name]
@@ -73,7 +73,7 @@ class Supervisor:
 
 
 def spawn(wanted: Daemon) -> int:
-    """Start a daemon with its output appended to its log; returns its process id in this machine's namespace."""
+    """Start a daemon with its output appended to its log, and return its process id in this machine's namespace."""
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         wanted.argv[0],
@@ -86,14 +86,14 @@ def spawn(wanted: Daemon) -> int:
 
 
 def main(home: Path) -> None:
-    """Never returns."""
+    """Run the supervisor; does not return."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     settings = json.loads((home / "machine.json").read_text())
     mounts.isolate(
         binds={Path(target): Path(source) for target, source in settings["binds"].items()},
         keep=[Path(path) for path in settings["keep"]],
     )
-    # A machine that died has left the groups of its containers, and the kubelet would look for those at length.
+    # Remove groups of containers of an earlier machine, for which the kubelet would search for a long time.
     hierarchies, group = cgroups.complete(), Path(settings["group"])
     cgroups.remove(hierarchies, group)
     cgroups.create(hierarchies, group)

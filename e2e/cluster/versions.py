@@ -1,8 +1,8 @@
-"""Every pinned version, and the names that the images must have.
+"""Pinned versions, and the names of the images.
 
-Kubernetes stays on 1.34: from 1.35 on the kubelet refuses cgroup v1 unless told otherwise. Envoy is of the minor
-series that Contour's manifest asks for, the newest that the package index has; it gets the name in the manifest.
-What we build from modules of our own is pinned in their go.mod: Kubernetes in kube/, CoreDNS in dns/.
+Kubernetes stays on 1.34, because later kubelets refuse cgroup v1 by default. Envoy has the minor version in Contour's
+manifest, in the newest release on the package index, under the name in the manifest. Modules of our own pin their
+versions in their go.mod: Kubernetes in kube/, CoreDNS in dns/.
 """
 
 HELM = "v3.22.0"

@@ -1,4 +1,4 @@
-"""Wait for a condition, and say which log to read when it does not come."""
+"""Waits for a condition, and names the log to read if it does not become true."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def until(
     failed: Callable[[], bool] = lambda: False,
     every: float = 0.1,
 ) -> None:
-    """Return when `probe` is true. Raises ClusterError after `seconds`, or as soon as `failed` is true."""
+    """Wait until `probe` is true. Raises ClusterError after `seconds`, or as soon as `failed` is true."""
     deadline = time.monotonic() + seconds
     while not probe():
         if failed():

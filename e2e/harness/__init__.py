@@ -1,1 +1,1 @@
-"""What the scenarios stand on: the cluster's objects, its models' HTTP interface, and load."""
+"""Helpers of the scenarios: the cluster's objects, the models' HTTP interface, and load."""

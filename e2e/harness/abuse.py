@@ -1,4 +1,4 @@
-"""Requests that nobody sends in good faith, each kind bounded in number, size and time."""
+"""Abusive requests, each kind limited in number, size and time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import httpx
 MIB = 2**20
 TIMEOUT = 90.0
 HELD_SECONDS = 30.0
-"""After this long the sender of a half request gives up."""
+"""Time after which the sender of an incomplete request gives up."""
 HELD = "held"
-"""How a half request ends that nobody has ended by then."""
+"""Result of an incomplete request that the server has not ended by then."""
 SIZES = (30 * MIB, 7 * MIB)
-"""Of bodies: more than the gateway takes, and less."""
+"""Sizes of bodies: one above the gateway's limit, one below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send to. `host`, `port` and `name` (the Host header) reach the gateway; `model` is served there."""
+    """The gateway's address. `name` is the Host header, `model` a served model."""
 
     host: str
     port: int
@@ -33,38 +33,38 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Of completions."""
+        """URL of completions."""
         return f"http://{self.host}:{self.port}/v1/completions"
 
 
 Abuse = Callable[[Target, int], Coroutine[Any, Any, Counter[str]]]
-"""Sends so many requests and says how they ended: a status, or what the connection died of."""
+"""Sends `count` requests and returns how they ended: a status, or the error of the connection."""
 
 
 async def arrays_in_arrays(target: Target, count: int) -> Counter[str]:
-    """Text that would be thirty times its size as Python objects."""
+    """Send text that would take thirty times its size as Python objects."""
     return await _bodies(target, count, lambda size: b"[" + b"[0]," * (size // 4) + b"[0]]")
 
 
 async def deep_arrays(target: Target, count: int) -> Counter[str]:
-    """Millions of brackets, one in the other."""
+    """Send millions of nested brackets."""
     return await _bodies(target, count, lambda size: b"[" * (size // 2) + b"]" * (size // 2))
 
 
 async def token_ids(target: Target, count: int) -> Counter[str]:
-    """A legal prompt of millions of tokens, far beyond what any model here takes."""
+    """Send a valid prompt of millions of tokens, far above any model's limit."""
     return await _bodies(target, count, lambda size: b"[" + b"5," * (size // 2) + b"5]")
 
 
 async def many_keys(target: Target, count: int) -> Counter[str]:
-    """An object of very many keys beside the prompt."""
+    """Send an object with very many keys in addition to the prompt."""
     return await _bodies(
         target, count, lambda size: b"{" + b",".join(b'"k%07d":0' % n for n in range(size // 13)) + b"}"
     )
 
 
 async def cancelled_streams(target: Target, count: int) -> Counter[str]:
-    """Streams with a body of 1 MiB, hung up on after their first bytes."""
+    """Send streaming requests with a body of 1 MiB, and disconnect after their first bytes."""
     body = b'{"model":"%s","stream":true,"max_tokens":64,"ignore_eos":true,"prompt":"w5 w6"%s}'
     content = body % (target.model.encode(), b" " * MIB)
 
@@ -77,7 +77,7 @@ async def cancelled_streams(target: Target, count: int) -> Counter[str]:
 
 
 async def half_bodies(target: Target, count: int) -> Counter[str]:
-    """Bodies that stop after two thirds of their length."""
+    """Send bodies that stop after two thirds of their length."""
     beginnings = []
     for size in SIZES:
         head = _head(target, b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size)
@@ -86,7 +86,7 @@ async def half_bodies(target: Target, count: int) -> Counter[str]:
 
 
 async def half_headers(target: Target, count: int) -> Counter[str]:
-    """Requests whose headers never end."""
+    """Send requests whose headers never end."""
     return await _stalled(target, count, [_head(target, b"X-Slow: ")])
 
 
@@ -105,7 +105,7 @@ ALL: dict[str, Abuse] = {
 
 
 async def _bodies(target: Target, count: int, prompt: Callable[[int], bytes]) -> Counter[str]:
-    """Whole requests with this JSON as their prompt, all at once, of each size in turn."""
+    """Send complete requests with this JSON as their prompt, all at once, alternating between sizes."""
     head = b'{"model":"%s","max_tokens":1,"prompt":' % target.model.encode()
     contents = [head + prompt(size) + b"}" for size in SIZES]
     turns = itertools.cycle(contents)
@@ -131,7 +131,7 @@ async def _many(count: int, ask: Callable[[httpx.AsyncClient], Awaitable[str]], 
 
 
 async def _stalled(target: Target, count: int, beginnings: Sequence[bytes]) -> Counter[str]:
-    """Connections that send the beginning of a request, each in turn, and then nothing; how each of them ended."""
+    """Open connections that send the start of a request (alternating) and then nothing; return how they ended."""
 
     async def one(beginning: bytes) -> str:
         reader, writer = await asyncio.open_connection(target.host, target.port)

@@ -1,7 +1,7 @@
-"""What our own processes ask the API server for, by the API server's own count.
+"""Counts the requests of our own processes to the API server, with the API server's own metrics.
 
-Flow schemas pick these requests out: those of given accounts about one namespace, or about all of them at once.
-What others ask for, and for what else, counts for nothing, so that others may be busy meanwhile.
+Flow schemas select these requests: those of given accounts about one namespace, or about all namespaces at once.
+Requests of others, or about other namespaces, are not counted, so that other scenarios may run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from harness.kubectl import kubectl
 from harness.waiting import until
 
 KINDS = {"reads": ("get", "list"), "writes": ("create", "update", "patch", "delete", "deletecollection")}
-"""By their verbs; watches last, and are left out."""
+"""Kinds of requests by their verbs; watches are left out because they stay open."""
 BEFORE_OTHERS = 500
-"""Schemas of a lower number match first. Those that Kubernetes has for accounts of pods come at 9000."""
+"""Precedence: schemas of a lower number match first, and Kubernetes' own for accounts of pods have 9000."""
 LEVEL = "workload-low"
-"""The priority level that requests of pods have anyway."""
+"""The priority level of requests of pods by default."""
 IN_FORCE_SECONDS = 30
 SERIES = re.compile(r"^apiserver_flowcontrol_dispatched_requests_total\{(?P<labels>.*)\} (?P<count>\S+)$", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -30,9 +30,8 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @contextlib.contextmanager
 def counted(namespace: str, home: str, accounts: Sequence[str]) -> Iterator[Callable[[], Counter[str]]]:
-    """Count from now on; the body may ask for the counts by kind so far. `accounts` are of namespace `home`.
-
-    Needs the right to make flow schemas, and to GET /metrics.
+    """Count requests within the context; calling the yielded function returns the counts by kind so far. `accounts` are
+    of namespace `home`. Requires rights to create flow schemas and to GET /metrics.
     """
     api: Any = client.FlowcontrolApiserverV1Api()
     names = {f"{namespace}-{kind}": kind for kind in KINDS}
@@ -47,12 +46,12 @@ def counted(namespace: str, home: str, accounts: Sequence[str]) -> Iterator[Call
         yield lambda: parse(kubectl("get", "--raw", "/metrics"), names)
     finally:
         for name in names:
-            with contextlib.suppress(client.ApiException):  # it was never made
+            with contextlib.suppress(client.ApiException):  # it was not created
                 api.delete_flow_schema(name)
 
 
 def schema(name: str, verbs: Sequence[str], namespace: str, home: str, accounts: Sequence[str]) -> dict[str, Any]:
-    """A flow schema of requests with these verbs."""
+    """Return a flow schema for requests with these verbs."""
     rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": list(verbs)}
     subjects = [{"kind": "ServiceAccount", "serviceAccount": {"name": who, "namespace": home}} for who in accounts]
     return {
@@ -68,7 +67,7 @@ def schema(name: str, verbs: Sequence[str], namespace: str, home: str, accounts:
 
 
 def parse(metrics: str, names: dict[str, str]) -> Counter[str]:
-    """Read the API server's metrics: how many requests of each kind, whose flow schemas these are, there were."""
+    """Return the number of requests of each kind in the API server's metrics. `names` maps flow schemas to kinds."""
     found = Counter(dict.fromkeys(names.values(), 0))
     for series in SERIES.finditer(metrics):
         labels = dict(LABEL.findall(series["labels"]))
@@ -78,6 +77,6 @@ def parse(metrics: str, names: dict[str, str]) -> Counter[str]:
 
 
 def _is_in_force(found: Any) -> bool:
-    """Whether the API server has taken it in: it says then whether its priority level is there."""
+    """Return whether the API server has applied the schema: it then reports whether its priority level exists."""
     conditions = found.status.conditions if found.status else None
     return any(c.type == "Dangling" and c.status == "False" for c in conditions or ())

@@ -1,4 +1,4 @@
-"""Processes of this machine's own cluster, ended as a crash ends them: SIGKILL from outside, wherever they are."""
+"""Kills processes of this machine's own cluster with SIGKILL from outside, like a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.layout import find_layout
 
 
 def kill(word: str) -> int:
-    """End every process of the cluster's containers with this word in its command line, and say how many there were."""
+    """Kill every process in the cluster's containers with this word in its command line, and return their number."""
     found = _found(word)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
@@ -18,7 +18,7 @@ def kill(word: str) -> int:
 
 
 def count(word: str) -> int:
-    """How many there are."""
+    """Return the number of such processes."""
     return len(_found(word))
 
 
@@ -30,5 +30,5 @@ def _found(word: str) -> list[int]:
 def _is_meant(entry: Path, word: str, mark: str) -> bool:
     try:
         return word.encode() in (entry / "cmdline").read_bytes() and mark in (entry / "cgroup").read_text()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has just ended
         return False

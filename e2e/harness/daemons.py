@@ -1,4 +1,4 @@
-"""Daemons of this machine's own cluster, stopped where they are and let go on."""
+"""Stops and continues daemons of this machine's own cluster."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HUB = "control-plane"
 
 @contextlib.contextmanager
 def frozen(machine: str, daemon: str) -> Iterator[None]:
-    """Keep a daemon stopped (SIGSTOP) while the body runs: its connections stay open and nothing answers on them."""
+    """Stop a daemon (SIGSTOP) within the context: its connections stay open but do not respond."""
     process = Machine(find_layout(os.environ, Path.home()), machine).daemon(daemon)
     process.signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        with contextlib.suppress(ClusterError):  # it has ended: the supervisor starts it again
+        with contextlib.suppress(ClusterError):  # it has ended; the supervisor restarts it
             process.signal(signal.SIGCONT)

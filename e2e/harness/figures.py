@@ -1,4 +1,4 @@
-"""Figures that a scenario measures, one JSON file a test."""
+"""Figures measured by scenarios, one JSON file per test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Figures = dict[str, Any]
 
 
 def save(folder: Path, test: str, figures: Figures) -> None:
-    """Write what a test measured, at once for those who read meanwhile; nothing where it measured nothing."""
+    """Write a test's figures atomically, unless there are none."""
     if figures:
         folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"\W+", "-", test)
@@ -21,12 +21,12 @@ def save(folder: Path, test: str, figures: Figures) -> None:
 
 
 def told(figures: Figures) -> str:
-    """The same for a failure's message: whole, a line for each."""
+    """Return figures for an error message, one per line."""
     return json.dumps(figures, indent=1)
 
 
 def goals(found: dict[str, Figures]) -> list[str]:
-    """A line for each goal that a test has measured itself by: a record with a `goal`, which is "met" or "missed"."""
+    """Return a line for each goal in the figures: a record with a `goal` that is "met" or "missed"."""
     return [f"{test.partition('::')[2]}: {line}" for test, figures in found.items() for line in _goals("", figures)]
 
 
@@ -39,6 +39,6 @@ def _goals(where: str, figures: Figures) -> list[str]:
 
 
 def load(folder: Path) -> dict[str, Figures]:
-    """Everything that was written there, by test."""
+    """Return all saved figures, by test."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     return {entry["test"]: entry["figures"] for entry in found}

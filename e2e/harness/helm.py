@@ -1,4 +1,4 @@
-"""The release as Helm has it: changed with other values, and put back."""
+"""Changes values of the Helm release, and restores them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ TIMEOUT_SECONDS = 300
 
 
 def upgraded(release: str, namespace: str, *values: str) -> None:
-    """`helm upgrade` with these values (`NAME=VALUE`) beside those that the release has, until all of it is ready."""
+    """Run `helm upgrade` with these values (`NAME=VALUE`) on top of the release's own, and wait until all pods are
+    ready.
+    """
     flags = [word for value in values for word in ("--set-json" if "=[" in value else "--set", value)]
     _helm("upgrade", release, str(CHART), "--namespace", namespace, "--reuse-values", "--wait", *flags)
 
 
 def rolled_back(release: str, namespace: str) -> None:
-    """`helm rollback` to the revision before."""
+    """Run `helm rollback` to the previous revision."""
     _helm("rollback", release, "--namespace", namespace, "--wait")
 
 
 @contextlib.contextmanager
 def with_values(release: str, namespace: str, *values: str) -> Iterator[None]:
-    """Upgrade before the body runs, and roll back after it."""
+    """Upgrade on entry, and roll back on exit."""
     upgraded(release, namespace, *values)
     try:
         yield
@@ -33,7 +35,7 @@ def with_values(release: str, namespace: str, *values: str) -> Iterator[None]:
 
 
 def _helm(*arguments: str) -> None:
-    """Raises AssertionError with what Helm said when it fails."""
+    """Run Helm. Raises AssertionError with its output on failure."""
     command = ["helm", *arguments, "--timeout", f"{TIMEOUT_SECONDS}s"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS + 60)
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"

@@ -1,4 +1,4 @@
-"""The host API of a pool's pods, asked with the operator's token: what they say of themselves."""
+"""The host API of a pool's pods, called with the operator's token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLEEP_SECONDS = 60
 
 
 class HostApi:
-    """That of one pool. Needs a way to the pods, which a given cluster may not offer."""
+    """Client of the host APIs of one pool. It needs a route to the pods, which other clusters may not offer."""
 
     def __init__(self, kube: Kube, release_namespace: str, pool: str) -> None:
         self._namespace = kube.namespace
@@ -30,11 +30,11 @@ class HostApi:
         self.token = key.token(ObjectKey(kube.namespace, pool))
 
     def report(self, pod: str) -> Object:
-        """What a pod says of itself."""
+        """Return a pod's report."""
         return self._ask("GET", pod, "report")
 
     def sleep(self, pod: str, model: str) -> None:
-        """Put a model to sleep as an image in memory, and wait until it does."""
+        """Put a model to sleep with its image in memory, and wait until it sleeps."""
         body = {"operation": uuid.uuid4().hex, "level": "InHost"}
         self._ask("POST", pod, f"models/{self._namespace}/{model}/sleep", json=body)
         until(
@@ -45,7 +45,7 @@ class HostApi:
         )
 
     def entry(self, pod: str, model: str) -> Object:
-        """What a pod says of one model."""
+        """Return the entry of one model in a pod's report."""
         [found] = [entry for entry in self.report(pod)["models"] if entry["name"] == model]
         return dict(found)
 

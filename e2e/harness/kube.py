@@ -1,4 +1,4 @@
-"""The cluster's objects as the scenarios need them: applied, read, waited for, deleted."""
+"""The cluster's objects for scenarios: apply, read, wait, delete."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OWNED = "plimsoll.dev/model-deployment"
 READY_SECONDS = 900
 """The first pod on a node pulls an image of several gigabytes."""
 GONE_SECONDS = 300
-"""A namespace of a thousand objects takes minutes to go."""
+"""Deleting a namespace with a thousand objects takes minutes."""
 OOM_KILLS = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null || true"
-"""What a container may read of its own control group, of version 1 or 2."""
+"""Command that prints the OOM counters of a container's control group, of version 1 or 2."""
 
 
 class Kube:
@@ -37,20 +37,20 @@ class Kube:
         self._dynamic: Any = discover(self._api)
 
     def create_namespace(self) -> None:
-        """Make the namespace, with Pod Security at its strictest."""
+        """Create the namespace with Pod Security "restricted"."""
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         self._core.create_namespace({"metadata": {"name": self.namespace, "labels": labels}})
 
     def delete_namespace(self) -> None:
-        """Delete it; it goes while others are made."""
+        """Delete the namespace, without waiting."""
         self._core.delete_namespace(self.namespace)
 
     def wait_names_free(self) -> None:
-        """Wait until no model in it holds a name any more, which those of another namespace are to have."""
+        """Wait until no model in the namespace exists, so that another namespace can have their names."""
         until("its models gone", lambda: not self.models(), timeout=GONE_SECONDS, state=self.models)
 
     def apply(self, manifest: Mapping[str, Any]) -> Object:
-        """Server-side apply, as `kubectl apply --server-side --force-conflicts` does."""
+        """Apply an object like `kubectl apply --server-side --force-conflicts`."""
         resource = self._resource(manifest["apiVersion"], manifest["kind"])
         answer = self._dynamic.server_side_apply(
             resource,
@@ -64,30 +64,30 @@ class Kube:
         return found
 
     def model(self, name: str) -> Object:
-        """A ModelDeployment as it is now."""
+        """Return a ModelDeployment."""
         resource = self._resource(GROUP, "ModelDeployment")
         found: Object = self._dynamic.get(resource, name=name, namespace=self.namespace).to_dict()
         return found
 
     def scale(self, name: str, replicas: int) -> None:
-        """Through the scale subresource, as `kubectl scale` and autoscalers do."""
+        """Set replicas through the scale subresource, like `kubectl scale` and autoscalers."""
         client.CustomObjectsApi().patch_namespaced_custom_object_scale(
             "plimsoll.dev", "v1alpha1", self.namespace, "modeldeployments", name, {"spec": {"replicas": replicas}}
         )
 
     def models(self) -> dict[str, Object]:
-        """The ModelDeployments of the namespace by name."""
+        """Return the ModelDeployments of the namespace by name."""
         resource = self._resource(GROUP, "ModelDeployment")
         listed = self._dynamic.get(resource, namespace=self.namespace).to_dict()["items"]
         return {item["metadata"]["name"]: item for item in listed}
 
     def delete_model(self, name: str) -> None:
-        """Delete a ModelDeployment; what it owns follows. One that is not there is left alone."""
+        """Delete a ModelDeployment, if it exists; the objects that it owns follow."""
         with contextlib.suppress(NotFoundError):
             self._dynamic.delete(self._resource(GROUP, "ModelDeployment"), name=name, namespace=self.namespace)
 
     def orphans(self) -> list[str]:
-        """Pods and Services whose owner is not there, or not the one that they were made for."""
+        """Return pods and Services whose owner does not exist, or has another uid."""
         pools = self._dynamic.get(self._resource(GROUP, "RuntimePool"), namespace=self.namespace).to_dict()["items"]
         alive = {item["metadata"]["uid"] for item in [*self.models().values(), *pools]}
         found = [
@@ -101,29 +101,29 @@ class Kube:
         ]
 
     def pods(self, name: str) -> list[Object]:
-        """The runtime pods of a ModelDeployment, terminating ones too."""
+        """Return the runtime pods of a ModelDeployment, including terminating ones."""
         answer = self._core.list_namespaced_pod(self.namespace, label_selector=f"{OWNED}={name}")
         return [self._api.sanitize_for_serialization(pod) for pod in answer.items]
 
     def ready_pods(self, name: str) -> list[str]:
-        """Names of its pods that are ready and not terminating."""
+        """Return the names of its pods that are ready and not terminating."""
         return [p["metadata"]["name"] for p in self.pods(name) if _is_ready(p)]
 
     def services(self) -> list[str]:
-        """Names of the namespace's Services."""
+        """Return the names of the namespace's Services."""
         return [s.metadata.name for s in self._core.list_namespaced_service(self.namespace).items]
 
     def conditions(self) -> dict[str, dict[str, Object]]:
-        """The conditions by type of every ModelDeployment of the namespace, by its name; stale ones left out."""
+        """Return the current conditions by type of every ModelDeployment of the namespace, by its name."""
         return {name: _present(item) for name, item in self.models().items()}
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
-        """(type, reason, message) of the events about an object of this name."""
+        """Return (type, reason, message) of the events about an object of this name."""
         answer = self._core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}")
         return [(e.type, e.reason, e.message) for e in answer.items]
 
     def condition(self, name: str, kind: str) -> Object | None:
-        """One condition of a ModelDeployment's status, if it speaks of the present generation."""
+        """Return one condition of a ModelDeployment if it is of the current generation."""
         return _present(self.model(name)).get(kind)
 
     def wait_condition(self, name: str, kind: str, status: str, *, timeout: float = READY_SECONDS) -> Object:
@@ -136,7 +136,7 @@ class Kube:
         return until(f"{name} {kind}={status}", look, timeout=timeout, state=lambda: self.describe(name))
 
     def wait_settled(self, name: str, replicas: int, *, timeout: float = READY_SECONDS) -> None:
-        """Wait until exactly `replicas` pods exist, all ready, and the object says that nothing is under way."""
+        """Wait until exactly `replicas` pods exist, all ready, and the object is not Progressing."""
 
         def look() -> bool:
             done = self.condition(name, "Progressing")
@@ -146,18 +146,18 @@ class Kube:
         until(f"{name} settled at {replicas}", look, timeout=timeout, state=lambda: self.describe(name))
 
     def model_hosts(self) -> list[Object]:
-        """The ModelHosts of the namespace."""
+        """Return the ModelHosts of the namespace."""
         found: list[Object] = self._dynamic.get(self._resource(GROUP, "ModelHost"), namespace=self.namespace).to_dict()[
             "items"
         ]
         return found
 
     def address(self, pod: str) -> str:
-        """A pod's address."""
+        """Return a pod's address."""
         return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
 
     def wait_running(self, pod: str) -> None:
-        """Wait until a pod that is nobody's replica runs."""
+        """Wait until a pod that belongs to no replica is Running."""
 
         def look() -> bool:
             return bool(self._core.read_namespaced_pod(pod, self.namespace).status.phase == "Running")
@@ -165,12 +165,12 @@ class Kube:
         until(f"{pod} running", look, timeout=READY_SECONDS)
 
     def image_digest(self, pod: str) -> str:
-        """`sha256:...` of the image that a pod's container runs."""
+        """Return `sha256:...` of the image that a pod's container runs."""
         status = self._core.read_namespaced_pod(pod, self.namespace).status.container_statuses[0]
         return str(status.image_id).rpartition("@")[2]
 
     def restarts(self, *names: str) -> dict[str, int]:
-        """How often the containers of these pods were started again."""
+        """Return the number of container restarts of these pods."""
         return {
             name: sum(
                 c.restart_count for c in self._core.read_namespaced_pod(name, self.namespace).status.container_statuses
@@ -179,19 +179,19 @@ class Kube:
         }
 
     def out_of_memory(self, *names: str) -> dict[str, int]:
-        """How many processes of these pods the kernel has killed for want of memory, their engines among them."""
+        """Return the number of processes that the kernel has OOM-killed in each of these pods."""
         return {name: _oom_kills(self.execute(name, "sh", "-c", OOM_KILLS)) for name in names}
 
     def execute(self, pod: str, *command: str) -> str:
-        """Run a command in a pod's first container and return what it printed."""
+        """Run a command in a pod's first container and return its output."""
         return kubectl("exec", "--namespace", self.namespace, pod, "--", *command)
 
     def kill_now(self, pod: str) -> None:
-        """Take a pod away as a crash would: SIGKILL, no grace, nothing drained."""
+        """Delete a pod like a crash: SIGKILL, without grace period or draining."""
         self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
 
     def names_with_label(self, label: str) -> list[str]:
-        """Kind/name of every pod, Service, Secret and ConfigMap of the namespace that carries a label."""
+        """Return kind/name of every pod, Service, Secret and ConfigMap of the namespace with a label."""
         lists = {
             "Pod": self._core.list_namespaced_pod,
             "Service": self._core.list_namespaced_service,
@@ -205,11 +205,11 @@ class Kube:
         ]
 
     def nodes_of(self, name: str) -> list[str]:
-        """The node of each ready pod of a ModelDeployment."""
+        """Return the node of each ready pod of a ModelDeployment."""
         return [p["spec"]["nodeName"] for p in self.pods(name) if _is_ready(p)]
 
     def describe(self, name: str) -> str:
-        """Status, pods and events of a ModelDeployment, for a failure's message."""
+        """Return status, pods and events of a ModelDeployment for an error message."""
         try:
             status = self.model(name).get("status")
         except ApiException as error:
@@ -223,7 +223,7 @@ class Kube:
 
 @contextlib.contextmanager
 def fresh_namespace() -> Iterator[Kube]:
-    """A namespace with a name that nobody has had, deleted afterwards."""
+    """Yield a namespace with a new random name, and delete it afterwards."""
     kube = Kube(f"{PREFIX}{uuid.uuid4().hex[:8]}")
     kube.create_namespace()
     try:
@@ -233,7 +233,7 @@ def fresh_namespace() -> Iterator[Kube]:
 
 
 def _present(model: Object) -> dict[str, Object]:
-    """Its conditions that speak of its present generation."""
+    """Return the conditions of the current generation."""
     generation = model["metadata"]["generation"]
     conditions = model.get("status", {}).get("conditions", [])
     return {c["type"]: dict(c) for c in conditions if c.get("observedGeneration") == generation}

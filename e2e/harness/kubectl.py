@@ -1,4 +1,4 @@
-"""kubectl, where it does what no API call does by itself: drain."""
+"""kubectl, for operations that no single API call does, such as drain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def kubectl(*arguments: str, timeout: float = 60) -> str:
-    """Standard output of kubectl. Raises AssertionError with what it said when it fails."""
+    """Run kubectl and return its standard output. Raises AssertionError with its output on failure."""
     done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
         raise AssertionError(f"kubectl {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -17,7 +17,7 @@ def kubectl(*arguments: str, timeout: float = 60) -> str:
 
 @contextlib.contextmanager
 def cordoned(*nodes: str) -> Iterator[None]:
-    """Keep new pods off these nodes while the body runs."""
+    """Keep new pods off these nodes within the context."""
     try:
         for node in nodes:
             kubectl("cordon", node)
@@ -29,7 +29,7 @@ def cordoned(*nodes: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def drained(node: str, *, timeout: float) -> Iterator[str]:
-    """Drain a node as an administrator would, yield what kubectl said, and uncordon it at the end."""
+    """Drain a node like an administrator, yield kubectl's output, and uncordon it at the end."""
     try:
         yield kubectl(
             "drain",

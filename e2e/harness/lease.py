@@ -1,4 +1,4 @@
-"""The operator's Lease: who holds it, and what happens without it."""
+"""The operator's Lease: its holder, and how to remove it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_FOUND = 404
 
 
 def holder(namespace: str, name: str) -> str | None:
-    """Who holds a Lease; None where nobody does, or where there is no such Lease."""
+    """Return the holder of a Lease, or None if it has no holder or does not exist."""
     leases: Any = client.CoordinationV1Api()
     try:
         found = leases.read_namespaced_lease(name, namespace).spec
@@ -25,14 +25,14 @@ def holder(namespace: str, name: str) -> str | None:
 
 
 def clear(namespace: str, name: str) -> None:
-    """Take a Lease from a holder that is known to be dead, so that nobody has to wait until it expires."""
+    """Remove a dead holder from a Lease, so that the next one need not wait until it expires."""
     leases: Any = client.CoordinationV1Api()
     leases.patch_namespaced_lease(name, namespace, {"spec": {"holderIdentity": ""}})
 
 
 @contextlib.contextmanager
 def deleted(namespace: str, name: str) -> Iterator[None]:
-    """Delete a Lease before the body runs. Where nobody made it again, it is put back as Helm made it."""
+    """Delete a Lease on entry. On exit, restore it as Helm created it, unless it was recreated."""
     leases: Any = client.CoordinationV1Api()
     before = leases.read_namespaced_lease(name, namespace)
     metadata = {"name": name, "labels": before.metadata.labels, "annotations": before.metadata.annotations}
@@ -41,5 +41,5 @@ def deleted(namespace: str, name: str) -> Iterator[None]:
         yield
     finally:
         if holder(namespace, name) is None:
-            with contextlib.suppress(ApiException):  # it is there, without a holder yet
+            with contextlib.suppress(ApiException):  # it exists, without a holder
                 leases.create_namespaced_lease(namespace, {"metadata": metadata})

@@ -1,4 +1,4 @@
-"""Bounded load through the ingress: users that ask, one request after the other, until they are told to stop."""
+"""Limited load through the ingress: users that send one request after another until they are stopped."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FAILURES_KEPT = 5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What came of one request.
+    """The result of one request.
 
-    `began`: seconds since the load did. `seconds`: until its end. `status`: the HTTP status, None when no answer
-    began. `fault`: what was wrong; None for a whole answer. `told`: whether whoever answers said so, by a status or an
-    error event, and the connection did not just break. `model`: which was asked.
+    `began`: seconds since the start of the load. `seconds`: duration. `status`: HTTP status, None without a response.
+    `fault`: description of the failure; None for a complete response. `told`: whether the server reported the fault by
+    a status or an error event, rather than a broken connection. `model`: the requested model.
     """
 
     began: float
@@ -39,7 +39,7 @@ class Request:
 
     @property
     def ended(self) -> float:
-        """Seconds since the load began."""
+        """Seconds from the start of the load to the end of the request."""
         return self.began + self.seconds
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(slots=True)
 class Outcome:
-    """Every request that has ended. A failure is anything but a whole answer. `texts`: of each model, the answers."""
+    """All ended requests. Anything but a complete response is a failure. `texts`: the outputs of each model."""
 
     requests: list[Request] = field(default_factory=list)
     texts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -56,20 +56,20 @@ class Outcome:
 
     @property
     def answered(self) -> int:
-        """Whole answers."""
+        """Number of complete responses."""
         return sum(request.fault is None for request in self.requests)
 
     @property
     def failures(self) -> list[str]:
-        """What went wrong, with the time and the status of each."""
+        """Descriptions of all failures, with time and status."""
         return [str(request) for request in self.requests if request.fault is not None]
 
     def now(self) -> float:
-        """Seconds since the load began, as `Request.began` counts them."""
+        """Seconds since the start of the load, like `Request.began`."""
         return time.monotonic() - self.started
 
     def summary(self) -> dict[str, Any]:
-        """Figures for a record; times in seconds."""
+        """Return figures for a record; times in seconds."""
         whole = sorted(request.seconds for request in self.requests if request.fault is None)
         ends = sorted([0.0, *(r.ended for r in self.requests if r.fault is None)])
         gaps = [later - sooner for sooner, later in itertools.pairwise(ends)]
@@ -86,7 +86,7 @@ class Outcome:
 
 
 class LoadEndedError(AssertionError):
-    """The load was over before the scenario: what came after was not under load."""
+    """The load ended before the scenario, so the rest of the scenario had no load."""
 
 
 @contextlib.contextmanager
@@ -99,10 +99,11 @@ def load(
     tokens: int,
     pause: float = PAUSE_SECONDS,
 ) -> Iterator[Outcome]:
-    """Keep `users` streaming requests under way while the body runs; when it returns all have ended, and the client.
+    """Keep `users` streaming requests in progress within the context; all have ended, and the client is closed, when it
+    exits.
 
-    `model` may be asked for the model of each request. Each user waits `pause` seconds between its requests. Raises
-    LoadEndedError when the bounds on requests and time ended the load before the body did.
+    `model` may be a function that returns the model of each request. Each user waits `pause` seconds between requests.
+    Raises LoadEndedError if the limits on requests and time ended the load before the context did.
     """
     outcome, stop = Outcome(), asyncio.Event()
     choose = model if callable(model) else lambda: model
@@ -121,7 +122,7 @@ def load(
     try:
         yield outcome
     finally:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the load has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed because the load has ended
             loop[0].call_soon_threadsafe(stop.set)
         thread.join(timeout=STOP_SECONDS)
     if thread.is_alive():
@@ -140,7 +141,7 @@ async def _users(
     outcome: Outcome,
     stop: asyncio.Event,
 ) -> bool:
-    """Whether they went on until they were told to stop."""
+    """Run the users, and return whether they ran until they were stopped."""
 
     def may_go_on() -> bool:
         return len(outcome.requests) < MAX_REQUESTS and outcome.now() < MAX_SECONDS
@@ -157,7 +158,7 @@ async def _users(
 
 
 async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int, outcome: Outcome) -> None:
-    """Ask once and write down what came of it."""
+    """Send one request and record its result."""
     began, status, fault, told = outcome.now(), None, None, False
     try:
         stream = await _ask(client, model, prompt, tokens)
@@ -170,14 +171,14 @@ async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: i
     except (openai.OpenAIError, AssertionError) as error:
         cause = f" from {error.__cause__!r}" if error.__cause__ else ""
         fault = f"{type(error).__name__}: {error}{cause}"
-        told = type(error) is openai.APIError  # what the client makes of an error event
+        told = type(error) is openai.APIError  # raised by the client for an error event
     outcome.requests.append(Request(began, outcome.now() - began, status, fault, told, model))
 
 
 async def _ask(
     client: openai.AsyncOpenAI, model: str, prompt: str, tokens: int
 ) -> openai.AsyncStream[openai.types.Completion]:
-    """A streaming completion, greedy and of a fixed length."""
+    """Start a streaming completion, greedy and of a fixed length."""
     return await client.completions.create(
         model=model,
         prompt=prompt,
@@ -190,7 +191,7 @@ async def _ask(
 
 
 async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int) -> str:
-    """The text of an answer; one that breaks off is an error."""
+    """Return the text of an output; a truncated one is an error."""
     text, generated = "", None
     async for chunk in stream:
         text += "".join(choice.text for choice in chunk.choices)
@@ -201,5 +202,5 @@ async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int
 
 
 def percentile(ordered: list[float], percent: int) -> float | None:
-    """The smallest value that `percent` of them do not exceed; None of none."""
+    """Return the smallest value that is at least as large as `percent` % of the values, or None without values."""
     return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3) if ordered else None

@@ -1,4 +1,4 @@
-"""The cluster's nodes: which there are, and whether they answer."""
+"""The cluster's nodes, and whether they are alive."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from harness.waiting import until
 
 
 def names(*, cordoned: bool = False) -> list[str]:
-    """Nodes that pods can be put on, by name; one that is silent for now is among them. With `cordoned` those too."""
+    """Return the names of nodes that can run pods, including unresponsive ones; with `cordoned` also cordoned ones."""
     core: Any = client.CoreV1Api()
     found = [node for node in core.list_node().items if _takes(node) and (cordoned or not node.spec.unschedulable)]
     return sorted(node.metadata.name for node in found)
 
 
 def _takes(node: Any) -> bool:
-    """Whether no taint keeps pods away but those that the cluster itself gives and takes back."""
+    """Return whether the node has no taints except those that the cluster itself manages."""
     return all(taint.key.startswith("node.kubernetes.io/") for taint in node.spec.taints or ())
 
 
 def staying(own_cluster: bool) -> dict[str, Any]:
-    """Of a pod template: keeps pods on the node that stays, where other scenarios may lose the other one meanwhile."""
+    """Return fields of a pod template that keep pods on the node that no scenario stops."""
     return {"nodeSelector": {"kubernetes.io/hostname": names(cordoned=True)[0]}} if own_cluster else {}
 
 
 def is_ready(name: str) -> bool:
-    """Whether the node controller takes a node for alive."""
+    """Return whether the node controller considers a node alive."""
     core: Any = client.CoreV1Api()
     return any(c.type == "Ready" and c.status == "True" for c in core.read_node(name).status.conditions)
 
 
 def wait_ready(*names: str, timeout: float = 120) -> None:
-    """Wait until nodes are alive and take pods again."""
+    """Wait until nodes are alive and accept pods."""
 
     def look() -> bool:
         core: Any = client.CoreV1Api()

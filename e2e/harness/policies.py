@@ -1,8 +1,8 @@
-"""NetworkPolicies in force on this machine's own cluster, whose network enforces none by itself.
+"""Enforces NetworkPolicies on this machine's own cluster, whose network plugin does not.
 
-The policies, pods and namespaces that there are become rules of iptables on both nodes, as networking.k8s.io/v1 defines
-them. Pods that are made afterwards have none, and what goes to them is let pass: others may make some meanwhile. A
-policy with what is not known here (ipBlock, endPort) is an error.
+The existing policies, pods and namespaces become iptables rules on both nodes, as networking.k8s.io/v1 defines them.
+Pods created later have no rules and are not restricted, because other scenarios may create some. A policy with an
+unsupported field (ipBlock, endPort) is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JUMP = ["FORWARD", "-j", CHAIN]
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One with an address of its own."""
+    """A pod with its own address."""
 
     namespace: str
     address: str
@@ -38,14 +38,16 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What policies select from. `namespaces` has the labels of each, `blocks` the addresses of pods, also later."""
+    """Objects that policies select. `namespaces` has the labels of each, `blocks` the address ranges of pods, including
+    later ones.
+    """
 
     pods: tuple[Pod, ...]
     namespaces: Mapping[str, Mapping[str, str]]
     blocks: tuple[str, ...] = ()
 
     def peers(self, peer: Object, home: str) -> list[Pod]:
-        """The pods that a peer of a policy in namespace `home` means."""
+        """Return the pods that a peer of a policy in namespace `home` selects."""
         if "ipBlock" in peer:
             raise ValueError(f"a peer with an ipBlock is not known here: {peer}")
         if (chosen := peer.get("namespaceSelector")) is not None:
@@ -56,7 +58,7 @@ class World:
 
 
 def selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector selects these labels; an empty one selects all."""
+    """Return whether a label selector selects these labels; an empty one selects everything."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     return all(_holds(rule, labels) for rule in selector.get("matchExpressions") or ())
@@ -74,7 +76,7 @@ def _holds(rule: Object, labels: Mapping[str, str]) -> bool:
 
 
 def rules(policies: Iterable[Object], world: World) -> list[str]:
-    """Lines for iptables-restore: a packet that no policy of its two ends allows is refused."""
+    """Return lines for iptables-restore: a packet is refused unless policies of both ends allow it."""
     chains, lines, numbers = [f":{CHAIN} - [0:0]"], [], iter(range(10**6))
     lines.append(f"-A {CHAIN} -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN")
     found = list(policies)
@@ -101,7 +103,7 @@ def _isolates(policy: Object, pod: Pod, direction: str) -> bool:
 
 
 def _allowed(policy: Object, pod: Pod, direction: str, world: World) -> Iterator[str]:
-    """What a policy lets through to or from a pod, as matches."""
+    """Yield iptables matches of traffic that a policy allows to or from a pod."""
     word, end, other = ("ingress", "from", "-s") if direction == "Ingress" else ("egress", "to", "-d")
     for rule in policy["spec"].get(word) or ():
         peers = rule.get(end)
@@ -127,7 +129,7 @@ def _port(port: Object, served: Pod | None) -> str:
 
 @contextlib.contextmanager
 def enforced() -> Iterator[None]:
-    """Put what there is in force while the body runs."""
+    """Enforce the existing policies within the context."""
     policies, world = _read()
     text = "\n".join([*rules(policies, world), ""])
     nodes = [Machine(find_layout(os.environ, Path.home()), node.name) for node in NODES]

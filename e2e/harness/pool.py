@@ -1,4 +1,4 @@
-"""A pool of runtime pods with small random models in it, and where those are."""
+"""A pool of runtime pods with small random models, and their placements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAME = "shared"
 PODS = 2
 SETTLED_SECONDS = 300
 RESIDENCY = 2
-"""Seconds that a model stays awake at the least."""
+"""Minimum residency of the models, in seconds."""
 
 
 def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", residency: int = RESIDENCY) -> Object:
-    """A pool. As it is, each pod has memory for eight of the models awake, and for all of them asleep."""
+    """Return a RuntimePool. By default, each pod has memory for eight awake models, and for all of them asleep."""
     return {
         "apiVersion": GROUP,
         "kind": "RuntimePool",
@@ -35,12 +35,12 @@ def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", 
 
 
 def names(scenario: str, count: int) -> list[str]:
-    """So many models of a scenario's own: what is served by a name is served in the whole cluster."""
+    """Return names of a scenario's models, which must be unique in the cluster because they are served names."""
     return [f"{scenario}-{number}" for number in range(count)]
 
 
 def model(name: str, source: str = "", **spec: Any) -> Object:
-    """A model of the pool; without a source that of its number on the volume."""
+    """Return a model of the pool, by default with the source of its number on the volume."""
     base = {
         "model": {"source": source or f"pvc://{CLAIM}/{_folder(name)}"},
         "placement": {"pool": NAME},
@@ -50,7 +50,7 @@ def model(name: str, source: str = "", **spec: Any) -> Object:
 
 
 def provide_models(kube: Kube, folder: Path, names: list[str]) -> None:
-    """Their files, which scenarios share by number, and a claim for them."""
+    """Write the models' files, which scenarios share by number, and create a claim for them."""
     for name in names:
         write_tiny_model(folder / _folder(name), seed=_number(name))
     provide_volume(kube, folder)
@@ -65,7 +65,7 @@ def _number(name: str) -> int:
 
 
 def start(kube: Kube, folder: Path, names: list[str], **options: Any) -> None:
-    """The pool with so many models, each of them ready."""
+    """Create the pool with these models, and wait until each is ready."""
     provide_models(kube, folder, names)
     kube.apply(pool(**options))
     for name in names:
@@ -75,17 +75,17 @@ def start(kube: Kube, folder: Path, names: list[str], **options: Any) -> None:
 
 
 def states(kube: Kube, name: str) -> set[str]:
-    """Those in which a model is on its hosts."""
+    """Return the states of a model on its hosts."""
     return {placement["state"] for placement in kube.model(name)["status"].get("placements", [])}
 
 
 def places(kube: Kube, name: str) -> list[str]:
-    """The hosts of a model, as its status has them."""
+    """Return the hosts of a model in its status."""
     return sorted(placement["host"] for placement in kube.model(name)["status"].get("placements", []))
 
 
 def hosts(kube: Kube) -> list[str]:
-    """The pods of the pool that have reported, oldest first."""
+    """Return the pods of the pool that have reported, oldest first."""
     found = sorted(
         kube.model_hosts(), key=lambda host: (host["metadata"]["creationTimestamp"], host["metadata"]["name"])
     )
@@ -93,7 +93,7 @@ def hosts(kube: Kube) -> list[str]:
 
 
 def reporting(kube: Kube) -> list[str]:
-    """Those of them whose reports are believed now."""
+    """Return the hosts whose reports are current."""
     return [
         host["metadata"]["name"]
         for host in kube.model_hosts()
@@ -102,7 +102,7 @@ def reporting(kube: Kube) -> list[str]:
 
 
 def holders(kube: Kube) -> dict[str, list[str]]:
-    """Of each model, the hosts that say they have it."""
+    """Return, for each model, the hosts that report it."""
     found: dict[str, list[str]] = defaultdict(list)
     for host in kube.model_hosts():
         for entry in host.get("status", {}).get("models", []):
@@ -111,7 +111,7 @@ def holders(kube: Kube) -> dict[str, list[str]]:
 
 
 def wait_replicas(kube: Kube, replicas: int = PODS, *, timeout: float = SETTLED_SECONDS) -> list[str]:
-    """Wait until so many pods are there and report, and return their names."""
+    """Wait until this number of pods exist and report, and return their names."""
 
     def look() -> bool:
         return len(hosts(kube)) == replicas == len(reporting(kube))

@@ -1,4 +1,4 @@
-"""The operator and the gateway as Helm installed them: their pods, their Service, their words."""
+"""The operator and the gateway as installed by Helm: their pods, Services and logs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from harness.kubectl import kubectl
 
 
 class Release:
-    """A component is "operator" or "gateway"."""
+    """A Helm release. Components are "operator" and "gateway"."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self._core: Any = client.CoreV1Api()
 
     def component_pods(self, component: str) -> list[str]:
-        """Its running pods, terminating ones left out."""
+        """Return its running pods without terminating ones."""
         return [pod.metadata.name for pod in self._pods(component) if pod.status.phase == "Running"]
 
     def restarts(self, component: str) -> dict[str, int]:
-        """Its pods, each with how often its containers were started again."""
+        """Return its pods with the number of container restarts."""
         return {
             pod.metadata.name: sum(status.restart_count for status in pod.status.container_statuses or ())
             for pod in self._pods(component)
         }
 
     def ready_pods(self, component: str) -> list[str]:
-        """Its pods that are ready, terminating ones left out."""
+        """Return its ready pods without terminating ones."""
         return [
             pod.metadata.name
             for pod in self._pods(component)
@@ -36,27 +36,27 @@ class Release:
         ]
 
     def address(self, pod: str) -> str:
-        """A pod's address."""
+        """Return a pod's address."""
         return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
 
     def account(self, component: str) -> str:
-        """The ServiceAccount that its pods have."""
+        """Return the ServiceAccount of its pods."""
         return str(self._pods(component)[0].spec.service_account_name)
 
     def image(self, component: str) -> str:
-        """The image that its pods are made with."""
+        """Return the image in its pods' specs."""
         return str(self._pods(component)[0].spec.containers[0].image)
 
     def image_digest(self, component: str) -> str:
-        """`sha256:...` of the image that its pods run."""
+        """Return `sha256:...` of the image that its pods run."""
         return str(self._pods(component)[0].status.container_statuses[0].image_id).rpartition("@")[2]
 
     def memory_peaks(self, component: str) -> dict[str, int]:
-        """The most memory that each of its running pods' process has had since it began, in MiB."""
+        """Return the peak memory of each of its running pods' processes, in MiB."""
         return {pod: _peak(self.namespace, pod) for pod in self.component_pods(component)}
 
     def kill_now(self, pod: str) -> None:
-        """Take a pod away as a crash would: SIGKILL, no grace."""
+        """Delete a pod like a crash: SIGKILL, without grace period."""
         self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
 
     def scale_component(self, component: str, replicas: int) -> None:
@@ -67,7 +67,7 @@ class Release:
         apps.patch_namespaced_deployment_scale(deployment.metadata.name, self.namespace, body)
 
     def service_address(self, component: str) -> tuple[str, int]:
-        """Host and port of its Service for requests, inside the cluster; that of its metrics is another."""
+        """Return host and port of its Service for requests, inside the cluster (not the one for metrics)."""
         services = self._core.list_namespaced_service(self.namespace, label_selector=_label(component)).items
         [(host, port)] = [
             (service.spec.cluster_ip, port.port)
@@ -78,7 +78,7 @@ class Release:
         return host, port
 
     def log_ends(self, lines: int = 40) -> str:
-        """The last lines of every pod of the release, for a failure's message."""
+        """Return the last lines of every pod of the release, for an error message."""
         pods = [pod.metadata.name for component in ("operator", "gateway") for pod in self._pods(component)]
         return "\n".join(
             f"{pod}:\n{self._core.read_namespaced_pod_log(pod, self.namespace, tail_lines=lines)}" for pod in pods

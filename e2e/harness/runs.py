@@ -1,4 +1,4 @@
-"""The scenarios, each in a process of its own, and what came of them."""
+"""Runs the scenarios as separate processes, and collects their results."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from xml.etree import ElementTree
 SCENARIOS = Path(__file__).resolve().parent.parent / "scenarios"
 TEST_SECONDS = 2400
 NOTHING_SELECTED = 5
-"""pytest's exit code where `-k` leaves no test."""
+"""pytest's exit code if `-k` selects no test."""
 TURNS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("pool",), ("canary", "policies", "answers", "http_route"), ("many_models", "under_load", "kept")),
     (("gateway_abuse", "full_cluster"), ("operator_killed", "lease_deleted", "operator")),
     (("node_lost",), ("wake",), ("scale_to_zero", "refusals")),
 )
-"""What goes on at the same time: in each turn its lanes, in a lane one scenario after the other. Those that are in no
-turn break what all others stand on, and run alone at the end: the API server, both nodes' pods, the release.
+"""Parallel schedule: turns run one after another, the lanes of a turn in parallel, and the scenarios of a lane one
+after another.
 
-The first turn breaks nothing that is shared. In the second the operator is away again and again: serving needs none, a
-roll waits for it. In the third a node is lost: what runs meanwhile is kept on the other one, and needs one gateway.
+Scenarios in no turn break something that all others need (the API server, both nodes' pods, the release), and run alone
+at the end. The first turn breaks nothing shared. In the second, the operator is repeatedly away: serving does not need
+it, but rollouts wait for it. In the third, a node is lost: scenarios in parallel stay on the other one, and need one
+gateway.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A test: `outcome` is passed, failed or skipped, `seconds` its length, `reason` why it did not pass."""
+    """Result of a test: `outcome` is passed, failed or skipped, `seconds` its duration, `reason` why it did not
+    pass.
+    """
 
     scenario: str
     test: str
@@ -42,18 +46,17 @@ class Result:
 
 
 def names() -> list[str]:
-    """Every scenario, in the order in which they run."""
+    """Return every scenario, in order of execution."""
     return [file.stem.removeprefix("test_") for file in sorted(SCENARIOS.glob("test_*.py"))]
 
 
 def choose(wanted: Sequence[str]) -> list[str]:
-    """The scenarios of these names, or whose names hold one of these words where there is none of that name; or all.
-
-    Raises ValueError for a word that none holds.
+    """Return the scenarios with these names, else those whose names contain a word, or all. Raises ValueError for a
+    word without a match.
     """
     for word in wanted:
         if not any(word in name for name in names()):
-            raise ValueError(f"no scenario is called {word}; there are: {', '.join(names())}")
+            raise ValueError(f"unknown scenario {word}; choose from: {', '.join(names())}")
     return [name for name in names() if not wanted or any(_is_meant(word, name) for word in wanted)]
 
 
@@ -62,10 +65,7 @@ def _is_meant(word: str, name: str) -> bool:
 
 
 def turns(chosen: Sequence[str], *, beside: bool) -> list[list[list[str]]]:
-    """In which order they run: one turn after the other, and in a turn its lanes beside each other.
-
-    Without `beside` each scenario is a turn of its own.
-    """
+    """Return the order of execution: turns of parallel lanes. Without `beside` each scenario is a turn of its own."""
     wanted = [[[name for name in lane if name in chosen] for lane in turn] for turn in TURNS] if beside else []
     together = [[lane for lane in turn if lane] for turn in wanted if any(turn)]
     placed = {name for turn in together for lane in turn for name in lane}
@@ -80,9 +80,8 @@ def run(
     *,
     at_the_end: bool = False,
 ) -> list[Result]:
-    """Run one scenario's tests through `prefix`; one that ends without a report is itself a failure.
-
-    What they print is printed as it comes, or `at_the_end`, where others print too.
+    """Run one scenario's tests with `prefix`; a missing report counts as failure. Output is printed as it arrives, or
+    `at_the_end` if other scenarios print too.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -102,7 +101,7 @@ def run(
 
 
 def parse(scenario: str, report: str) -> list[Result]:
-    """Read pytest's JUnit report. A test that failed and whose teardown failed too is there twice, as one here."""
+    """Parse pytest's JUnit report. A test that failed in its call and teardown appears twice, and is returned once."""
     found: dict[str, Result] = {}
     for case in ElementTree.fromstring(report).iter("testcase"):
         failure = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
@@ -117,7 +116,9 @@ def parse(scenario: str, report: str) -> list[Result]:
 
 
 def summary(results: Sequence[Result], took: Mapping[str, float], seconds: float) -> str:
-    """A line for each test and each scenario, and the sum. `took`: seconds of each scenario; `seconds`: of them all."""
+    """Return a line for each test and each scenario, and the total. `took`: seconds by scenario; `seconds`: in
+    total.
+    """
     lines = [f"{r.outcome:8}{r.seconds:7.0f} s  {r.scenario}: {r.test}" for r in results]
     scenarios = [f"{seconds:15.0f} s  {name}" for name, seconds in sorted(took.items(), key=lambda item: -item[1])]
     reasons = [f"  {r.scenario}: {r.test}\n    {r.reason[:400]}" for r in results if r.outcome != "passed"]
@@ -133,14 +134,13 @@ def summary(results: Sequence[Result], took: Mapping[str, float], seconds: float
 
 
 def as_records(results: Sequence[Result], figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For a file: each result with what its test measured."""
+    """Return results with the figures of their tests, for a file."""
     return [asdict(r) | {"figures": figures.get(f"test_{r.scenario}.py::{r.test}")} for r in results]
 
 
 def merged(before: Mapping[str, Any], run: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A file's content with these results in place of older ones of the same scenarios; others stay as they are.
-
-    `before` and what is returned have the results of each scenario by its name, each with the run that they are of.
+    """Replace older results of the same scenarios in a file's content. `before` and the result are by scenario, each
+    with the provenance of its run.
     """
     new: dict[str, Any] = {}
     for record in records:

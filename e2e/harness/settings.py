@@ -1,4 +1,4 @@
-"""Where the cluster and its parts are; `e2e/prove.py` fills it in, through the environment."""
+"""Settings of the scenarios, passed by `e2e/prove.py` through the environment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ PREFIX = "PLIMSOLL_E2E_"
 class Settings:
     """One installation under test.
 
-    `url` and `host`: the ingress, and the host name that its rule matches. `route_hosts`: those of the HTTPRoute, with
-    commas between; empty where the cluster has no Gateway. `release_namespace`: where Helm put the
-    operator and the gateway. `shared_files`: a folder that every node sees, for a volume with a model; empty on
-    clusters where there is none, and the scenarios then use the demo model for everything. `own_cluster`: "yes" where
-    it is this machine's own, whose daemons can be stopped. `length`: "short" or "long". `results`: a folder that
-    scenarios leave their figures in. `runs`: one for what a whole run was, to be judged again; empty to keep none.
+    - `url`, `host`: the ingress, and the host name of its rule.
+    - `route_hosts`: host names of the HTTPRoute, comma-separated; empty if the cluster has no Gateway.
+    - `release_namespace`: namespace of the operator and the gateway.
+    - `shared_files`: a folder that every node sees, for a volume with a model; empty on clusters without one, where
+      scenarios use the demo model.
+    - `own_cluster`: "yes" for this machine's own cluster, whose daemons can be stopped.
+    - `length`: "short" or "long". `results`: folder for the scenarios' figures.
+    - `runs`: folder for records of whole runs, for later analysis; empty to keep none.
     """
 
     url: str
@@ -37,10 +39,10 @@ class Settings:
         return self.length == "long"
 
     def environment(self) -> dict[str, str]:
-        """As environment variables."""
+        """Return the settings as environment variables."""
         return {PREFIX + name.upper(): value for name, value in asdict(self).items()}
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Read back what `environment` wrote. Raises KeyError naming what is missing."""
+        """Read the variables of `environment`. Raises KeyError with a missing name."""
         return cls(**{name: os.environ[PREFIX + name.upper()] for name in cls.__slots__})

@@ -1,4 +1,4 @@
-"""Models that start in seconds: random Llama weights, a word tokenizer, a folder that nodes share."""
+"""Models that start in seconds: random Llama weights and a word tokenizer, in a folder that nodes share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "maxModelLen": 1024}
-"""Options under which the tiny one is served."""
+"""Runtime options of the tiny model."""
 TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
-"""Of chats: all that was said."""
+"""Chat template that joins all messages."""
 WORDS = 512
-"""Words that the tokenizer knows, w0 and up."""
+"""Size of the tokenizer's vocabulary of words: w0, w1, ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a Llama."""
+    """Shape of a Llama."""
 
     vocab: int
     hidden: int
@@ -30,14 +30,13 @@ class Shape:
 
 TINY = Shape(vocab=WORDS, hidden=256, intermediate=512, layers=4, heads=4, kv_heads=2)
 SMALL = Shape(vocab=32000, hidden=768, intermediate=2304, layers=12, heads=12, kv_heads=4)
-"""That of the benchmarks' "small": 0.1 billion weights."""
+"""The benchmarks' "small" model: 0.1 billion weights."""
 
 
 def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY, *, broken: bool = False) -> None:
-    """Write config, weights and tokenizer as Transformers would; does nothing when they are there.
-
-    Models of different seeds answer differently. A `broken` one loads and then fails each request: a matrix has a
-    number that is not finite. The folder is there with all of it or not at all, however many write it at once.
+    """Write config, weights and tokenizer like Transformers, unless the folder exists. Models of different seeds give
+    different outputs. A `broken` one loads but fails each request: a matrix has a number that is not finite. The folder
+    appears complete or not at all, even with concurrent writers.
     """
     if folder.is_dir():
         return
@@ -48,7 +47,7 @@ def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY, *, broken
         try:
             whole.rename(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise somebody else was faster, with the same
+            if not folder.is_dir():  # else another process was faster, with equal content
                 raise
 
 

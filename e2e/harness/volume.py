@@ -1,4 +1,4 @@
-"""Claims for folders of the nodes: models that lie there, and what pods keep."""
+"""Volume claims for folders on the nodes: for models, and for data of pods."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ CLAIM = "tiny-model"
 
 
 def provide_volume(kube: Kube, folder: Path) -> None:
-    """The claim for models in a namespace, bound to a folder that all nodes share."""
+    """Create the claim for models in a namespace, bound to a folder that all nodes share."""
     _bind(kube, CLAIM, folder, "ReadOnlyMany")
 
 
 def provide_store(kube: Kube, folder: Path, claim: str) -> None:
-    """A claim to which all pods of a namespace may write, bound to a folder of its own that all nodes share."""
+    """Create a claim that all pods of a namespace may write to, bound to its own folder that all nodes share."""
     own = folder / kube.namespace / claim
     own.mkdir(parents=True)
-    own.chmod(0o777)  # a folder of a node belongs to no pod's user, whatever its fsGroup
+    own.chmod(0o777)  # fsGroup does not apply to folders of a node
     _bind(kube, claim, own, "ReadWriteMany")
 
 

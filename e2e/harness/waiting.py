@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with what was last seen in the failure."""
+"""Waits for conditions, and shows the last observed state on failure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ INTERVAL = 0.25
 
 
 class NotInTimeError(AssertionError):
-    """What was waited for did not happen."""
+    """The condition did not become true in time."""
 
 
 def until(what: str, look: Callable[[], T | None], *, timeout: float, state: Callable[[], object] = str) -> T:
-    """Call `look` until it returns something true, and return that. `state` is shown when the time is over."""
+    """Call `look` until it returns something true, and return that. On timeout, `state` is shown."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if found := look():
@@ -25,17 +25,17 @@ def until(what: str, look: Callable[[], T | None], *, timeout: float, state: Cal
 
 
 def hold(seconds: float) -> None:
-    """Let things be as they are for a while: how long something lasts is part of what is proved."""
+    """Sleep, if a scenario must show that a state lasts."""
     time.sleep(seconds)
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Measures seconds since its creation."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """So far, rounded to a tenth."""
+        """Elapsed seconds, rounded to a tenth."""
         return round(time.monotonic() - self._began, 1)

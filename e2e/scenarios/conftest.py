@@ -1,4 +1,4 @@
-"""Fixtures of the scenarios: a fresh namespace each, clients that go through the ingress."""
+"""Fixtures of the scenarios: a new namespace for each, and clients that use the ingress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Serve = Callable[..., dict[str, Any]]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what the operator and the gateway said last."""
+    """Add the last log lines of operator and gateway to failures."""
     report = yield
     if report.when == "call" and report.failed:
         report.sections.append(("the release's logs", _log_ends()))
@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _log_ends() -> str:
-    """Also where the API server is what failed: then why nothing could be read."""
+    """Return the log ends, or why they cannot be read (the API server may be what failed)."""
     try:
         return Release(Settings.from_environment().release_namespace).log_ends()
     except (HTTPError, ApiException) as error:
@@ -47,7 +47,7 @@ def _log_ends() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cluster() -> None:
-    """Whom every Kubernetes client of the process talks to."""
+    """Configure every Kubernetes client of the process."""
     load: Any = config.load_kube_config
     load()
 
@@ -59,24 +59,24 @@ def settings() -> Settings:
 
 @pytest.fixture
 def own_cluster(settings: Settings) -> None:
-    """For scenarios that stop the cluster's own daemons."""
+    """Skip the test unless it can stop the cluster's daemons."""
     if not settings.own_cluster:
-        pytest.skip("it stops the cluster's own daemons, which only works on this machine's own: unset KUBECONFIG")
+        pytest.skip("stopping the cluster's daemons works only on this machine's own cluster: unset KUBECONFIG")
 
 
 @pytest.fixture
 def two_nodes() -> tuple[str, str]:
-    """The nodes between which pods are moved, both alive. The ingress is reached through the first."""
+    """The two nodes between which pods move, both alive. The ingress is reached through the first."""
     found = nodes.names()
     if len(found) != 2:
-        pytest.skip(f"it chooses between two nodes, and the cluster offers {len(found)}: {', '.join(found)}")
+        pytest.skip(f"the test needs exactly two nodes, but the cluster has {len(found)}: {', '.join(found)}")
     nodes.wait_ready(*found)
     return found[0], found[1]
 
 
 @pytest.fixture
 def measured(settings: Settings, request: pytest.FixtureRequest) -> Iterator[Figures]:
-    """Figures of a test, kept also when it fails."""
+    """Figures of a test, saved even if it fails."""
     found: Figures = {}
     yield found
     figures.save(Path(settings.results), request.node.nodeid.rpartition("/")[2], found)
@@ -84,7 +84,7 @@ def measured(settings: Settings, request: pytest.FixtureRequest) -> Iterator[Fig
 
 @pytest.fixture
 def kube() -> Iterator[Kube]:
-    """A namespace of its own, deleted afterwards."""
+    """A new namespace, deleted afterwards."""
     with fresh_namespace() as kube:
         yield kube
 
@@ -108,7 +108,7 @@ def openai_options(settings: Settings) -> dict[str, Any]:
 
 @pytest.fixture
 def client(openai_options: dict[str, Any]) -> Iterator[openai.OpenAI]:
-    """A real OpenAI client that reaches the models through the ingress, and never retries by itself."""
+    """A real OpenAI client that reaches the models through the ingress and never retries."""
     with openai.OpenAI(**openai_options) as client:
         yield client
 
@@ -120,7 +120,7 @@ def async_client(openai_options: dict[str, Any]) -> openai.AsyncOpenAI:
 
 @pytest.fixture
 def new_client(openai_options: dict[str, Any]) -> Callable[[], openai.AsyncOpenAI]:
-    """Makes one, for tests with several loads: each closes its own."""
+    """Return a function that creates clients, for tests with several loads that each close their own."""
     return lambda: openai.AsyncOpenAI(**openai_options)
 
 
@@ -133,9 +133,8 @@ def demo() -> dict[str, Any]:
 
 @pytest.fixture
 def tiny(kube: Kube, settings: Settings, demo: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
-    """A ModelDeployment that is ready in seconds: a random model on a volume; the demo where there is none.
-
-    It is called what its scenario calls its `MODEL`: names are the whole cluster's, and others run meanwhile.
+    """A ModelDeployment that is ready in seconds: a random model on a volume, or the demo model without volumes. Its
+    name is its scenario's `MODEL`, because served names are shared with parallel scenarios.
     """
     name: str = request.module.MODEL
     if not settings.shared_files:
@@ -160,9 +159,8 @@ def tiny(kube: Kube, settings: Settings, demo: dict[str, Any], request: pytest.F
 
 @pytest.fixture
 def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
-    """Apply the tiny model with so many replicas and further fields of its spec, and wait until it has settled.
-
-    By another name it is one more model.
+    """Return a function that applies the tiny model with these replicas and spec fields, and waits until it has
+    settled. Another `name` creates another model.
     """
 
     def start(replicas: int = 1, name: str = "", **fields: Any) -> dict[str, Any]:
@@ -177,7 +175,7 @@ def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
 
 @pytest.fixture
 def serving(kube: Kube, serve: Serve, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """One replica, ready and settled: that of the test before, if there was one."""
+    """Ensure one ready and settled replica, reusing the previous test's model if it exists."""
     name: str = request.module.MODEL
     if name not in kube.models():
         return serve()

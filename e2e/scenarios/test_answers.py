@@ -1,4 +1,4 @@
-"""Apply, Ready, chat: the whole way, and the text is the one that `LLM` gives."""
+"""Apply, Ready, chat: the whole path, and the text equals the output of `LLM`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The answer to the question, and how the prompt goes on."""
+    """The expected output of the chat, and of the completion."""
 
     answer: str
     continued: str
@@ -29,7 +29,7 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def expected() -> Expected:
-    """What `LLM` says in this process, with the options of the ModelDeployment below."""
+    """The outputs of `LLM` in this process, with the options of the ModelDeployment below."""
     llm = LLM("demo://gemma-3-270m", dtype="float32", max_model_len=1024, kv_memory="256MiB", threads=2)
     [result] = llm.chat([QUESTION], SamplingParams(temperature=0, max_tokens=TOKENS))
     [continued] = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True))
@@ -75,7 +75,7 @@ def test_a_model_deployment_answers(
     assert "".join(texts) == expected.continued
     assert len([t for t in texts if t]) > TOKENS / 8, "the answer came in a few lumps, so something buffers it"
 
-    # The list names 50 models, and other scenarios may serve hundreds meanwhile.
+    # The list names at most 50 models, and parallel scenarios may serve hundreds.
     with pytest.raises(openai.NotFoundError, match=r"'nobody' does not exist\. Known models: "):
         client.chat.completions.create(model="nobody", messages=QUESTION)
     with pytest.raises(openai.BadRequestError, match="temperature"):
@@ -83,14 +83,14 @@ def test_a_model_deployment_answers(
 
 
 def test_every_path_of_the_docs_leads_to_the_gateway_through_the_ingress(settings: Settings) -> None:
-    """Whoever else answered (the ingress, with its own 404) would send no id of the request."""
+    """Other servers (like the ingress with its own 404) would send no request id."""
 
     def ask(method: str, path: str) -> httpx.Response:
         body: dict[str, Any] | None = {} if method == "post" else None
         return httpx.request(method, settings.url + path, headers={"Host": settings.host}, json=body, timeout=60)
 
     paths: dict[str, Any] = ask("get", "/openapi.json").json()["paths"]
-    inside = {"/health", "/live", "/"}  # a shared host keeps its own root
+    inside = {"/health", "/live", "/"}  # "/" of a shared host belongs to other services
     assert inside | {"/v1/chat/completions", "/v2/rerank", "/tokenize", "/docs"} < paths.keys()
     for path, methods in paths.items():
         for method in methods:

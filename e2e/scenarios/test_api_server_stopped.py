@@ -1,4 +1,4 @@
-"""The API server stops answering for a while: requests are answered all the same, and afterwards everything goes on."""
+"""The API server stops answering for a while: requests are served, and the operator continues afterwards."""
 
 from __future__ import annotations
 

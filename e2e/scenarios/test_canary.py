@@ -1,4 +1,4 @@
-"""A changed spec gets a share of the requests first: one that fails them is taken back, a good one is promoted."""
+"""A changed spec first gets a share of the requests: a faulty one is rolled back, a good one is promoted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL = "canary"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 REVISION = "plimsoll.dev/revision"
 CANARY = {"steps": [{"weight": 50, "pauseSeconds": 10}], "minRequests": 20, "maxLatencyIncrease": "1000%"}
-"""It fails by what it answers: what a busy machine answers later is not asked here."""
+"""Only failed requests count; latency is not judged, because the machine may be busy."""
 DECIDED_WITHIN = 400
 
 
@@ -50,7 +50,7 @@ def test_a_faulty_one_is_taken_back_and_a_good_one_promoted(
         quiet = outcome.now()
         hold(5)
     measured["faulty"] = outcome.summary()
-    assert outcome.failures, "nobody was sent to the faulty revision, so nothing was shown"
+    assert outcome.failures, "no request was sent to the faulty revision, so the test shows nothing"
     assert len(outcome.failures) < outcome.answered, told(measured)
     late = [str(request) for request in outcome.requests if request.began > quiet and request.fault is not None]
     assert late == []

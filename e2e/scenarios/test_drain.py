@@ -1,4 +1,4 @@
-"""`kubectl drain` while users ask: nobody notices, also where the only replica has to move first."""
+"""`kubectl drain` under load: no request fails, even if the only replica has to move."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_with_two_replicas_and_with_one(
     two_nodes: tuple[str, str],
     measured: Figures,
 ) -> None:
-    """A model has a replica on each node, another one its only replica on the node that is drained to its end."""
+    """One model has a replica on each node, another its only replica on the drained node."""
     stays, leaves = two_nodes
     with cordoned(stays):
         serve(REPLICAS[ALONE], ALONE)

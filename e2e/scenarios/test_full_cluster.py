@@ -25,7 +25,7 @@ ROLLED_WITHIN = 300
 
 @pytest.fixture
 def seats(two_nodes: tuple[str, str]) -> int:
-    """As many seats for each model as there are nodes, one on each."""
+    """Number of replicas for each model: one per node."""
     return len(two_nodes)
 
 
@@ -59,11 +59,13 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
 
 
 def _others(kube: Kube, name: str, before: set[str]) -> set[str]:
-    """Its ready pods but these."""
+    """Return its ready pods without `before`."""
     return set(kube.ready_pods(name)) - before
 
 
 def _one_a_node(name: str) -> Object:
-    """A node takes one pod of this model, as if it had one GPU for it. A GPU itself is none that can be made up."""
+    """Return an affinity that allows one pod of this model per node, as if each node had one GPU for it. (Real GPU
+    resources cannot be faked.)
+    """
     own = {"labelSelector": {"matchLabels": {OWNED: name}}, "topologyKey": "kubernetes.io/hostname"}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [own]}}}

@@ -1,4 +1,6 @@
-"""Hostile requests through the ingress, at the chart's own limits: the gateway lives, and others are answered."""
+"""Abusive requests through the ingress at the chart's default limits: the gateway survives, and other requests are
+answered.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ PHASES = (
     {"cancelled_streams": 900},
     {"half_bodies": 60, "half_headers": 400},
 )
-"""Kinds of abuse and how many of each, one phase after the other. The last two wait for most of their time."""
+"""Kinds of abuse with their number of requests, one phase after the other. The last two mostly wait."""
 TIMES_LONG = 4
 
 
@@ -47,7 +49,9 @@ def test_the_gateway_lives_and_others_are_answered(
         for phase in PHASES:
             sent, failed_before = Stopwatch(), len(outcome.failures)
             targets = dict.fromkeys(phase, target)
-            if "half_headers" in phase and settings.own_cluster:  # they never pass the ingress: past it, to the Service
+            if (
+                "half_headers" in phase and settings.own_cluster
+            ):  # the ingress would not forward them, so send them to the Service
                 targets["half_headers"] = abuse.Target(*release.service_address("gateway"), settings.host, MODEL)
             times = TIMES_LONG if settings.long else 1
             ended = asyncio.run(_abused({name: (targets[name], count * times) for name, count in phase.items()}))
@@ -68,6 +72,6 @@ def test_the_gateway_lives_and_others_are_answered(
 
 
 async def _abused(wanted: dict[str, tuple[abuse.Target, int]]) -> dict[str, dict[str, int]]:
-    """All of these at once: how the requests of each ended."""
+    """Send all these requests at once, and return how those of each kind ended."""
     found = await asyncio.gather(*(abuse.ALL[name](where, count) for name, (where, count) in wanted.items()))
     return {name: dict(ended) for name, ended in zip(wanted, found, strict=True)}

@@ -1,4 +1,4 @@
-"""The chart's HTTPRoute: an OpenAI client gets answers through the Gateway, under each of its host names."""
+"""The chart's HTTPRoute: an OpenAI client gets responses through the Gateway under each of its host names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a killed pod kept on a claim is there again when another has its place: found, gone on from, deleted."""
+"""Data that a killed pod has stored on a claim is available again when another pod takes over: found, continued,
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,16 @@ TOKENS = 8
 def store(kube: Kube, settings: Settings) -> str:
     """The claim."""
     if not settings.shared_files:
-        pytest.skip("it needs a folder that every node sees, as only this machine's own cluster has: unset KUBECONFIG")
+        pytest.skip(
+            "the test needs a folder that every node sees, which only this machine's own cluster has: unset KUBECONFIG"
+        )
     provide_store(kube, Path(settings.shared_files), "kept")
     return "kept"
 
 
 class Talk:
-    """A conversation in the background, turn by turn; `seen` has the statuses under which it was asked for.
-
-    `client` tries again where it is told to, as OpenAI's does by itself: of two gateways one hears of a new pod first.
+    """A conversation in the background. `seen` collects the statuses of retrievals. `client` retries like OpenAI's
+    client does by default, because one of two gateways learns of a new pod first.
     """
 
     def __init__(self, client: openai.OpenAI, model: str) -> None:
@@ -40,7 +43,7 @@ class Talk:
         self.seen: set[int] = set()
 
     def turn(self, text: str, before: Any = None) -> Any:
-        """One turn, once it is answered."""
+        """Run one turn and return its response."""
         made = self.client.responses.create(
             model=self._model,
             input=text,
@@ -53,7 +56,7 @@ class Talk:
         return until("the answer", lambda: self._ended(made.id), timeout=60)
 
     def find(self, response: str) -> Any:
-        """It, None while the pod that keeps it is replaced."""
+        """Return the response, or None while the pod that stores it is being replaced."""
         try:
             found = self._once.responses.retrieve(response)
         except openai.APIStatusError as error:
@@ -68,18 +71,18 @@ class Talk:
 
 
 def place(response: Any) -> str:
-    """Where it says that it is kept."""
+    """Return the place in the response's id, which identifies its store."""
     return str(response.id.removeprefix("resp_")[:12])
 
 
 def keepers(kube: Kube, pods: list[Any]) -> dict[str, str]:
-    """By place, the pod that keeps things there."""
+    """Return, by place, the pod that stores data there."""
     labels = {pod["metadata"]["name"]: pod["metadata"]["labels"][KEEPER] for pod in pods}
     return {place_of(f"{kube.namespace}/{keeper}"): name for name, keeper in labels.items()}
 
 
 def check_taken_over(talk: Talk, first: Any, second: Any) -> None:
-    """The conversation is there as it was, goes on where it was, and can be forgotten."""
+    """Check that the conversation is unchanged, can be continued, and can be deleted."""
     found = until("the response", lambda: talk.find(second.id), timeout=120, state=lambda: talk.seen)
     assert talk.seen <= {200, 503}, "it was never gone, only away"
     assert (found.status, found.output_text, found.previous_response_id) == ("incomplete", second.output_text, first.id)
@@ -101,7 +104,7 @@ def test_a_killed_replicas_responses_are_taken_over(kube: Kube, store: str, serv
     talk = Talk(client, MODEL)
     first = talk.turn("w5")
     second = talk.turn("w6", first)
-    assert place(second) == place(first), "a conversation goes on where it is kept"
+    assert place(second) == place(first), "a conversation continues on the pod that stores it"
     holders = keepers(kube, kube.pods(MODEL))
     victim, others = holders[place(first)], set(holders.values()) - {holders[place(first)]}
     kube.kill_now(victim)
@@ -113,7 +116,7 @@ def test_a_killed_replicas_responses_are_taken_over(kube: Kube, store: str, serv
 def test_what_a_killed_host_of_a_pool_kept_is_taken_over(
     kube: Kube, store: str, settings: Settings, client: openai.OpenAI
 ) -> None:
-    """Files, too: the pool's pods have them, and its models say so."""
+    """Files too: the pool's pods have them, and its models report that."""
     name = f"{MODEL}-0"
     pool.provide_models(kube, Path(settings.shared_files), [name])
     manifest = pool.pool(1)

@@ -1,4 +1,4 @@
-"""The operator's Lease is deleted, by hand or by a tool: the operator makes it again and acts on."""
+"""The operator's Lease is deleted: the operator recreates it and continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.waiting import Stopwatch, hold, until
 MODEL = "lease-deleted"
 LEASE = "plimsoll-operator"
 EXPIRED_AFTER = 30
-"""Seconds after which a holder that has renewed nothing may act no longer, with room to spare."""
+"""Seconds after which a holder that has not renewed its Lease must not act, with a margin."""
 ACTS_WITHIN = 120
 
 

@@ -1,4 +1,6 @@
-"""A thousand ModelDeployments: all settle, another one is served meanwhile, and what is settled costs nothing."""
+"""A thousand ModelDeployments: all settle, another model is served at the same time, and settled ones cause no requests
+to the API server.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ PROMPT = "w5 w6 w7 w8 w9 w10"
 NOWHERE = {"e2e.plimsoll.dev/nowhere": "yes"}
 REQUESTS_PER_OBJECT_AND_MINUTE = 0.1
 LISTS_PER_MINUTE = 10
-"""Of everything, by three processes: whose watch has expired lists once more."""
+"""Lists of all kinds by three processes: each lists again after its watch expires."""
 
 
 def test_all_settle_and_then_cost_nothing(
@@ -72,7 +74,7 @@ def test_all_settle_and_then_cost_nothing(
 
 
 def _homeless(tiny: dict[str, Any], number: int) -> dict[str, Any]:
-    """One that no node can hold."""
+    """Return a ModelDeployment whose pods fit on no node."""
     manifest = copy.deepcopy(tiny)
     manifest["metadata"] = {"name": f"{MODEL}-{number}"}
     manifest["spec"] |= {"template": {"nodeSelector": NOWHERE}}
@@ -80,5 +82,5 @@ def _homeless(tiny: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _settled(conditions: dict[str, dict[str, Any]]) -> bool:
-    """Whether the status says that no node fits."""
+    """Return whether the status says that no node fits."""
     return conditions.get("Placed", {}).get("reason") == "Unschedulable"

@@ -1,4 +1,6 @@
-"""A node stops answering while users ask: nobody notices, the status names it, what it had is made elsewhere, once."""
+"""A node stops responding under load: no request fails, the status names the node, and its replicas are recreated
+elsewhere once.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,9 @@ def test_a_lost_node_costs_no_request_and_what_it_had_is_made_elsewhere_once(
     settings: Settings,
     measured: Figures,
 ) -> None:
-    """Its kubelet and its containerd stop; the processes on it live, and know nothing of it.
+    """The node's kubelet and containerd stop, but its containers continue to run.
 
-    There are a model with a replica on each node, and a pool with a pod on each, whose models lie on the lost one.
+    One model has a replica on each node. A pool has a pod on each node, with its models placed on the lost one.
     """
     kept, lost = two_nodes
     with cordoned(kept):
@@ -103,13 +105,13 @@ def test_a_lost_node_costs_no_request_and_what_it_had_is_made_elsewhere_once(
 
 
 def _figures(seconds: float) -> Figures:
-    """Of the pool's models, from when the node was marked until all have answered elsewhere."""
+    """Return the time from the node's marking until all models of the pool answer elsewhere, and the goal."""
     goal = "met" if seconds < ELSEWHERE_WITHIN else "missed"
     return {"seconds": seconds, "goal_seconds": ELSEWHERE_WITHIN, "goal": goal}
 
 
 def _answered_off(kube: Kube, name: str, gone: str) -> bool:
-    """Whether a model is on another host, which answers for it."""
+    """Return whether a model is on another host, which answers for it."""
     placed = kube.model(name)["status"].get("placements", [])
     ready = kube.condition(name, "Ready")
     here = [place for place in placed if place["host"] != gone and place["state"] in ("Asleep", "Resident", "Waking")]

@@ -1,4 +1,4 @@
-"""The operator may die at any instant, be there twice, or not at all."""
+"""The operator may be killed at any time, run twice, or not run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPT = "w5 w6 w7 w8 w9 w10"
 
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Kube]:
-    """One namespace for all."""
+    """One namespace for all tests."""
     with fresh_namespace() as kube:
         yield kube
 

@@ -1,4 +1,6 @@
-"""The operator is killed again and again while models come, go and change: in the end all is as if it had not been."""
+"""The operator is killed repeatedly while models come, go and change: the final state equals that of an undisturbed
+run.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ OWN = f"{MODEL}-own"
 SETTLED_HOLD = 12
 
 Step = tuple[str, Object | str]
-"""What somebody does: applies an object, or deletes a model of this name."""
+"""A change by a user: applies an object, or deletes a model of this name."""
 
 
 def churn(steps: int, tiny: Object, seed: int = 0) -> Iterator[Step]:
-    """Models come, go and change, in the pool and with pods of their own; the pool gets a pod and loses one."""
+    """Yield steps: models come, go and change, in the pool and in dedicated pods; the pool gains and loses a pod."""
     draw = random.Random(seed)
     yield "apply", pool.pool(2)
     for name in POOLED:
@@ -99,7 +101,7 @@ def _do(kube: Kube, step: Step) -> None:
 
 
 def _kill_operator(release: Release) -> None:
-    """SIGKILL, and nobody waits for the Lease of the dead."""
+    """Kill the operator with SIGKILL, and clear its Lease so that the next one need not wait."""
     before = _leader(release)
     until("one operator's process alone", lambda: crash.count("plimsoll-operator") == 1, timeout=60)
     assert crash.kill("plimsoll-operator") == 1
@@ -108,7 +110,7 @@ def _kill_operator(release: Release) -> None:
 
 
 def _leader(release: Release) -> str:
-    """Wait until an operator that lives holds the Lease, and return its pod."""
+    """Wait until a live operator holds the Lease, and return its pod."""
 
     def look() -> str | None:
         holder = lease.holder(release.namespace, LEASE)
@@ -118,7 +120,7 @@ def _leader(release: Release) -> str:
 
 
 def _settled(kube: Kube) -> dict[str, Any]:
-    """What there is once nothing changes any more: it was the same twice, some seconds apart."""
+    """Return the state once it is unchanged for some seconds."""
     seen: list[dict[str, Any]] = [{}]
 
     def look() -> bool:
@@ -133,7 +135,7 @@ def _settled(kube: Kube) -> dict[str, Any]:
 
 
 def _state(kube: Kube) -> dict[str, Any]:
-    """All that must be alike: which models there are, in what condition, on how many hosts and in how many pods."""
+    """Return the state to compare: models with their conditions, number of hosts and number of pods."""
     held = pool.holders(kube)
     models = {
         name: {

@@ -1,4 +1,4 @@
-"""The chart's NetworkPolicies in force: strangers are refused at each port, and all that must pass passes."""
+"""The chart's NetworkPolicies in force: unrelated pods are refused at each port, and all required traffic passes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ except urllib.error.HTTPError as error:
 
 @pytest.fixture
 def stranger_and_scraper(kube: Kube, release: Release) -> tuple[str, str]:
-    """Two pods of somebody else; the second is what the chart is told scrapes metrics."""
+    """Two unrelated pods; the chart allows the second to scrape metrics."""
     for name, labels in (("stranger", {}), ("scraper", SCRAPER)):
         kube.apply(_idle(name, labels, release.image("operator")))
     for name in ("stranger", "scraper"):
@@ -54,7 +54,7 @@ def stranger_and_scraper(kube: Kube, release: Release) -> tuple[str, str]:
 
 @pytest.fixture
 def policies(kube: Kube, release: Release, settings: Settings) -> Iterator[None]:
-    """The chart is told of the namespace, and of who may read metrics."""
+    """Install the chart with NetworkPolicies, and with the pods that may scrape metrics."""
     labels = {"kubernetes.io/metadata.name": kube.namespace}
     scrapers = [{"namespaceSelector": {"matchLabels": labels}, "podSelector": {"matchLabels": SCRAPER}}]
     with helm.with_values(
@@ -108,7 +108,7 @@ def test_ports_are_open_to_those_who_need_them_alone(
 
 
 def _open(kube: Kube, pod: str, targets: dict[str, tuple[str, int]]) -> set[str]:
-    """Which of these a pod can connect to."""
+    """Return the targets that a pod can connect to."""
     found = json.loads(kube.execute(pod, "python3", "-c", TRY, json.dumps(targets)))
     return {name for name, connected in found.items() if connected}
 

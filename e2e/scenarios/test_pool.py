@@ -1,4 +1,4 @@
-"""Eight models in two pods with memory for a third of them: all answer, those in use stay, nothing is killed."""
+"""Eight models in two pods with memory for a third of them: all answer, used ones stay awake, and nothing is killed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from placement.recorded import Asked, Run, judge
 
 MODELS = pool.names("pooled", 8)
 MEMORY = "1Gi"
-"""Of a pod: 90 % of 768 MiB besides the sleepers' share, less the 396 that the runtime takes: 295, which is room for
-one of a pod's four models, at 148 MiB each, and nearly for two."""
+"""Memory of a pod. Models have 90 % of 768 MiB apart from the sleepers' share, less 396 MiB for the runtime: 295 MiB.
+One of a pod's four models takes 148 MiB, so one fits, and two nearly do.
+"""
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 8
 USERS = 3
 WRITTEN_SECONDS = 5
-"""What hosts say of the last request is written by then."""
+"""Time until hosts have written their reports about the last request."""
 LOADING_RATIO = 1.3
 LEAST_ANSWERS = 100
-"""Fewer say nothing about who is asked for most; a busy machine takes longer for them."""
+"""Minimum number of responses for comparing demand; a busy machine takes longer to reach it."""
 NOTICED_SECONDS = 10.0
-"""How long after a kill its requests may go on without an end."""
+"""Maximum time after a kill until its requests end."""
 KILL = """
 import os, signal
 for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -49,14 +50,14 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Kube]:
-    """One namespace for all."""
+    """One namespace for all tests."""
     with fresh_namespace() as kube:
         yield kube
 
 
 @pytest.fixture(scope="module")
 def hosts(kube: Kube, settings: Settings) -> list[str]:
-    """Those of a pool with eight small random models, none of which has been asked for."""
+    """The hosts of a pool with eight small random models without requests."""
     if not settings.shared_files:
         pytest.skip("its models are files that all nodes share, which only this machine's own cluster has")
     pool.start(kube, Path(settings.shared_files), MODELS, memory=MEMORY)
@@ -139,7 +140,7 @@ def test_killed_engines_and_killed_hosts_cost_the_requests_on_them_alone(
     measured["failures"] = [str(request) for request in failed]
     for request in failed:
         assert any(request.began < end and at < request.ended for at, end in kills), f"{request}\n{told(measured)}"
-        assert request.told, f"no error event told of it: {request}\n{told(measured)}"
+        assert request.told, "no error event was sent:"
     assert len(failed) <= USERS * len(kills), told(measured)
     answers = {name: _ask(client, name) for name in MODELS}
     for name, texts in outcome.texts.items():
@@ -147,7 +148,7 @@ def test_killed_engines_and_killed_hosts_cost_the_requests_on_them_alone(
 
 
 class _Watched:
-    """What hosts say of themselves while they are looked at: who is awake, and what was decided."""
+    """Samples of the hosts' reports: awake models and decisions."""
 
     def __init__(self, api: HostApi, hosts: list[str]) -> None:
         self._api = api
@@ -158,7 +159,7 @@ class _Watched:
         self._decisions: dict[tuple[str, int, str], tuple[str, str, str]] = {}
 
     def look(self) -> None:
-        """Once more."""
+        """Take a sample."""
         self._samples += 1
         for host in self._hosts:
             report = self._api.report(host)
@@ -169,13 +170,13 @@ class _Watched:
                     self._decisions[host, decision["sequence"], decision["name"]] = told
 
     def unexplained(self, kube: Kube) -> list[tuple[str, str, str]]:
-        """Evictions that no event of their model tells of, in the host's own words."""
+        """Return evictions without a matching event of their model."""
         evicted = [decision for decision in self._decisions.values() if decision[0] == "Evicted"]
         events = {name: {(reason, text) for _, reason, text in kube.events(name)} for _, name, _ in evicted}
         return [(action, name, text) for action, name, text in evicted if (action, text) not in events[name]]
 
     def figures(self, seconds: float) -> Figures:
-        """For a record. `paid_seconds`: of loading and waking, on all hosts."""
+        """Return figures for a record. `paid_seconds`: total time of loads and wakes on all hosts."""
         after = {host: self._api.report(host) for host in self._hosts}
         counts = Counter(action for action, _, _ in self._decisions.values())
         return {
@@ -188,7 +189,7 @@ class _Watched:
 
 
 def _sums(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """How often each model of a host was loaded and woken between two reports, and what one takes."""
+    """Return, for each model of a host, the number of loads and wakes between two reports, and their durations."""
     old = {entry["name"]: entry for entry in before["models"]}
     return {
         entry["name"]: {
@@ -202,7 +203,7 @@ def _sums(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, 
 
 
 def _follows(awake: Counter[str]) -> bool:
-    """Whether those that are asked for most are awake more than those that are asked for least."""
+    """Return whether models with more requests are awake more often."""
     half = len(MODELS) // 2
     return awake[MODELS[0]] > awake[MODELS[-1]] and sum(awake[name] for name in MODELS[:half]) > sum(
         awake[name] for name in MODELS[half:]
@@ -222,7 +223,7 @@ def _kill_engines(kube: Kube, host: str) -> None:
 
 
 def _without(kube: Kube, gone: str) -> bool:
-    """Whether a host is gone and another one reports in its place."""
+    """Return whether a host is gone and another one reports in its place."""
     return gone not in pool.hosts(kube) and len(pool.reporting(kube)) == PODS
 
 
@@ -234,7 +235,7 @@ def _ask(client: openai.OpenAI, model: str) -> str:
 
 
 def _zipf() -> Callable[[], str]:
-    """Asks for the model of rank n one n-th as often as for the first (Zipf)."""
+    """Return a function that draws a model: rank n has 1/n of the first one's requests (Zipf)."""
     draw = random.Random(0)
     weights = [1 / (rank + 1) for rank in range(len(MODELS))]
     return lambda: draw.choices(MODELS, weights)[0]

@@ -1,4 +1,4 @@
-"""What is wrong is said: by the API server at once, or by a condition and an event; and fixing it heals."""
+"""Invalid objects are rejected by the API server, or get a condition and an event; correcting them heals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL = "refused"
 
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Kube]:
-    """One namespace for all: most of these objects are never made."""
+    """One namespace for all tests, because most of these objects are never created."""
     with fresh_namespace() as kube:
         yield kube
 

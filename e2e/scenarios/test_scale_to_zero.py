@@ -1,4 +1,4 @@
-"""A model without requests has no pods; the first request after that is answered, and no other one fails."""
+"""A model without requests has no pods; the next request is answered, and no other request fails."""
 
 from __future__ import annotations
 

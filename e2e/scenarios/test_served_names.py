@@ -1,4 +1,6 @@
-"""Names belong to namespaces: a rule reserves some, and one that served is kept while its object is made again."""
+"""Served names belong to namespaces: a rule reserves some, and a used name stays reserved while its object is
+recreated.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from harness.waiting import until
 MODEL = "served-names"
 RULE = 'servedNames.rules=[{"names":["reserved-*"],"namespaces":["nobody"]}]'
 GRACE = 30
-"""Seconds: long enough to look at, short enough to wait for. Other scenarios have none."""
+"""Seconds: long enough to observe, short enough to wait for. Other scenarios have none."""
 TOLD_SECONDS = 60
 
 
@@ -44,7 +46,7 @@ def test_a_name_stays_while_its_object_is_made_again(
     kube: Kube, rival: Kube, release: Release, settings: Settings, tiny: dict[str, Any], client: openai.OpenAI
 ) -> None:
     def record() -> str:
-        """What is recorded of this test's namespace."""
+        """Return the record of this test's namespace."""
         of = ["configmap", f"{settings.release}-served-names", "--namespace", release.namespace]
         return kubectl("get", *of, "--output", f"jsonpath={{.data.{kube.namespace}}}")
 
@@ -87,7 +89,7 @@ def _wait_reason(kube: Kube, reason: str) -> None:
 
 
 def _answers(client: openai.OpenAI, name: str = MODEL) -> bool:
-    """Whether the gateway knows the name."""
+    """Return whether the gateway knows the name."""
     try:
         client.completions.create(model=name, prompt="a", max_tokens=1)
     except openai.NotFoundError:

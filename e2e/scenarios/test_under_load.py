@@ -1,4 +1,4 @@
-"""Scaling, rolling and losing pods while users ask: nobody notices."""
+"""Scaling, rollouts and killed pods under load: no request fails, except those on killed pods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USERS = 3
 
 @pytest.fixture(scope="module")
 def kube() -> Iterator[Kube]:
-    """One namespace for all."""
+    """One namespace for all tests."""
     with fresh_namespace() as kube:
         yield kube
 
@@ -51,7 +51,7 @@ def test_a_changed_spec_rolls_without_a_failed_request(
 
 
 def test_a_killed_pod_is_replaced(kube: Kube, serving: dict[str, Any], async_client: openai.AsyncOpenAI) -> None:
-    """Requests that had begun on the dead pod may fail; every other one is answered by the second replica."""
+    """Requests in progress on the killed pod may fail; all others are answered by the second replica."""
     kube.scale(MODEL, 2)
     kube.wait_settled(MODEL, 2)
     victim = kube.ready_pods(MODEL)[0]

@@ -1,4 +1,4 @@
-"""Everything is rolled under load, operator, gateways and runtimes, and back again: no request fails."""
+"""Operator, gateways and runtimes are rolled to another image under load, and back: no request fails."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_operator_gateway_and_runtime_roll_and_no_request_fails(
     settings: Settings,
     measured: Figures,
 ) -> None:
-    """The images are the same by another name, their digest: that replaces every pod."""
+    """The new images are the same ones named by digest, which replaces every pod."""
     if not settings.shared_files:
         pytest.skip("its models are files that all nodes share, which only this machine's own cluster has")
     serve(2)
@@ -61,13 +61,13 @@ def test_operator_gateway_and_runtime_roll_and_no_request_fails(
 
 
 def _pods(kube: Kube, release: Release) -> set[str]:
-    """All that an upgrade replaces, as far as it is ready."""
+    """Return all ready pods that an upgrade replaces."""
     ours = [*release.ready_pods("operator"), *release.ready_pods("gateway")]
     return {*ours, *kube.ready_pods(MODEL), *pool.reporting(kube)}
 
 
 def _wait_rolled(kube: Kube, release: Release, before: set[str]) -> None:
-    """Until as many others are there."""
+    """Wait until all pods are replaced."""
 
     def rolled() -> bool:
         now = _pods(kube, release)

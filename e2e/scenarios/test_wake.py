@@ -1,4 +1,4 @@
-"""A model that sleeps is asked through the ingress: how long until its first token."""
+"""Requests for sleeping models through the ingress: time until their first token."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from harness.waiting import hold
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 4
 STANDBY_SECONDS = 12
-"""Between two wakes a host makes another process that waits for a model."""
+"""Time after a wake until the host has started the next standby process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, and within how many seconds 95 of 100 first tokens should come on an idle machine."""
+    """A model, and the goal for the 95th percentile of its time to first token on an idle machine."""
 
     name: str
     source: str
@@ -86,7 +86,7 @@ def _figures(case: Case, seconds: list[float]) -> dict[str, Any]:
 
 
 def _ask(client: openai.OpenAI, model: str) -> tuple[str, float]:
-    """What it says, and the seconds from the request to the first token."""
+    """Return the output, and the seconds from the request to the first token."""
     began, first, text = monotonic(), None, ""
     stream = client.completions.create(
         model=model, prompt=PROMPT, max_tokens=TOKENS, temperature=0, stream=True, extra_body={"ignore_eos": True}

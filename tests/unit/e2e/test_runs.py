@@ -26,7 +26,7 @@ def test_every_scenario_is_found_and_can_be_chosen() -> None:
     assert "answers" in runs.names()
     assert runs.choose([]) == runs.names()
     assert runs.choose(["drain"]) == ["drain"]
-    with pytest.raises(ValueError, match="no scenario is called nothing; there are: answers"):
+    with pytest.raises(ValueError, match="unknown scenario nothing; choose from: answers"):
         runs.choose(["drain", "nothing"])
 
 

@@ -60,7 +60,7 @@ def test_a_command_for_a_cluster_that_is_down_says_how_to_start_it(
 @pytest.mark.usefixtures("layout")
 def test_run_needs_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "--"]) == 1
-    assert "what to run?" in capsys.readouterr().err
+    assert "no command given" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("layout")

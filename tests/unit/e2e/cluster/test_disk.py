@@ -14,7 +14,7 @@ from cluster.layout import Layout
 
 def test_too_little_room_is_refused_with_the_numbers(tmp_path: Path) -> None:
     disk.require(tmp_path, 1, "a cluster")
-    with pytest.raises(ClusterError, match=r"a cluster needs 1073741824 GiB of disk, and .* has [0-9.]+ left"):
+    with pytest.raises(ClusterError, match=r"a cluster needs 1073741824 GiB of disk, but .* has [0-9.]+ GiB free"):
         disk.require(tmp_path, 2**60, "a cluster")
 
 
