@@ -140,7 +140,7 @@ def test_killed_engines_and_killed_hosts_cost_the_requests_on_them_alone(
     measured["failures"] = [str(request) for request in failed]
     for request in failed:
         assert any(request.began < end and at < request.ended for at, end in kills), f"{request}\n{told(measured)}"
-        assert request.told, "no error event was sent:"
+        assert request.told, f"no error event was sent: {request}\n{told(measured)}"
     assert len(failed) <= USERS * len(kills), told(measured)
     answers = {name: _ask(client, name) for name in MODELS}
     for name, texts in outcome.texts.items():

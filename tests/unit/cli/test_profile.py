@@ -58,7 +58,7 @@ def test_help_explains_phases_ops_and_workloads(capsys: pytest.CaptureFixture[st
     [
         (["--batch", "0"], "0 is not between 1"),
         (["--prompt-len", "-5"], "-5 is not between 1"),
-        (["--output-len", "many"], "'many' is not a whole number"),
+        (["--output-len", "many"], "'many' is not an integer"),
         (["--workload", "w2"], "invalid choice: 'w2'"),
         (["--threads", "0"], "0 is not between 1"),
         (["--port", "80"], "unrecognized arguments: --port"),
@@ -77,9 +77,9 @@ def test_impossible_values_exit_with_2_and_say_why(
     ("words", "told"),
     [
         (["--batch", "129"], "--batch 129 exceeds --max-sequences 128"),
-        (["--max-model-len", "100"], "make 256 tokens, but a sequence may have 100"),
+        (["--max-model-len", "100"], "make 256 tokens, but the limit of a sequence is 100"),
         (["--max-model-len", "1"], "at least 2"),
-        (["--trace", "/nowhere/t.json"], "there is no folder /nowhere"),
+        (["--trace", "/nowhere/t.json"], "the folder /nowhere does not exist"),
         (["--json", "/"], "is a folder; name a file"),
         (["--json", "/proc/plimsoll.json"], "cannot be written"),
     ],

@@ -57,5 +57,5 @@ def test_an_engines_options_are_all_declared() -> None:
 
 
 def test_a_page_without_a_mark_is_refused() -> None:
-    with pytest.raises(ValueError, match="no mark"):
+    with pytest.raises(ValueError, match="lacks the mark"):
         with_tables("# Options\n")

@@ -64,7 +64,7 @@ def test_a_warm_run_has_the_same_prompts_and_shorter_answers(name: str) -> None:
         (
             Workload("uniform", 1, 60, 5),
             EngineConfig(model="m", max_model_len=64),
-            "make 65 tokens, but a sequence may have 64",
+            "make 65 tokens, but the limit of a sequence is 64",
         ),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_loaded_engine_refuses_what_it_cannot_hold_at_once() -> None:
     Workload("uniform", 4, 10, 6).check_fits(info)
     with pytest.raises(UsageError, match="need 20 KV blocks of 4 tokens, but there are 16; raise --kv-memory"):
         Workload("uniform", 4, 11, 6).check_fits(info)
-    with pytest.raises(UsageError, match="33 tokens, but a sequence may have 32"):
+    with pytest.raises(UsageError, match="33 tokens, but the limit of a sequence is 32"):
         Workload("uniform", 1, 30, 3).check_fits(info)
     pooled = msgspec.structs.replace(info, pooling=PoolingInfo("embed", 4))
     with pytest.raises(

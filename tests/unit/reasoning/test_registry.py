@@ -60,5 +60,5 @@ def test_another_package_s_format(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = named("ours")
     assert ours is not None
     assert ours.name == "harmony"
-    with pytest.raises(UnknownFormat, match=r"plimsoll.reasoning_parsers: broken .* has no name, marks"):
+    with pytest.raises(UnknownFormat, match=r"plimsoll.reasoning_parsers: broken .* lacks the attributes name, marks"):
         named("broken")

@@ -83,16 +83,16 @@ def test_features_that_are_refused(schema: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("constraint", "told"),
     [
-        (Constraint("json", "{"), "is no JSON"),
+        (Constraint("json", "{"), "is not valid JSON"),
         (Constraint("json", "[1]"), "object or true"),
-        (Constraint("json", "[" * 100_000), "is no JSON"),
+        (Constraint("json", "[" * 100_000), "is not valid JSON"),
         (Constraint("json", '{"const": "\\ud83d"}'), "unpaired surrogate"),
         (Constraint.regex("(a"), "unclosed group"),
         (Constraint.regex("a(?<=b)"), "look-behind"),
         (Constraint.choice([]), "one or more texts"),
         (Constraint.choice(["a", ""]), "none of them empty"),
         (Constraint("choice", '"a"'), "one or more texts"),
-        (Constraint.choice([str(i) for i in range(2001)]), "at most 2000 texts, not 2001"),
+        (Constraint.choice([str(i) for i in range(2001)]), "has 2001 texts; at most 2000 are allowed"),
         (Constraint.grammar("nostart: 'a'"), "."),
         (Constraint.grammar('start: "a" | b'), 'unknown name: "b"'),
         (Constraint.grammar('%llguidance {"no_forcing": false}\nstart: "a"'), "%llguidance is not supported"),
@@ -111,7 +111,7 @@ def test_what_is_malformed_is_refused(constraint: Constraint, told: str) -> None
 def test_sources_are_bounded() -> None:
     with pytest.raises(ConstraintError, match=f"has {MOST_BYTES + 1} characters, and {MOST_BYTES} are the most"):
         Constraint.regex("a" * (MOST_BYTES + 1))
-    with pytest.raises(ConstraintError, match="is no JSON"):
+    with pytest.raises(ConstraintError, match="is not valid JSON"):
         Constraint.json({"enum": [object()]})
 
 

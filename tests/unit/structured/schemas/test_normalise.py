@@ -147,7 +147,7 @@ def test_every_keyword_has_its_line_in_the_docs() -> None:
 MALFORMED: list[tuple[Any, str]] = [
     (
         {"properties": {"a": {"minLength": "3"}}},
-        "at '/properties/a/minLength': must be a whole number from 0 on, not '3'",
+        "at '/properties/a/minLength': must be an integer of at least 0, not '3'",
     ),
     ({"items": [{"type": "text"}]}, "at '/items/0/type': must be one of null, boolean"),
     ({"anyOf": []}, "at '/anyOf': must be a list of at least one schema"),
