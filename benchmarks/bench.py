@@ -1,6 +1,7 @@
-"""`make bench`: us beside the peers and the machine's limits, and which goals are met, missed or not measured.
+"""`make bench`: compares Plimsoll with the peers and the machine's limits, and lists goals that are met, missed or not
+measured.
 
-Every question runs in a process of its own. `--only` takes workloads (W1 to W4, W3p, D1, D16, W6) and questions.
+Every benchmark runs as a separate process. `--only` takes workloads (W1 to W4, W3p, D1, D16, W6) and benchmarks.
 """
 
 from __future__ import annotations
@@ -37,20 +38,18 @@ QUESTIONS = (
 
 
 def main() -> int:
-    """Run, print, write: 0 when no goal is missed, 1 when one is, 2 when a bench failed."""
+    """Run, print and write. Return 0 if no goal is missed, 1 if one is, 2 if a benchmark failed."""
     parser = options.parser(__doc__)
     parser.add_argument(
         "--record", action="store_true", help="write benchmarks/results/cpu-KIND.json, by kind of processor"
     )
     parser.add_argument(
-        "--against", metavar="COMMIT", help="beside an earlier commit of ours instead of the peers, in turns with it"
+        "--against", metavar="COMMIT", help="compare with an earlier commit instead of the peers, alternating rounds"
     )
     args = parser.parse_args()
     if args.against is not None:
         if args.record:
-            parser.error(
-                "--record keeps the figures beside the peers: give --against without it, and --json for a file"
-            )
+            parser.error("--record stores figures of the peers; use --against without it, and --json for a file")
         return against.run.run(args.against, options.from_arguments(args), tables.console())
     if args.record and (args.only or args.scale < 1 or args.json):
         parser.error("--record keeps whole runs, in a place of its own: give it without --only, --scale and --json")
@@ -78,7 +77,7 @@ def main() -> int:
             else:
                 questions[name] = result
         verdicts = goals.judge(goals.Results(workloads, questions), wanted)
-        # A run takes half an hour: one that is broken off leaves what it has found so far.
+        # A run takes half an hour, so an interrupted one keeps its results.
         written = {"workloads": workloads, "questions": questions, "goals": [goals.record(v) for v in verdicts]}
         options.write(chosen, written)
     console.print(tables.goals([goals.record(v) for v in verdicts]).rich())
@@ -98,7 +97,7 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Option
 
 
 def _plan(only: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The benches to run, each with the workload it is asked for: one after the other, so that none is lost."""
+    """Return the benchmarks to run, each with its workload, in sequence so that none is dropped."""
     serving = [("serving", (name,)) for name in LINES if name in only or not only]
     return serving + [(name, ()) for name in QUESTIONS if name in only or not only]
 

@@ -1,4 +1,4 @@
-"""How a bench starts the `plimsoll` command: from the sources that it was itself found beside, installed or not."""
+"""The `plimsoll` command for benchmarks: from the sources next to this file, whether installed or not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The goals: what must hold, judged from the results. The one home of their figures.
+"""The goals with their limits, judged by the results.
 
-A goal whose bench did not run, or whose peer took no part, is not measured. It is never met by default.
+A goal whose benchmark did not run, or whose peer is missing, is not measured. It is never met by default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from serving.systems import LLAMA_CPP, OPENVINO, SYSTEMS, TRANSFORMERS, US_HTTP
 
 
 class Status(StrEnum):
-    """What became of a goal."""
+    """Status of a goal."""
 
     MET = "met"
     MISSED = "missed"
@@ -23,42 +23,44 @@ class Status(StrEnum):
 
 
 class NotMeasured(Exception):
-    """There is no figure to judge, and why."""
+    """There is no figure to judge; the message says why."""
 
 
 class Results:
-    """What the benches left: rows of workloads by name, and the other questions' results by name."""
+    """Results of the benchmarks: rows of workloads by name, and results of other benchmarks by name."""
 
     def __init__(self, workloads: Sequence[Mapping[str, Any]], questions: Mapping[str, Mapping[str, Any]]) -> None:
         self._rows = {row["name"]: row for row in workloads}
         self._questions = questions
 
     def row(self, workload: str) -> Mapping[str, Any]:
-        """A workload's row. Raises NotMeasured."""
+        """Return a workload's row. Raises NotMeasured."""
         if workload not in self._rows:
             raise NotMeasured(f"{workload} did not run")
         return self._rows[workload]
 
     def question(self, name: str) -> Mapping[str, Any]:
-        """A question's result. Raises NotMeasured."""
+        """Return a benchmark's result. Raises NotMeasured."""
         if name not in self._questions:
             raise NotMeasured(f"{name} did not run")
         return self._questions[name]
 
     def ratio(self, workload: str, peer: str) -> float:
-        """How many times the peer's speed ours is, the median of rounds. Raises NotMeasured."""
+        """Return Plimsoll's speed over the peer's, the median of rounds. Raises NotMeasured."""
         row = self.row(workload)
         if peer in row["absent"]:
             raise NotMeasured(f"{SYSTEMS[peer].title} {row['absent'][peer]}")
         return float(row["ratios"][peer])
 
     def against_best(self, workload: str) -> float:
-        """The ratio to the fastest peer. Raises NotMeasured when one of them took no part: it may be the fastest."""
+        """Return the ratio to the fastest peer. Raises NotMeasured if a peer is missing, because it may be the
+        fastest.
+        """
         row = self.row(workload)
         return min(self.ratio(workload, peer) for peer in (*row["ratios"], *row["absent"]))
 
     def over_rounds(self, workload: str, figure: Callable[[Mapping[str, Any]], float]) -> float:
-        """The median of a figure of each round. Raises NotMeasured where a round lacks what it takes."""
+        """Return the median of a figure of each round. Raises NotMeasured if a round lacks its inputs."""
         row = self.row(workload)
         try:
             return statistics.median(figure(r) for r in row["rounds"])
@@ -68,7 +70,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`value(results)` must be at least (or, with `most`, at most) `limit`."""
+    """`value(results)` must be at least `limit` or, with `most`, at most `limit`."""
 
     work: str
     wanted: str
@@ -80,7 +82,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A goal and what became of it; `reason` says why there is no value."""
+    """A goal with its status; `reason` says why there is no value."""
 
     goal: Goal
     status: Status
@@ -89,17 +91,17 @@ class Verdict:
 
     @property
     def figure(self) -> str:
-        """The value as it is shown."""
+        """The value as text."""
         return self.reason if self.value is None else self.goal.form.format(self.value)
 
 
 def judge(results: Results, wanted: Sequence[Goal]) -> list[Verdict]:
-    """Every goal that is wanted, in order."""
+    """Judge every wanted goal, in order."""
     return [_judge(goal, results) for goal in wanted]
 
 
 def record(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as it is written beside the results."""
+    """Return a verdict for the results file."""
     return {
         "work": verdict.goal.work,
         "goal": verdict.goal.wanted,
@@ -119,7 +121,7 @@ def _judge(goal: Goal, results: Results) -> Verdict:
 
 
 def _burst_p99_of_bound(results: Results) -> float:
-    """p99 of the first burst's waits for a token, over the time that all its prompts take at the matrix rate."""
+    """Return the p99 of the first burst's times to first token, over the time of all its prompts at the matrix rate."""
     return results.over_rounds("W4", lambda r: float(_burst(r, US_HTTP)["p99"] / r["burst_bound_ms"]))
 
 
@@ -150,7 +152,7 @@ def _figure(question: str, name: str) -> Callable[[Results], float]:
 
 
 def _step_overhead(results: Results) -> float:
-    """Greedy, as the workloads are; what sampling adds stands in the bench's own table."""
+    """Return the overhead of greedy steps, like the workloads; the benchmark's table has the cost of sampling."""
     return float(results.question("overhead")["ms"]["greedy"]["overhead"])
 
 
@@ -174,7 +176,7 @@ _Value = Callable[[Results], float]
 
 
 def _gpu(question: str, figure: str) -> _Value:
-    """A figure of `gpu.run`, whose questions may be asked alone."""
+    """Return a figure of `gpu.run`, whose benchmarks may run separately."""
 
     def value(results: Results) -> float:
         found = results.question("gpu")
@@ -186,7 +188,7 @@ def _gpu(question: str, figure: str) -> _Value:
 
 
 def _gpu_rows(question: str, figure: str, pick: Callable[[Iterable[float]], float], **of: object) -> _Value:
-    """A figure of a question of `gpu.run` that has rows: the one that `pick` (min, max) takes of those with these."""
+    """Return a figure of a `gpu.run` benchmark with rows: the `pick` (min or max) of the matching rows."""
 
     def value(results: Results) -> float:
         rows = results.question("gpu").get(question)
@@ -201,7 +203,7 @@ def _gpu_rows(question: str, figure: str, pick: Callable[[Iterable[float]], floa
 
 
 def _beside_batching(results: Results) -> float:
-    """Raises NotMeasured where Transformers took no part."""
+    """Return the ratio to Transformers' continuous batching. Raises NotMeasured without it."""
     found = results.question("gpu").get("mixed")
     if found is None:
         raise NotMeasured("mixed did not run")
@@ -211,7 +213,7 @@ def _beside_batching(results: Results) -> float:
 
 
 def _ended(results: Results) -> float:
-    """1 for an engine that ended under load, else 0. Raises NotMeasured where the cache was never full."""
+    """Return 1 for an engine that ended under load, else 0. Raises NotMeasured if the cache was never full."""
     use = _gpu("memory", "kv_use")(results)
     if use < GPU_FULL:
         raise NotMeasured(f"the cache was in use for {use:.1%}")
@@ -222,7 +224,7 @@ TIMES, SHARE = "{:.2f}x", "{:.1%}"
 
 
 def _product(rows: int, wanted: str, *others: str) -> Goal:
-    """Our speed in the instructions that are used, over each of the others'."""
+    """Return the speed of the selected instruction set over that of each other."""
 
     def value(results: Results) -> float:
         found = results.question("instructions")
@@ -238,7 +240,7 @@ def _product(rows: int, wanted: str, *others: str) -> Goal:
 
 
 def _goals(*, w2: float, d16: float) -> tuple[Goal, ...]:
-    """Of a CPU: W2's share of the roofline and D16 over llama.cpp differ by its kind."""
+    """Return goals of a CPU: W2's share of the roofline and D16 over llama.cpp depend on its kind."""
     return (
         Goal("W1", "1.2x llama.cpp", 1.2, lambda r: r.ratio("W1", LLAMA_CPP), form=TIMES),
         Goal("W1", "60 % of the roofline", 0.60, lambda r: float(r.row("W1")["of_roofline"]), form=SHARE),
@@ -279,21 +281,21 @@ def _goals(*, w2: float, d16: float) -> tuple[Goal, ...]:
 GOALS = _goals(w2=0.65, d16=1.0)
 
 OF_KIND: Mapping[str, tuple[Goal, ...]] = {
-    # Arithmetic is ten times cheaper there: the roofline is higher, and what is not arithmetic weighs more.
+    # Arithmetic is ten times cheaper there: the roofline is higher, and other work weighs more.
     "amx": _goals(w2=0.50, d16=4.5),
 }
-"""By kind of processor (see provenance), where they are not GOALS."""
+"""Goals by kind of processor (see provenance) that differ from GOALS."""
 
 
 def of_kind(kind: str) -> tuple[Goal, ...]:
-    """The goals of a kind of processor."""
+    """Return the goals for a kind of processor."""
     return OF_KIND.get(kind, GOALS)
 
 
 GPU_DECODES = ("decode 1, context 131072", "decode 64, context 8192", "decode 256, context 1024")
-"""The cases of `gpu.attention` that count: caches that no chip's own memory holds."""
+"""Cases of `gpu.attention` that count: caches that exceed every chip's own memory."""
 GPU_FULL = 0.98
-"""Of the cache's blocks, in the load that memory has to suffice for."""
+"""Share of the cache's blocks in use, in the load for which memory must suffice."""
 MS, SECONDS = "{:.3f} ms", "{:.2f} s"
 
 
@@ -315,7 +317,7 @@ def _between(sequences: int, prompt: int, most: float) -> Goal:
 
 
 def _choosing(rows: int, figure: str) -> _Value:
-    """Of the wish that takes longest."""
+    """Return the figure of the slowest sampling parameters."""
     return _gpu_rows("sampling", figure, max, rows=rows)
 
 

@@ -1,1 +1,1 @@
-"""The gateway under its chart's memory limit while clients do their worst."""
+"""The gateway under abuse, with its chart's memory limit."""

@@ -1,6 +1,6 @@
-"""What clients do to a gateway that they do not wish well; each attack tells the statuses that it was answered with.
+"""Attacks on a gateway; each returns the statuses of its responses.
 
-As a program (`python -m abuse.attack PORT`) it goes on until it is ended; who measures then has a process of its own.
+As a program (`python -m abuse.attack PORT`) it runs until it is ended, so that the measuring process is separate.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ EACH = 3
 HALVES = 500
 HALF_HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-"
 HALF_BODY = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b"[" * 10_000
-GONE = 0  # stands for a connection that was closed without an answer
+GONE = 0  # a connection that was closed without a response
 
 
 async def throw_bombs(port: int, model: str = "ok") -> Counter[int]:
-    """Each body that is dear to read, several at a time."""
+    """Send every body that is expensive to parse, several at a time."""
     return await _abreast([partial(ask, port, body) for body in bombs(model).values() for _ in range(EACH)])
 
 
 async def hang_up(port: int, count: int = 200) -> Counter[int]:
-    """Streams with large prompts, left when they have begun."""
+    """Start streams with large prompts, and disconnect once they have begun."""
     body = padded("stream", 1 << 20)
     return await _abreast([partial(ask, port, body)] * count)
 
 
 async def crowd(port: int, count: int = 40) -> list[asyncio.Task[int]]:
-    """Prompts as large as they may be, for answers that do not begin; the tasks go on."""
+    """Send prompts of the largest size for outputs that do not begin; the tasks stay open."""
     body = padded("wait", LARGE)
     return [asyncio.create_task(_or_gone(ask(port, body))) for _ in range(count)]
 
 
 async def dawdle(port: int) -> list[asyncio.StreamWriter]:
-    """Requests that begin and do not go on."""
+    """Start requests and never finish them."""
     return [await half(port, sent) for sent in (HALF_HEAD, HALF_BODY) for _ in range(HALVES)]
 
 

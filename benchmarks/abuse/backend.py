@@ -1,7 +1,7 @@
-"""Servers in place of replicas: `ok` answers at once, `stream` begins a stream and sends nothing more, `wait` delays
-its answers, and `flood` sends one without end.
+"""Fake replicas: `ok` answers immediately, `stream` begins a stream and sends nothing more, `wait` delays its
+responses, and `flood` sends an endless one.
 
-As a program (`python -m abuse.backend`) it prints its ports as JSON and goes on until it is ended.
+As a program (`python -m abuse.backend`) it prints its ports as JSON and runs until it is ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIECE = 1 << 20
 
 
 class Backend:
-    """Servers on ports of their own, by the name of their model: ok, stream, wait, flood."""
+    """Servers on separate ports, by the name of their model: ok, stream, wait, flood."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
@@ -28,17 +28,17 @@ class Backend:
         self._release = asyncio.Event()
 
     def say(self) -> None:
-        """One more event in each stream."""
+        """Send one more event in each stream."""
         for writer in self._streams:
             writer.write(EVENT)
 
     def release(self) -> None:
-        """Answer what waits."""
+        """Send the delayed responses."""
         self._release.set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve within the block."""
+        """Serve within the context."""
         tasks: set[asyncio.Task[None]] = set()
         async with contextlib.AsyncExitStack() as stack:
             for model in ("ok", "stream", "wait", "flood"):

@@ -1,22 +1,24 @@
-"""Clients of every kind, on raw sockets: those who ask as they should, and those who do not."""
+"""Clients on raw sockets, well-behaved and abusive."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 
-LARGE = 8 << 20  # what the gateway takes on most paths, and no more
+LARGE = 8 << 20  # the gateway's limit on most paths
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 
 
 def padded(model: str, size: int) -> bytes:
-    """A request of so many bytes."""
+    """Return a request of `size` bytes."""
     frame = b'{"model": "%s", "prompt": ""}' % model.encode()
     return frame[:-2] + b"x" * (size - len(frame)) + frame[-2:]
 
 
 def bombs(model: str) -> dict[str, bytes]:
-    """Bodies of the largest legal size that cost as much as a body can, and one that is larger."""
+    """Return bodies of the largest allowed size that are as expensive as possible to parse, and one that is too
+    large.
+    """
     head = b'{"model": "%s", "prompt": ' % model.encode()
 
     def filled(unit: bytes, begin: bytes = b"[0", end: bytes = b"]}") -> bytes:
@@ -37,19 +39,19 @@ def bombs(model: str) -> dict[str, bytes]:
 
 @dataclass
 class Stream:
-    """An answer that has begun."""
+    """A response in progress."""
 
     status: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.writer.transport.abort()
 
 
 async def begin(port: int, body: bytes) -> Stream:
-    """Send a request and read the head of its answer. Raises OSError, asyncio.IncompleteReadError."""
+    """Send a request and read the head of its response. Raises OSError, asyncio.IncompleteReadError."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body))
@@ -62,14 +64,14 @@ async def begin(port: int, body: bytes) -> Stream:
 
 
 async def ask(port: int, body: bytes) -> int:
-    """The status of an answer, on a connection of its own."""
+    """Return the status of a response, on a new connection."""
     stream = await begin(port, body)
     stream.close()
     return stream.status
 
 
 async def half(port: int, sent: bytes) -> asyncio.StreamWriter:
-    """A connection on which a request begins and does not go on."""
+    """Return a connection with an unfinished request."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     return writer

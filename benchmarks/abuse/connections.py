@@ -122,7 +122,7 @@ def _peers() -> set[int]:
 
 
 class Held(asyncio.Protocol):
-    """A client's connection that ignores what it receives."""
+    """A client connection that ignores what it receives."""
 
     transport: asyncio.Transport
     port: int

@@ -1,4 +1,4 @@
-"""A gateway as the chart starts it, in a control group of the chart's limit."""
+"""Starts a gateway like the chart does, in a control group with the chart's memory limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_SECONDS = 30
 
 
 def table(ports: Mapping[str, int]) -> str:
-    """A table of one model and one replica for each port."""
+    """Return a routing table with one model and one replica per port."""
     models = [
         {
             "namespace": "n",
@@ -33,7 +33,7 @@ def table(ports: Mapping[str, int]) -> str:
 
 
 def raise_open_files() -> None:
-    """As many open files as this process may have, for it and for what it starts."""
+    """Raise the limit of open files to its maximum, for this process and its children."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -46,7 +46,7 @@ async def running(
     port: int,
     program: Sequence[str] = ("plimsoll_gateway",),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a gateway with its default options, which are the chart's; yields its process. `program`: a module and the
+    """Run a gateway with its default options, which are the chart's, and yield its process. `program`: a module, and
     arguments before the options.
     """
     file = folder / "table.json"

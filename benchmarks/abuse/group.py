@@ -1,4 +1,4 @@
-"""A control group that bounds the memory of one process, as a kubelet makes it (cgroup v1 or v2)."""
+"""A control group that limits the memory of one process, like a kubelet's (cgroup v1 or v2)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ REMOVE_SECONDS = 20.0
 
 
 class NoGroupError(Exception):
-    """No group can be made here; the message says why."""
+    """No control group can be created; the message says why."""
 
 
 class MemoryGroup:
-    """One group. What starts in it is killed by the kernel when it needs more than the limit."""
+    """A control group. The kernel kills its processes if they need more than the limit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def command(self, *command: str) -> list[str]:
-        """The command of a process that enters the group before it begins."""
+        """Return the command of a process that enters the group before it starts."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
 
     @property
     def kills(self) -> int:
-        """Processes that the kernel has killed for memory."""
+        """Number of processes that the kernel has killed for memory."""
         file = "memory.events" if is_unified() else "memory.oom_control"
         counts = dict(line.split() for line in (self.folder / file).read_text().splitlines())
         return int(counts["oom_kill"])
 
     @property
     def peak(self) -> int:
-        """The most bytes that were ever used, the kernel's own for these processes included."""
+        """Peak memory in bytes, including the kernel's own for these processes."""
         file = "memory.peak" if is_unified() else "memory.max_usage_in_bytes"
         return int((self.folder / file).read_text())
 
 
 @contextlib.contextmanager
 def memory_group(limit: int) -> Iterator[MemoryGroup]:
-    """A group of so many bytes, without swap; removed at the end. Raises NoGroupError."""
+    """Create a group with a limit in bytes, without swap, and remove it at the end. Raises NoGroupError."""
     try:
         folder = _parent() / f"plimsoll-{uuid.uuid4().hex[:8]}"
         folder.mkdir()
@@ -75,6 +75,6 @@ def _bound(folder: Path, limit: int) -> None:
 
 
 def _write_if_there(file: Path, value: int) -> None:
-    """Kernels without accounting of swap have no such file."""
+    """Write a file if it exists: kernels without swap accounting lack it."""
     if file.exists():
         file.write_text(str(value))

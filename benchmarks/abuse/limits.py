@@ -1,4 +1,4 @@
-"""The limits of memory that the chart sets."""
+"""The memory limits that the chart sets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ VALUES = Path(__file__).resolve().parents[2] / "charts" / "plimsoll" / "values.y
 
 
 def chart_limit(component: str) -> int:
-    """The bytes that a pod of `operator` or `gateway` may have."""
+    """Return the memory limit of a pod of `operator` or `gateway`, in bytes."""
     values = yaml.safe_load(VALUES.read_text())
     return byte_count(values[component]["resources"]["limits"]["memory"])
 
 
 def byte_count(quantity: str) -> int:
-    """A Kubernetes quantity (`512Mi`) in bytes."""
+    """Convert a Kubernetes quantity (`512Mi`) to bytes."""
     return int(parse_quantity(quantity))  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""`python -m abuse.run`: how long small requests take through a gateway that is abused, under its chart's memory limit.
+"""`python -m abuse.run`: latency of small requests through a gateway under abuse, with its chart's memory limit.
 
-Before and during the abuse, requests of some bytes come at a steady rate, each on a connection of its own, to a replica
-that answers at once. The abuse comes from another process and never pauses: bodies as dear to read as they can be,
-streams with large prompts that are left, a thousand requests that begin and do not go on. 2,000 idle streams stay open.
+Before and during the abuse, small requests arrive at a steady rate, each on its own connection, for a replica that
+answers immediately. The abuse comes from another process without pause: bodies that are expensive to parse, aborted
+streams with large prompts, a thousand unfinished requests. 2,000 idle streams stay open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMALL = b'{"model": "ok", "prompt": "Hi"}'
 
 
 def main() -> int:
-    """Measure and print: 0 where nothing was killed and each small request was answered."""
+    """Measure and print. Return 0 if nothing was killed and every small request was answered."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase (%(default)s)")
     parser.add_argument("--rate", type=float, default=50.0, help="small requests per second (%(default)s)")
@@ -83,7 +83,7 @@ async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def _backend() -> AsyncIterator[dict[str, int]]:
-    """A process of its own: what it does with the attacker's bodies must not be measured."""
+    """Start the replicas in a separate process, so that their work on the attacker's bodies is not measured."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "abuse.backend", stdout=asyncio.subprocess.PIPE
     )
@@ -96,7 +96,7 @@ async def _backend() -> AsyncIterator[dict[str, int]]:
 
 
 async def _small_requests(port: int, seconds: float, rate: float) -> dict[str, Any]:
-    """Each begins at its time, whether or not the one before has ended."""
+    """Send each request at its time, whether or not the previous one has ended."""
     taken: list[float] = []
     statuses: Counter[str] = Counter()
 

@@ -1,1 +1,1 @@
-"""This working tree beside an earlier commit: `bench.py --against COMMIT`."""
+"""Compares this working tree with an earlier commit: `bench.py --against COMMIT`."""

@@ -1,6 +1,7 @@
-"""The working tree and a commit take turns, and ratios with their intervals come of it: `bench.py --against COMMIT`.
+"""Measures the working tree and a commit alternately, and computes ratios with confidence intervals: `bench.py
+--against COMMIT`.
 
-Each serving workload has one process a tree, which stays loaded; the overhead of a step is a process each round. A
+Each serving workload has one process per tree, which stays loaded; the overhead of a step is a process each round. A
 ratio is the commit's time over the working tree's: above 1 the working tree is faster.
 """
 
@@ -29,10 +30,10 @@ from serving.workloads import workload
 OVERHEAD = "overhead"
 USUAL = ("W1", "W2", "W4", "D1", OVERHEAD)
 LEAST = 0.97
-"""What the lower end of a ratio's interval must reach: no workload may have become slower by more than this."""
+"""Limit for the lower end of a ratio's interval: no workload may have become slower by more than this."""
 CONFIDENCE = 0.95
 Round = Callable[[int], float]
-"""Seconds or milliseconds of a round, by its number."""
+"""Returns seconds or milliseconds of a round, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class Interval:
 
 
 def run(commit: str, chosen: Options, console: Console) -> int:
-    """0 if no workload is slower than `LEAST` allows, 1 if one is; 2 for wrong arguments or a bench that failed."""
+    """Return 0 if no workload is slower than `LEAST` allows, 1 if one is, 2 for wrong arguments or a failed
+    benchmark.
+    """
     known = (*LINES, OVERHEAD)
     names = chosen.only or USUAL
     if unknown := sorted(set(names) - set(known)):
@@ -69,7 +72,7 @@ def run(commit: str, chosen: Options, console: Console) -> int:
 def _measured(
     names: Sequence[str], trees: tuple[Tree, Tree], chosen: Options, console: Console
 ) -> Iterator[tuple[str, Interval]]:
-    """Workload by workload; the file of results grows with each, as a run that is broken off leaves what it found."""
+    """Measure workload by workload, and write the results after each, so that an interrupted run keeps them."""
     written: dict[str, Any] = {}
     for name in names:
         console.rule(name)
@@ -81,7 +84,7 @@ def _measured(
 
 
 def _rounds(name: str, trees: tuple[Tree, Tree], chosen: Options, console: Console) -> list[dict[str, float]]:
-    """Rounds of one workload, the trees in turns; who goes first changes from round to round."""
+    """Run rounds of one workload, alternating between the trees; the first tree changes from round to round."""
     rounds = []
     with ExitStack() as stack:
         timed = [stack.enter_context(_timed(name, tree, chosen)) for tree in trees]
@@ -106,12 +109,12 @@ def _timed(name: str, tree: Tree, chosen: Options) -> Iterator[Round]:
 
 
 def _overhead(tree: Tree, chosen: Options) -> float:
-    """Milliseconds of a greedy step of 64 sequences besides the model."""
+    """Return the milliseconds of a greedy step of 64 sequences without the model."""
     return float(ask("overhead", (), replace(chosen, rounds=1), tree.environment)["ms"]["greedy"]["overhead"])
 
 
 def interval_of(ratios: Sequence[float]) -> Interval:
-    """Student's interval of the logarithms, at 95 %. Raises ValueError for fewer than two ratios."""
+    """Return Student's interval of the logarithms, at 95 %. Raises ValueError for fewer than two ratios."""
     if len(ratios) < 2:
         raise ValueError(f"{len(ratios)} ratio has no interval: measure two rounds or more")
     from scipy import stats

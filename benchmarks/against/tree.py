@@ -1,4 +1,4 @@
-"""A source tree with its own kernels, in which the project's environment runs."""
+"""A source tree with its own kernels, run in the project's environment."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DEPENDENCIES = ("pyproject.toml", "constraints.txt")
 
 
 class UnknownCommit(Exception):
-    """Git has no such commit here."""
+    """Git has no such commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`commit`: the full hash, or `working tree`."""
+    """A source tree. `commit`: the full hash, or `working tree`."""
 
     root: Path
     commit: str
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which the interpreter imports this tree's sources, before those that are installed."""
+        """Return variables with which the interpreter imports this tree's sources before installed ones."""
         return os.environ | {"PYTHONPATH": os.pathsep.join(str(self.root / folder) for folder in SOURCES)}
 
 
@@ -36,7 +36,7 @@ WORKING_TREE = Tree(ROOT, "working tree")
 
 
 def tree_of(commit: str) -> Tree:
-    """The sources of a commit, checked out in the user's cache, with kernels compiled. Raises UnknownCommit."""
+    """Return the sources of a commit, checked out in the user's cache, with compiled kernels. Raises UnknownCommit."""
     found = _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False)
     if not found:
         raise UnknownCommit(f"{commit!r} is no commit of this repository: see git log")
@@ -50,7 +50,7 @@ def tree_of(commit: str) -> Tree:
 
 
 def other_dependencies(tree: Tree) -> list[str]:
-    """Files that pin dependencies and differ: both trees run in the environment of the working tree."""
+    """Return files with pinned dependencies that differ, because both trees run in the working tree's environment."""
     return [name for name in DEPENDENCIES if _git("diff", "--name-only", tree.commit, "--", name)]
 
 

@@ -1,1 +1,1 @@
-"""How far is paged attention from the machine's limits, and from torch's SDPA over dense keys and values?"""
+"""Compares paged attention with the machine's limits, and with torch's SDPA over dense keys and values."""

@@ -1,4 +1,4 @@
-"""Steps that serving is made of, on the shapes of two models."""
+"""Typical serving steps on the shapes of two models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case:
 
     @property
     def pairs(self) -> int:
-        """Pairs of a row and a token that it sees."""
+        """Number of pairs of a row and a token that it attends to."""
         window = self.shape.window or 1 << 60
         return sum(min(p + 1, window) for rows, context in self.lengths for p in range(context - rows, context))
 
@@ -33,7 +33,7 @@ class Case:
         return 4 * self.shape.heads * self.shape.head_dim * self.pairs
 
     def bytes(self, itemsize: int) -> int:
-        """Keys and values that one layer must read once."""
+        """Bytes of keys and values that one layer must read once."""
         window = self.shape.window or 1 << 60
         tokens = sum(min(context, window + rows - 1) for rows, context in self.lengths)
         return 2 * self.shape.kv_heads * self.shape.head_dim * itemsize * tokens

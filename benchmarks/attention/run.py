@@ -1,4 +1,4 @@
-"""`PYTHONPATH=benchmarks python -m attention.run`: milliseconds a layer, ours and SDPA's in turn, and the floor."""
+"""`PYTHONPATH=benchmarks python -m attention.run`: milliseconds per layer of Plimsoll and SDPA, and the lower bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serving.roofline import Machine, measure
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, and write the results."""
     args = _arguments()
     machine = measure(args.threads)
     chosen = [c for c in CASES if args.only in c.name]

@@ -1,4 +1,6 @@
-"""What is timed: our backend over a paged cache, and torch's SDPA over dense keys and values, a sequence at a time."""
+"""The measured systems: Plimsoll's backend over a paged cache, and torch's SDPA over dense keys and values, one
+sequence at a time.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ CPU = torch.device("cpu")
 
 
 def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callable[[], None]]:
-    """(begin, all layers): blocks scattered over the cache, as many caches as a model has layers."""
+    """Return (prepare, run all layers) for blocks scattered over the cache, with as many caches as a model has
+    layers.
+    """
     needed = [-(-context // BLOCK_SIZE) for _, context in case.lengths]
     free = list(range(1, sum(needed) + 1))
     random.Random(0).shuffle(free)
@@ -57,7 +61,9 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
 
 
 def dense(case: Case, dtype: torch.dtype) -> Callable[[], None]:
-    """SDPA at its best: nothing gathered or written, no padding, query heads folded into rows for a decode."""
+    """Return SDPA in its best case: nothing gathered or written, no padding, query heads folded into rows for a
+    decode.
+    """
     shape = case.shape
     group = shape.heads // shape.kv_heads
 

@@ -1,1 +1,1 @@
-"""What does `plimsoll batch` give beside our own server's HTTP clients, and is its memory flat?"""
+"""Compares `plimsoll batch` with HTTP clients of the server, and checks that its memory is flat."""

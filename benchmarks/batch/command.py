@@ -1,4 +1,4 @@
-"""`plimsoll batch` as a person would run it, its time and its memory."""
+"""Runs `plimsoll batch` like a user, and measures its time and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """`seconds` from the first row to the last answer, without the load; `peak_bytes` of resident memory."""
+    """`seconds` from the first row to the last result, without the load; `peak_bytes` of resident memory."""
 
     rows: int
     seconds: float
@@ -36,7 +36,7 @@ def run_batch(
     requests: Iterable[Request],
     look: Callable[[int], None] = lambda process: None,
 ) -> Ran:
-    """Answer the requests, each a line of JSON with token ids. `look` gets the process's id every `LOOK_SECONDS`."""
+    """Process the requests, each a line of JSON with token ids. `look` gets the process's id every `LOOK_SECONDS`."""
     program = Path(sys.executable).parent / "plimsoll"
     options = ["--dtype", "bfloat16", "--kv-memory", str(KV_TOKENS * shape.kv_bytes), "--max-model-len", str(MAX_LEN)]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
@@ -55,8 +55,8 @@ def run_batch(
 
 
 def _watched(process: subprocess.Popen[bytes], look: Callable[[int], None]) -> int:
-    """The most memory that it was seen to hold; returns once it has ended. (What wait4 says of it counts its parent's
-    memory too, as of the fork.)
+    """Return the peak memory once the process has ended. (The value of wait4 includes the parent's memory at
+    the fork.)
     """
     peak = 0
     while True:

@@ -1,8 +1,8 @@
-"""`python -m batch.flat`: is the memory of `plimsoll batch` flat over 1,000,000 short rows on "tiny"?
+"""`python -m batch.flat`: checks that the memory of `plimsoll batch` is flat over 1,000,000 short rows on "tiny".
 
-Every ten seconds the resident memory of the command and of all processes under it is read. It is judged by the rule
-that the soak has for servers (`soak/growth.py`): what the second half rises by, and the peak over the median. Beside
-it: the rows per second of a tenth of the rows. Input and output take 1 GB of the temporary folder at the peak.
+Every ten seconds the resident memory of the command and its descendants is read, and judged by the rule of the soak
+test (`soak/growth.py`): growth in the second half, and the peak over the median. For comparison, the rows per second of
+a tenth of the rows. Input and output take up to 1 GB of the temporary folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tables import Sheet
 ROWS = 1_000_000
 EVERY_SECONDS = 10.0
 LOADED_SECONDS = 10.0
-"""What is read before is a model that loads."""
+"""Earlier readings are dropped, because the model is loading."""
 
 
 class Sampler:
-    """Readings of a process and all under it, `every` seconds apart, the first at second 0."""
+    """Readings of a process and its descendants, `every` seconds apart, the first at second 0."""
 
     def __init__(self, every: float = EVERY_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self.readings: list[Reading] = []
@@ -39,7 +39,7 @@ class Sampler:
         self._began: float | None = None
 
     def look(self, process: int) -> None:
-        """Take a reading if one is due. Raises ProcessLookupError when the process has ended."""
+        """Take a reading if one is due. Raises ProcessLookupError if the process has ended."""
         if self._began is None:
             self._began = self._clock()
         now = self._clock() - self._began
@@ -61,7 +61,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """A tenth of the rows, then all of them."""
+    """Run a tenth of the rows, then all of them."""
     shape, rows = models.TINY, round(ROWS * chosen.scale)
     model, sampler = models.source(shape), Sampler()
     tenth = run_batch(shape, model, chosen.threads, rows_of(shape, rows // 10))
@@ -77,7 +77,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def judged(readings: Sequence[Reading]) -> dict[str, Any]:
-    """The rule's word on a series; a complaint where it is too short."""
+    """Judge a series by the rule, or return a complaint if it is too short."""
     try:
         found = growth(readings)
     except ValueError as error:
@@ -90,7 +90,7 @@ def judged(readings: Sequence[Reading]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row."""
+    """Return a table with one row."""
     whole = result["whole"]
     headings = ["rows", "rows /s", "a row's time", "peak MiB", "memory", "second half, MiB"]
     row = [
@@ -101,7 +101,7 @@ def table(result: dict[str, Any]) -> Sheet:
         f"{result['memory_growth']:+.1%}",
         result["complaint"] or f"{result['late_rise_mib']:+.1f}",
     ]
-    note = "a row's time, memory: beside a tenth of the rows. second half: what resident memory rose by in it."
+    note = "a row's time, memory: relative to a tenth of the rows. second half: growth of resident memory in it."
     return Sheet('`plimsoll batch` on "tiny" (32 tokens in, 8 out), one run', headings, [row], note)
 
 

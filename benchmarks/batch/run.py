@@ -1,10 +1,11 @@
-"""`python -m batch.run`: `plimsoll batch` over short rows (32 tokens in, 8 out) beside our own server's HTTP clients.
+"""`python -m batch.run`: `plimsoll batch` over short rows (32 tokens in, 8 out), compared with HTTP clients of the
+server.
 
-On "small" 64 clients ask, on "tiny" 8; each gets whole answers and asks for the next at once. Then a long file on
-"tiny": is its memory flat? The time is from the first row to the last answer, files read and written in it. The load
-is in neither side's time; but the server has been asked before and had time to take the pages of its cache (0.8 GB on
-"small", one to two seconds of a processor), while the batch takes them among its rows: it gets so many that this
-counts little.
+On "small" 64 clients send requests, on "tiny" 8; each gets complete responses and sends the next request immediately.
+Then a long file on "tiny" checks that memory is flat. The time is from the first row to the last result, including
+reading and writing files. Loading is not included; but the server has been warmed up and has touched the pages of its
+cache (0.8 GB on "small", one to two CPU seconds), while the batch touches them during its rows. It has enough rows that
+this hardly matters.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from tables import Sheet
 PER_ROUND = {models.SMALL: 4_000, models.TINY: 12_000}
 OVER_HTTP = 1_000
 LONG = 100_000
-"""Rows of the long file; a million are ten of it."""
+"""Rows of the long file; a million rows are ten of it."""
 PIECE = 10_000
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Both models, then the long file."""
+    """Measure both models, then the long file."""
     return {"models": {shape.name: _measure(shape, clients, chosen) for shape, clients in CLIENTS.items()}} | {
         "long": _long(chosen)
     }
 
 
 def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
-    """Rows per second both ways."""
+    """Return rows per second in both ways."""
     model = models.source(shape)
     server = PlimsollServer(shape, model, chosen.threads)
     try:
@@ -76,7 +77,7 @@ def _round(
 
 
 def _long(chosen: Options) -> dict[str, Any]:
-    """A tenth of the long file, then all of it: what ten times the rows do to memory and to a row's time."""
+    """Run a tenth of the long file, then all of it, and compare memory and time per row."""
     shape, rows = models.TINY, round(LONG * chosen.scale)
     short, whole = (
         run_batch(shape, models.source(shape), chosen.threads, rows_of(shape, n)) for n in (rows // 10, rows)
@@ -90,13 +91,13 @@ def _long(chosen: Options) -> dict[str, Any]:
 
 
 def rows_of(shape: Shape, count: int) -> Iterator[Request]:
-    """As many requests, made piece by piece."""
+    """Yield requests one by one."""
     for start in range(0, count, PIECE):
         yield from work(shape, min(PIECE, count - start), 1000 + start).requests
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each model, and one for the long file."""
+    """Return a row for each model, and one for the long file."""
     headings = ["model", "plimsoll batch /s", "over HTTP /s", "ratio", "of roofline", "memory"]
     rows = [
         [
@@ -121,7 +122,7 @@ def table(result: dict[str, Any]) -> Sheet:
             f"{long['memory_growth']:+.1%}",
         ]
     )
-    note = "memory: the peak of all these rows beside that of a tenth of them."
+    note = "memory: the peak of all these rows relative to that of a tenth of them."
     return Sheet("Rows per second of `plimsoll batch` (32 tokens in, 8 out), medians", headings, rows, note)
 
 

@@ -1,1 +1,1 @@
-"""How near do several gateways together come to the limits of a key?"""
+"""Measures how closely several gateways together keep the limits of a key."""

@@ -1,7 +1,7 @@
-"""`python -m budgets.run`: what three gateways on loopback let in of a key's limit, under uneven load that moves.
+"""`python -m budgets.run`: requests that three gateways on loopback admit of a key's limit, under uneven, moving load.
 
-Counted by minutes, of which each begins where the last one ends. Every minute asks twice the limit, in other parts at
-each gateway. Streams are asked for until all are refused, most of them at one gateway.
+Counted by consecutive minutes. Every minute sends twice the limit, distributed differently over the gateways. Streams
+are started until all are refused, most of them at one gateway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OVERLOAD = 2.0
 
 
 def main() -> int:
-    """Measure, print, and leave the result where it was asked for."""
+    """Measure, print, and write the result to the requested file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each load (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
@@ -76,7 +76,9 @@ async def _offer(
     seconds: float,
     times: list[float],
 ) -> dict[str, Any]:
-    """Ask at random moments; requests count in the load in which they were sent, whenever their answers come."""
+    """Send requests at random times. A request counts in the load in which it was sent, whenever its response
+    arrives.
+    """
     rng, rate, answers = random.Random(5), OVERLOAD * LIMIT / 60, []
     began = due = time.monotonic()
     while (due := due + rng.expovariate(rate)) < began + seconds:
@@ -104,7 +106,7 @@ async def _ask(client: aiohttp.ClientSession, gateway: str, key: str) -> tuple[f
 
 
 async def _streams(client: aiohttp.ClientSession, gateways: list[str], key: str) -> int:
-    """How many are under way at once when all gateways refuse more, and have done for ten seconds."""
+    """Return how many streams are open once all gateways have refused more for ten seconds."""
     held: list[aiohttp.ClientResponse] = []
     headers, quiet = {"authorization": f"Bearer {key}"}, time.monotonic()
     while time.monotonic() - quiet < 10:

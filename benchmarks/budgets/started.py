@@ -1,4 +1,4 @@
-"""Three gateways that share the limits of keys, before replicas that answer at once."""
+"""Three gateways that share the limits of keys, in front of replicas that answer immediately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START_SECONDS = 120
 
 
 def make_keys(folder: Path, requests: int, streams: int) -> dict[str, str]:
-    """A key with a limit of requests, and one with a limit of streams."""
+    """Create a key with a limit of requests, and one with a limit of streams."""
     (folder / "keys").mkdir()
     made = {}
     for name, terms in {
@@ -30,7 +30,7 @@ def make_keys(folder: Path, requests: int, streams: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[list[str]]:
-    """Their URLs."""
+    """Start the gateways and yield their URLs."""
     (folder / "token").write_text("a-credential-for-the-replicas\n")
     (folder / "secret").write_text("a-secret-of-the-gateways\n")
     ports = _free_ports(2 * GATEWAYS)

@@ -1,1 +1,1 @@
-"""What many answers to one long prompt cost the server and its engine."""
+"""The cost of many choices for one long prompt, for the server and its engine."""

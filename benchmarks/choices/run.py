@@ -1,7 +1,7 @@
-"""`PYTHONPATH=benchmarks python -m choices.run`: one long prompt with many answers, and what it costs everybody else.
+"""`PYTHONPATH=benchmarks python -m choices.run`: cost of one long prompt with many choices for other requests.
 
-The engine is the real one, in a process of its own, over a runner that computes nothing: memory and time are the
-scheduler's, the messages' and the server's loop's. A request that streams beside it shows how long it is held up.
+The engine is real, in its own process, but its runner computes nothing: memory and time are those of the scheduler, the
+messages and the server's event loop. A concurrent streaming request shows how long it is delayed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ BLOCK_SIZE, VOCAB = 16, 32000
 
 
 class NoRunner:
-    """Answers each step at once, always with the same token."""
+    """Completes each step immediately, always with the same token."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        """See Runner."""
         return StepResult([SequenceOutput(1) if s.sample else SequenceOutput() for s in plan.sequences])
 
 
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
-    """An engine over `NoRunner`, with room for every prompt."""
+    """Return an engine over `NoRunner`, with memory for every prompt."""
     limit = config.max_model_len or 1
     info = no_model(
         model=config.model,
@@ -49,7 +48,7 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> Engin
 
 
 async def measure(tokens: int, answers: int) -> dict[str, float]:
-    """MB of memory, and the longest times in ms for which the server's loop and a stream beside it stood still."""
+    """Return MB of memory, and the longest delays in ms of the server's event loop and of a concurrent stream."""
     config = EngineConfig(model="none", max_model_len=tokens + 1024, max_batch_tokens=2048, max_sequences=4)
     engine = await AsyncEngine.start(config, factory="choices.run:build")
     server, child = psutil.Process(), psutil.Process(engine.pid)
@@ -95,7 +94,7 @@ async def measure(tokens: int, answers: int) -> dict[str, float]:
 
 
 def requests(prompt: list[int], answers: int) -> list[AddRequest]:
-    """As the server makes them of one request with `n`."""
+    """Return the engine requests that the server makes of one request with `n`."""
     params = SamplingParams(temperature=1.0, max_tokens=64)
     shared = Prompt(prompt)
     contexts = [RequestContext(params, params.output_seed(index)) for index in range(answers)]

@@ -1,9 +1,9 @@
-"""`python -m constrained.run`: W2 with every second request under a schema, beside W2 without one.
+"""`python -m constrained.run`: W2 with a schema for every second request, compared with W2 without.
 
-One engine; in each round with, without, without, with, or the other way round, so that neither is favoured by a machine
-that slows down. The model is "small" with a byte-level tokenizer of 32,000 tokens. A schema asks for a list of at least
-`DOCUMENTS` documents of one of the eight kinds that `structured.run` walks through, which no answer reaches: both sides
-answer with as many tokens. Each turn has schemas that no earlier one had, so that compiling them is in its time.
+One engine; the rounds alternate with, without, without, with (or reversed), so that a machine that slows down favours
+neither. The model is "small" with a byte-level tokenizer of 32,000 tokens. A schema requires a list of at least
+`DOCUMENTS` documents of one of the eight kinds in `structured.run`, which no output completes: both sides generate
+equally many tokens. Each turn has new schemas, so that compiling them is included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TURNS = ((True, False, False, True), (False, True, True, False))
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """What schemas add to the time, as a share, median of rounds."""
+    """Return the additional time with schemas as a share, median of rounds."""
     kv = str(KV_TOKENS * models.SMALL.kv_bytes)
     model = str(folder())
     llm = LLM(model, dtype="bfloat16", threads=chosen.threads, kv_memory=kv, max_model_len=2048, prefix_caching=False)
@@ -40,7 +40,7 @@ def measure(chosen: Options) -> dict[str, Any]:
     rounds = []
     for number in range(1, chosen.rounds + 1):
         busy, seconds = quiet.cores_in_use(), {True: 0.0, False: 0.0}
-        _seconds(llm, min(chosen.scale, 0.1), -number, False)  # so that each turn follows work
+        _seconds(llm, min(chosen.scale, 0.1), -number, False)  # so that each turn follows other work
         for turn, constrained in enumerate(TURNS[number % 2]):
             seconds[constrained] += _seconds(llm, chosen.scale, 4 * number + turn, constrained)
         cost = seconds[True] / seconds[False] - 1
@@ -51,14 +51,14 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row."""
+    """Return a table with one row."""
     seconds = [statistics.median(r[name] for r in result["rounds"]) / 2 for name in ("with", "without")]
     row = ["W2", *(f"{s:.2f}" for s in seconds), f"{result['cost']:+.2%}"]
     return Sheet("Half of the requests under schemas", ["requests", "with, s", "without, s", "cost"], [row])
 
 
 def folder() -> Path:
-    """The folder of "small" with a tokenizer of text, made if it is not there: schemas speak of text."""
+    """Return the folder of "small" with a text tokenizer, which schemas need, and create it if missing."""
     made = models.folder(models.SMALL)
     target = made.with_name(f"{made.name}-text")
     if not (target / "tokenizer.json").is_file():
@@ -74,7 +74,7 @@ def folder() -> Path:
 
 
 def schemas(title: str) -> list[dict[str, Any]]:
-    """One of each kind."""
+    """Return one schema of each kind."""
     made = []
     for case in cases().values():
         one = dict(case.schema)

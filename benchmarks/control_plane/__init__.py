@@ -1,1 +1,1 @@
-"""What many models cost: the operator at the API server, and the gateway's table."""
+"""The cost of many models: the operator's requests to the API server, and the gateway's routing table."""

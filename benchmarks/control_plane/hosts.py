@@ -1,4 +1,4 @@
-"""A pool of many hosts that report all the time: what that costs the operator, and how old is what the planner sees."""
+"""A pool of many hosts that report constantly: its cost for the operator, and the age of the planner's data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def measure(server: ApiServer, direct: Direct, count: int, models: int, seconds: float) -> Json:
-    """With so many hosts and models; `direct` is in their namespace."""
+    """Measure with these numbers of hosts and models; `direct` is a client in their namespace."""
     keys = server.folder / "keys"
     keys.mkdir()
     (keys / FILE).write_bytes(b"k" * 32)
@@ -62,7 +62,7 @@ def measure(server: ApiServer, direct: Direct, count: int, models: int, seconds:
 
 @contextmanager
 def _stand_in(count: int) -> Iterator[int]:
-    """The hosts; yields the id of their process."""
+    """Run the fake hosts and yield the id of their process."""
     command = [sys.executable, "-m", "control_plane.stand_in", "--count", str(count), "--seconds", str(NEWS_SECONDS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -74,9 +74,8 @@ def _stand_in(count: int) -> Iterator[int]:
 
 
 def _place(server: ApiServer, direct: Direct, count: int, models: int) -> Json:
-    """Until every host runs and every model has its place.
-
-    Models are pinned until they are in memory: on disks alone the planner would put all of them on a few hosts.
+    """Wait until every host runs and every model is placed. Models are pinned until they are in memory, because from
+    disk alone the planner would place all of them on a few hosts.
     """
     pool = {"replicas": count, "resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}
     direct.create_pool(POOL, pool)
@@ -102,7 +101,7 @@ def _pods(direct: Direct) -> list[Json]:
 
 
 def _placed(count: int) -> int:
-    """Models that are in memory."""
+    """Return models that are in memory."""
     return sum(entry["state"] == "Resident" for number in range(count) for entry in _report(number)["models"])
 
 
@@ -136,7 +135,7 @@ def _watch(server: ApiServer, operator: Running, pids: dict[str, int], seconds: 
 
 
 def _histogram(before: dict[str, float], after: dict[str, float], name: str) -> Json:
-    """Mean, and the bound of the first bucket that holds all, and 99 of 100."""
+    """Return the mean, and the upper bounds of the buckets with 100 % and 99 % of the values."""
     gained = {key: value - before.get(key, 0.0) for key, value in after.items()}
     count = gained[f"{name}_count"]
     buckets = [(key.split('"')[1], value) for key, value in gained.items() if key.startswith(f"{name}_bucket")]
@@ -149,13 +148,13 @@ def _histogram(before: dict[str, float], after: dict[str, float], name: str) -> 
 
 
 def _models(host: Json) -> list[Json]:
-    """Of a ModelHost."""
+    """Return the models of a ModelHost."""
     found: list[Json] = host["status"]["models"]
     return found
 
 
 def _behind(stored: Iterable[Json], count: int) -> Json:
-    """By how many changes ModelHosts are behind what the hosts say a moment later."""
+    """Return by how many changes ModelHosts lag behind the hosts' state a moment later."""
     known = {str(item["status"]["instance"]): int(item["status"]["sequence"]) for item in stored}
     found = [_report(number) for number in range(count)]
     behind = [max(0, report["sequence"] - known[report["instance"]]) for report in found]

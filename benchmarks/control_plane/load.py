@@ -1,4 +1,4 @@
-"""What processes take of the machine."""
+"""CPU time and memory of processes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds that processes have used until now, by their names."""
+    """CPU seconds that processes have used so far, by name."""
 
     seconds: Mapping[str, float]
 
     def until(self, later: Usage) -> dict[str, float]:
-        """What they used between this and a later reading."""
+        """Return the seconds used between this reading and a later one."""
         return {name: round(later.seconds[name] - used, 2) for name, used in self.seconds.items()}
 
 
 def usage(pids: Mapping[str, int]) -> Usage:
-    """Read now."""
+    """Take a reading."""
     return Usage({name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()})
 
 
 def resident_mib(pid: int) -> float:
-    """Memory of a process."""
+    """Return the resident memory of a process in MiB."""
     return round(psutil.Process(pid).memory_info().rss / MIB, 1)
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory that a process has had."""
+    """Return the peak memory of a process in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     return round(kib / 1024, 1)

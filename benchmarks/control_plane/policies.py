@@ -1,10 +1,10 @@
-"""What the policy that asks for a RuntimePool costs: pods of a pool created with and without it, next to many pools.
+"""Cost of the admission policy that reads RuntimePools: creating pods of a pool with and without it, next to many
+pools.
 
-    PYTHONPATH=benchmarks:e2e:tests/support .venv/bin/python -m control_plane.policies [--pools 1 100 1000]
+PYTHONPATH=benchmarks:e2e:tests/support .venv/bin/python -m control_plane.policies [--pools 1 100 1000]
 
-The API server evaluates such a policy once for each RuntimePool of the pod's namespace, as it
-would for each ModelDeployment. Rounds with and without its
-binding alternate on one kube-apiserver.
+The API server evaluates such a policy once for each RuntimePool in the pod's namespace, and would do so for each
+ModelDeployment. Rounds with and without its binding alternate on one kube-apiserver.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Json = dict[str, Any]
 
 
 def main() -> int:
-    """Measure, print, write. 2 if a program is missing."""
+    """Measure, print and write. Return 2 if a program is missing."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--pools", type=int, nargs="+", default=[1, 100, 1000], help="how many (default 1 100 1000)")
     parser.add_argument("--pods", type=int, default=100, help="in each round (default %(default)s)")
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def measure(server: ApiServer, admin: Direct, operator: Direct, count: int, pods: int, rounds: int) -> Json:
-    """Milliseconds that the creation of a pod takes in a namespace of so many RuntimePools."""
+    """Return the milliseconds for creating a pod in a namespace with this number of RuntimePools."""
     namespace = f"team-{count}"
     admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     with Direct(server.url, ADMIN, namespace) as there:
@@ -100,7 +100,7 @@ def measure(server: ApiServer, admin: Direct, operator: Direct, count: int, pods
 
 
 def create_pods(operator: Direct, namespace: str, mark: str, count: int) -> list[float]:
-    """Create them one after the other; returns the milliseconds of each."""
+    """Create pods one after another, and return the milliseconds of each."""
     taken = []
     for number in range(count):
         body = pod_in(namespace, f"{mark}-{number}")
@@ -111,7 +111,7 @@ def create_pods(operator: Direct, namespace: str, mark: str, count: int) -> list
 
 
 def is_allowed(operator: Direct, namespace: str) -> bool:
-    """Whether a pod of a pool may be created there. The API server takes up objects and policies in the background."""
+    """Return whether a pod of a pool may be created. The API server applies objects and policies in the background."""
     try:
         operator.ask("POST", f"/api/v1/namespaces/{namespace}/pods", pod_in(namespace, "probe"), dryRun="All")
     except Refused:
@@ -120,7 +120,7 @@ def is_allowed(operator: Direct, namespace: str) -> bool:
 
 
 def pod_in(namespace: str, suffix: str) -> Json:
-    """A pod of a pool, as the operator makes it."""
+    """Return a pod of a pool as the operator creates it."""
     pool = read_pool(model("pool-0") | {"kind": "RuntimePool", "spec": SPEC})
     pod = build_host(pool, Image("registry.example/runtime:1"), HostKey(b"o" * 32), suffix)
     pod["metadata"]["namespace"] = namespace

@@ -1,8 +1,8 @@
 """`make bench-control-plane`: many ModelDeployments on etcd and a real kube-apiserver, without nodes.
 
-How long the operator takes to settle them (status of the present spec written, pods made), what it asks of the API
-server once they are settled, how long it takes after it was killed, what a pool of hosts that report costs it, and
-what a pod's change costs the gateway. Each number of models has an API server of its own.
+Measures how long the operator takes to settle them (status of the current spec written, pods created), its requests to
+the API server once they are settled, its restart after a kill, the cost of a pool of reporting hosts, and the cost of a
+pod's change for the gateway. Each number of models has its own API server.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from provenance import provenance
 PASSES, LEADER, QUEUE = "plimsoll_operator_reconciles_total", "plimsoll_operator_leader", "plimsoll_operator_queue"
 NAMESPACE = "team"
 NO_DEADLINE = {"rollout": {"progressDeadlineSeconds": 86_400}}
-"""No pod becomes ready here: with the usual deadline of 10 minutes every status would change in the settled minutes."""
+"""No pod becomes ready here: with the default deadline of 10 minutes every status would change during the settled
+minutes.
+"""
 POOLED = 10
-"""Models a host."""
+"""Models per host."""
 LIMIT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run is told."""
+    """Options of a run."""
 
     models: tuple[int, ...]
     settled_seconds: float
@@ -51,7 +53,7 @@ class Options:
 
 
 def main() -> int:
-    """Measure, print, write. 2 where the programs are missing."""
+    """Measure, print and write. Return 2 if the programs are missing."""
     chosen = _options()
     try:
         programs = find_programs()
@@ -77,7 +79,7 @@ def main() -> int:
 
 @contextmanager
 def _server(programs: Programs) -> Iterator[ApiServer]:
-    """With what the chart installs, a namespace, and the Lease."""
+    """Run an API server with the chart's objects, a namespace, and the Lease."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder, ApiServer(programs, Path(folder)) as server:
         install(server)
         with _direct(server) as admin:
@@ -91,12 +93,12 @@ def _direct(server: ApiServer) -> Direct:
 
 
 def _loads() -> dict[str, Any]:
-    """Of the machine, over 1, 5 and 15 minutes: wall time means little where others work."""
+    """Return the machine's load over 1, 5 and 15 minutes, because wall time means little on a busy machine."""
     return {"load_average_before": [round(load, 1) for load in os.getloadavg()]}
 
 
 def measure(server: ApiServer, count: int, settled_seconds: float) -> dict[str, Any]:
-    """Everything about the operator with so many models."""
+    """Measure the operator with this number of models."""
     with running_operator(server, FIRST, server.folder, namespace=None) as operator:
         assert until(lambda: operator.metric(LEADER) == 1), "the operator does not lead"
         pids = {**server.pids, "operator": operator.process.pid}
@@ -124,7 +126,7 @@ async def _settle(server: ApiServer, pids: dict[str, int], count: int) -> dict[s
 
 
 def _watch_settled(server: ApiServer, pids: dict[str, int], seconds: float) -> dict[str, Any]:
-    """After a breath, for the last answers to come in: what is asked for while nothing changes."""
+    """After a short wait for the last responses, count requests while nothing changes."""
     time.sleep(5)
     asked, before = len(server.requests(FIRST)), usage(pids)
     time.sleep(seconds)
@@ -138,7 +140,7 @@ def _watch_settled(server: ApiServer, pids: dict[str, int], seconds: float) -> d
 
 
 def _cpu_of_an_event(server: ApiServer, operator: Running, count: int) -> dict[str, Any]:
-    """CPU of the operator for an event of a ModelDeployment that asks for no pass: each model is annotated once."""
+    """Return the operator's CPU time for an event that needs no reconcile: each ModelDeployment is annotated once."""
     pids = {"operator": operator.process.pid}
     before, passes = usage(pids), operator.metric(PASSES)
     asyncio.run(annotate(server, NAMESPACE, [f"model-{number}" for number in range(count)]))
@@ -148,7 +150,7 @@ def _cpu_of_an_event(server: ApiServer, operator: Running, count: int) -> dict[s
 
 
 def _restart(server: ApiServer, count: int) -> dict[str, Any]:
-    """The container was killed and starts again: the same pod, so the Lease is its own."""
+    """Restart a killed container in the same pod, so that the Lease is its own."""
     asked, began = len(server.requests(FIRST)), time.monotonic()
     with running_operator(server, FIRST, server.folder, namespace=None) as operator:
         assert until(lambda: _is_through(operator, count), LIMIT_SECONDS), "not every object had its pass"

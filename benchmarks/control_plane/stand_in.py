@@ -1,7 +1,7 @@
-"""Runtime pods of a pool as the operator meets them: so many hosts behind real HTTP, whose numbers change all the time.
+"""Fake runtime pods of a pool: hosts behind real HTTP, whose reports change constantly.
 
-Run as a process of its own, so that what it takes is not counted as the operator's. Each host holds a question until it
-has news, as a real one does; news are a model that wakes or falls asleep.
+Runs as a separate process, so that its CPU time does not count for the operator. Each host holds a report request until
+its state changes, like a real one; the changes are models that wake or fall asleep.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ LEVELS = {"Resident": "InHost", "InHost": "Resident", "OnDisk": "Resident"}
 
 
 def address(number: int) -> str:
-    """Of the host with this number, counted from 0: loopback, one address a host, as the port is the same."""
+    """Return the address of the host with this number, from 0: one loopback address per host, because the port is the
+    same.
+    """
     return f"127.1.{number // 250}.{number % 250 + 1}"
 
 
 class Host:
-    """One host, and who waits for its news."""
+    """One host, and the requests that wait for its changes."""
 
     def __init__(self, number: int) -> None:
         self.stub = StubHost(instance=f"host-{number}", sleepers=1024 * MIB, size=90 * MIB)
         self._news = asyncio.Condition()
 
     async def report(self, request: web.Request) -> web.Response:
-        """Held until the sequence is beyond `after`, or `wait` seconds have passed."""
+        """Wait until the sequence number exceeds `after`, or `wait` seconds have passed, then return the report."""
         after, wait = int(request.query["after"]), float(request.query["wait"])
         try:
             async with asyncio.timeout(wait), self._news:
@@ -48,7 +50,7 @@ class Host:
         return web.json_response(body=msgspec.json.encode(self.stub.body()))
 
     async def change(self, request: web.Request) -> web.Response:
-        """What the operator asks for."""
+        """Apply an operation of the operator."""
         key = ObjectKey(request.match_info["namespace"], request.match_info["name"])
         verb = VERBS.get(request.method) or request.match_info["verb"]
         self.stub.now = time.time()
@@ -60,7 +62,7 @@ class Host:
         return web.json_response(answer, status=status)
 
     async def live(self, seconds: float) -> None:
-        """Every so many seconds on average a model wakes or falls asleep, for ever."""
+        """Wake a model or put one to sleep, forever, every `seconds` on average."""
         while True:
             await asyncio.sleep(random.expovariate(1 / seconds))
             arrived = [key for key, model in self.stub.models.items() if model.state in LEVELS and not model.wish]
@@ -71,13 +73,13 @@ class Host:
                 await self.tell()
 
     async def tell(self) -> None:
-        """Whoever waits for news has some."""
+        """Answer the waiting requests."""
         async with self._news:
             self._news.notify_all()
 
 
 async def serve(count: int, seconds: float) -> None:
-    """For ever; prints a line once every host answers."""
+    """Serve forever; print a line once every host answers."""
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             host, app = Host(number), web.Application()
@@ -94,7 +96,7 @@ async def serve(count: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Until it is killed."""
+    """Run until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="between two news of one host, on average")

@@ -1,4 +1,6 @@
-"""What one pod's change costs the gateway, with many models: applied to the table, and the table made from nothing."""
+"""Cost of one pod's change for the gateway with many models: as an update of its routing table, and as a full
+rebuild.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Json = dict[str, Any]
 
 
 def measure(count: int) -> dict[str, Any]:
-    """Milliseconds of CPU for each event, and what the table and its stores hold."""
+    """Return milliseconds of CPU for each event, and the sizes of the table and its stores."""
     tracemalloc.start()
     table, store = _filled(count)
     held, _ = tracemalloc.get_traced_memory()

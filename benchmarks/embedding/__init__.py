@@ -1,1 +1,1 @@
-"""Vectors of mixed texts, beside sentence-transformers and the machine's limit."""
+"""Embeddings of mixed texts, compared with sentence-transformers and the machine's limit."""

@@ -22,7 +22,7 @@ SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`config` is a class of Transformers. `body`: parameters of all layers, each of which a token multiplies with."""
+    """`config` is a class of Transformers. `body`: parameters of all layers, which every token is multiplied with."""
 
     name: str
     config: str
@@ -54,12 +54,12 @@ DECODER = Model(
     },
     12 * (256 * (512 + 2 * 256) + 512 * 256 + 3 * 256 * 768),
 )
-"""Of Qwen3's kind: 19.6 million parameters, 78 MB in float32."""
+"""Like Qwen3: 19.6 million parameters, 78 MB in float32."""
 MODELS = (ENCODER, DECODER)
 
 
 def folder_of(model: Model) -> Path:
-    """Where it is, made once: random weights, whose vectors mean nothing and cost what others cost."""
+    """Return the model's folder, created once with random weights, whose vectors are meaningless but cost the same."""
     folder = places.cache() / "benchmarks" / f"embedding-{model.name}"
     if (folder / "modules.json").is_file():
         return folder
@@ -86,7 +86,7 @@ def folder_of(model: Model) -> Path:
 
 
 def texts(count: int, seed: int) -> list[str]:
-    """Most of some dozen words, some of hundreds: lengths are log-normal around 40, from 3 to 400 words."""
+    """Return texts with log-normal lengths around 40, from 3 to 400 words."""
     rng, words = random.Random(seed), _words()
     lengths = [min(400, max(3, round(rng.lognormvariate(3.7, 0.9)))) for _ in range(count)]
 
@@ -105,7 +105,7 @@ def _words() -> list[str]:
 
 
 def _tokenizer() -> Tokenizer:
-    """BERT's kind: one token a known word."""
+    """Return a tokenizer like BERT's: one token per known word."""
     letters = [chr(ord("a") + i) for i in range(26)]
     pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_words()]
     made = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))

@@ -1,6 +1,6 @@
-"""`python -m embedding.peer FOLDER THREADS`: sentence-transformers in a process of its own, told by lines of JSON.
+"""`python -m embedding.peer FOLDER THREADS`: sentence-transformers in a separate process, controlled by lines of JSON.
 
-A line is a dtype and texts; the answer is the seconds that `encode` took, and the vectors of the first few.
+A line has a dtype and texts; the answer has the seconds that `encode` took, and the vectors of the first few.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`PYTHONPATH=benchmarks python -m embedding.run`: 1,000 texts of mixed lengths to vectors, by `LLM.embed` and by
-sentence-transformers, each round one after the other.
+"""`PYTHONPATH=benchmarks python -m embedding.run`: 1,000 texts of mixed lengths to vectors, with `LLM.embed` and with
+sentence-transformers, alternating in each round.
 
-The floor is what the layers' products take at the rate of torch's fastest matrix product in that dtype, all tokens at
-once and nothing else computed. Texts are tokenised within the time of both.
+The floor is the time of the layers' products at the rate of torch's fastest matrix product in that dtype, all tokens at
+once and nothing else computed. The times include tokenising.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ COUNT = 1000
 DTYPES = ("float32", "bfloat16")
 ROWS, WIDTH, REPEATS = 2048, 1536, 7
 SAME = {"float32": 1e-4, "bfloat16": 5e-2}
-"""By how much numbers of vectors of length 1 may differ between both."""
+"""Maximum difference between numbers of both systems' vectors of length 1."""
 
 
 class Peer:
-    """sentence-transformers, which has the cores for itself while it is asked."""
+    """sentence-transformers, which has all cores while it runs."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         command = [sys.executable, "-m", "embedding.peer", str(folder), str(threads)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def embed(self, dtype: str, asked: Sequence[str]) -> dict[str, Any]:
-        """Seconds, and the first vectors."""
+        """Return the seconds, and the first vectors."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"dtype": dtype, "texts": asked}) + "\n")
@@ -65,7 +65,7 @@ class Peer:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Each model in each dtype."""
+    """Measure each model in each dtype."""
     return {"models": [_measure(model, dtype, chosen) for model in MODELS for dtype in DTYPES]}
 
 
@@ -101,7 +101,7 @@ def _measure(model: Model, dtype: str, chosen: Options) -> dict[str, Any]:
 
 
 def _check(ours: LLM, peer: Peer, dtype: str) -> None:
-    """Both give the same vectors; it warms them up, too. Raises ValueError."""
+    """Check that both give the same vectors, which also warms them up. Raises ValueError."""
     asked = texts(3 * SHOWN, 0)
     theirs = np.array(peer.embed(dtype, asked)["vectors"])
     difference = float(np.abs(ours.embed(asked)[:SHOWN] - theirs).max())
@@ -119,7 +119,7 @@ def _round(ours: LLM, peer: Peer, dtype: str, asked: Sequence[str]) -> dict[str,
 
 
 def _product_rate(dtype: str, threads: int) -> float:
-    """Operations per second of torch's fastest product of a step's size."""
+    """Return operations per second of torch's fastest product of a step's size."""
     torch.set_num_threads(threads)
     kind = getattr(torch, dtype)
     x, linear = torch.randn(ROWS, WIDTH, dtype=kind), Linear(torch.randn(WIDTH, WIDTH, dtype=kind))
@@ -132,7 +132,7 @@ def _product_rate(dtype: str, threads: int) -> float:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each model and dtype."""
+    """Return a row for each model and dtype."""
     headings = ["model", "dtype", "tokens", "floor s", "LLM.embed s", "sentence-transformers s", "ratio", "of floor"]
     rows = [
         [

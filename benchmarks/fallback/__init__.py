@@ -1,1 +1,1 @@
-"""Models on Transformers' own code beside Transformers' own `generate`."""
+"""Compares models on Transformers code in Plimsoll with Transformers' own `generate`."""

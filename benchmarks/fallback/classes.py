@@ -1,4 +1,4 @@
-"""Models of each kind that Transformers' code computes for us, random, and large enough that its products cost."""
+"""Random models of each kind that run on Transformers code, large enough for their products to dominate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINEAR: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Class:
-    """A config of Transformers', by its class's name. `kind`: what of it is served in which way."""
+    """A config of Transformers, by class name. `kind`: how the model is served."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class Class:
     values: Mapping[str, Any]
 
     def made(self) -> Any:
-        """The config."""
+        """Return the config."""
         import transformers
 
         return getattr(transformers, self.config)(**{**_COMMON, **self.values})

@@ -1,7 +1,7 @@
-"""`PYTHONPATH=benchmarks python -m fallback.run`: Transformers' own code in our engine, and in its `generate`.
+"""`PYTHONPATH=benchmarks python -m fallback.run`: Transformers code in Plimsoll's engine, and in its own `generate`.
 
-Once eight requests of one length, which `generate` takes as a batch (where a class's rows do not stack, one by one),
-and once eight of different lengths, one by one. Both sides take turns in one process, with as many threads.
+First eight requests of one length, which `generate` takes as a batch (or one by one if a class cannot batch), then
+eight of different lengths, one by one. Both sides alternate in one process, with equally many threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Prompts = Sequence[Sequence[int]]
 
 
 def measure(chosen: Class, rounds: int, threads: int) -> dict[str, Any]:
-    """Tokens a second of both, and the median of their ratios, for requests of one length and of several."""
+    """Return tokens per second of both, and the median of their ratios, for requests of one length and of several."""
     with tempfile.TemporaryDirectory() as folder:
         _save(chosen, folder)
         stacks = _stacks(Path(folder))
@@ -47,7 +47,7 @@ def measure(chosen: Class, rounds: int, threads: int) -> dict[str, Any]:
             for number in range(rounds + 1):
                 prompts = _prompts(lengths, number)
                 speeds.append((_ours(ours, prompts), _theirs(theirs, prompts, together=together)))
-            del speeds[0]  # which warmed both up
+            del speeds[0]  # this warms both up
             found[what] = {
                 "ours": statistics.median(a for a, _ in speeds),
                 "theirs": statistics.median(b for _, b in speeds),
@@ -111,7 +111,7 @@ def _theirs(model: Any, prompts: Prompts, *, together: bool) -> float:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """A row for each class."""
+    """Return a row for each class."""
     lines = [
         "| class | keeps | 8 of one length: ours, `generate` (tokens/s), ratio | 8 of mixed lengths |",
         "|---|---|---|---|",
@@ -125,7 +125,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Measure; the exit status is 1 where a ratio is below the floor."""
+    """Measure. Return 1 if a ratio is below the floor."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

@@ -1,4 +1,4 @@
-"""The questions, and how an answer is graded. Both were committed before any setting was tried: do not tune them."""
+"""The questions, and how answers are graded. Both were committed before any setting was tried: do not tune them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question as a person types it, and the spellings of its answer."""
+    """A question as a user types it, and the accepted spellings of its answer."""
 
     text: str
     spellings: tuple[str, ...]
 
     def right(self, answer: str) -> bool:
-        """Whether the answer contains one of the spellings: an exact substring, upper and lower case included."""
+        """Return whether the answer contains one of the spellings, as an exact, case-sensitive substring."""
         return any(spelling in answer for spelling in self.spellings)
 
 

@@ -1,7 +1,7 @@
-"""`PYTHONPATH=benchmarks python -m first_answers.run`: how many of 20 questions a model answers right.
+"""`PYTHONPATH=benchmarks python -m first_answers.run`: number of 20 questions that a model answers correctly.
 
-Each question is a chat of its own with a server of the model that runs for as long as this does, asked as `plimsoll
-chat` asks: no request says how to sample, so what counts are the model's own defaults.
+Each question is a new chat with a server of the model, like in `plimsoll chat`: requests have no sampling parameters,
+so the model's own defaults apply.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from plimsoll_runtime.utils.progress import silent
 from provenance import provenance
 
 LONGEST = 64
-"""Tokens of an answer: a longer one is not read to its end."""
+"""Maximum number of tokens of an answer; longer ones are truncated."""
 
 
 async def measure(source: str, seeds: list[int]) -> dict[str, Any]:
-    """Answers and grades by seed, and the mean of right ones."""
+    """Return answers and grades by seed, and the mean number of correct ones."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as folder:
         async with aiohttp.ClientSession() as session, own_server(session, source, Path(folder), silent) as server:
             [model] = await names(session, server)
@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo://gemma-3-270m", help="any model (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
-    parser.add_argument("--json", action="store_true", help="the whole record, with where the figures come from")
+    parser.add_argument("--json", action="store_true", help="file for the complete record with its provenance")
     args = parser.parse_args()
     result = asyncio.run(measure(args.model, args.seeds))
     if args.json:

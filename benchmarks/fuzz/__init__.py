@@ -1,1 +1,1 @@
-"""Thousands of requests that nobody would write, at every endpoint of real servers: what breaks, hangs or is kept."""
+"""Thousands of unusual requests to every endpoint of real servers, looking for errors, hangs and leaks."""

@@ -1,4 +1,4 @@
-"""Ways to spoil a request's body: values that no schema expects, bytes that no JSON has."""
+"""Ways to damage a request's body: values that no schema expects, bytes that are not JSON."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ STRANGE: tuple[Any, ...] = (
 
 
 def change(rng: random.Random, body: Any, others: Sequence[tuple[str, Any]]) -> None:
-    """Change one place of a body, at any depth: take it away, replace it, or add a field. `others`: fields that other
-    endpoints have, with values of theirs.
+    """Change one place of a body at any depth: remove it, replace it, or add a field. `others`: fields of other
+    endpoints with their values.
     """
     while True:
         keys = list(body) if isinstance(body, dict) else list(range(len(body)))
@@ -83,12 +83,12 @@ def change(rng: random.Random, body: Any, others: Sequence[tuple[str, Any]]) -> 
 
 
 def strange(rng: random.Random) -> Any:
-    """A value that hardly any field takes."""
+    """Return a value that hardly any field accepts."""
     return copy.deepcopy(rng.choice(STRANGE))
 
 
 def nested(rng: random.Random, body: dict[str, Any]) -> bytes:
-    """A body with one value that is deep, long or huge."""
+    """Return a body with one value that is deep, long or huge."""
     size = rng.choice((50, 500, 20_000))
     makers: tuple[Callable[[], bytes], ...] = (
         lambda: b"[" * size + b"]" * size,
@@ -107,7 +107,7 @@ def nested(rng: random.Random, body: dict[str, Any]) -> bytes:
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:
-    """Bytes changed, taken away or added."""
+    """Change, remove or add bytes."""
     changed = bytearray(data or b"x")
     for _ in range(rng.randint(1, 8)):
         place = rng.randrange(len(changed) + 1)
@@ -122,7 +122,7 @@ def flipped(rng: random.Random, data: bytes) -> bytes:
 
 
 def doubled(rng: random.Random, body: dict[str, Any]) -> bytes:
-    """A body in which a name stands twice, with another value."""
+    """Return a body in which a name occurs twice, with different values."""
     name = rng.choice([*body, "model"])
     more = json.dumps({name: strange(rng)}).encode()
     return json.dumps(body).encode()[:-1] + (b"," if body else b"") + more[1:]

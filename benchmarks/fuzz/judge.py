@@ -1,4 +1,4 @@
-"""What is wrong with an answer: failures that are the server's own, and what its document does not say."""
+"""Finds faults in responses: failures of the server, and responses that its OpenAPI document does not describe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ANTHROPIC = "anthropic-version"
 
 
 class Judge:
-    """Knows what the document of a server says of its answers."""
+    """Checks responses against the document of a server."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self._validators: dict[str, Draft202012Validator] = {}
 
     def complaint(self, asked: Fuzzed, answer: Answer) -> str | None:
-        """None where the answer is one that may be."""
+        """Return what is wrong with a response, or None."""
         if answer.status is None:
             return "no answer" if asked.answered else None
         if answer.status >= 500 and not (answer.status == LATE and asked.dated):
@@ -37,7 +37,7 @@ class Judge:
         return None if asked.operation is None else self._of_answer(asked.operation, asked, answer)
 
     def _of_error(self, asked: Fuzzed, answer: Answer) -> str | None:
-        """Below our layer (framing that is none) a line of text says what is wrong."""
+        """Check an error response. Errors of the HTTP layer (invalid framing) have a line of text instead of JSON."""
         if answer.media != "application/json":
             return None if not asked.answered and answer.body else f"{answer.status} in {answer.media!r}"
         kind = "AnthropicError" if b'"type":"error"' in answer.body[:20] else "ErrorAnswer"
@@ -77,7 +77,7 @@ class Judge:
         return None
 
     def _unlike(self, schema: Any, value: Any) -> str | None:
-        """Where a value is not as its schema says."""
+        """Return the place at which a value violates its schema, or None."""
         name = json.dumps(schema)
         if name not in self._validators:
             self._validators[name] = Draft202012Validator({**schema, "components": self._document["components"]})
@@ -86,7 +86,7 @@ class Judge:
 
 
 def _failure(event: Mapping[str, Any]) -> str | None:
-    """What an event says of a failure of the server's."""
+    """Return the server failure that an event reports, or None."""
     error = event.get("error") or (event.get("response") or {}).get("error")
     if event.get("type") == "error" and error is None:
         error = event

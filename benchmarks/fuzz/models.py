@@ -1,4 +1,4 @@
-"""Tiny models of random weights and a token a byte, written as files: one that generates, and two that do not."""
+"""Tiny models with random weights and one token per byte, written as files: one generates, two do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HIDDEN, INNER, HEADS, KV_HEADS, LAYERS = 32, 64, 2, 1, 2
 CONTEXT = 512
 LABELS = ("good", "bad", "neither")
 KV_BYTES = 2 * LAYERS * KV_HEADS * (HIDDEN // HEADS) * 4
-"""Of a token in the cache."""
+"""Bytes of a token in the cache."""
 TEMPLATE = (
     '{{ bos_token }}{% if tools %}<|system|>Call as <tool_call>{"name": NAME, "arguments": {}}</tool_call>: '
     "{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or "
@@ -45,12 +45,12 @@ _CONFIG: Mapping[str, Any] = {
 
 
 def write_generator(folder: Path) -> None:
-    """A model that chats, with a template that shows tools."""
+    """Write a chat model, with a template that supports tools."""
     _write(folder, {}, {"lm_head.weight": (VOCAB, HIDDEN)}, {"chat_template": TEMPLATE})
 
 
 def write_embedder(folder: Path) -> None:
-    """A model that gives vectors: what sentence-transformers keeps beside one says so."""
+    """Write an embedding model, with the files of sentence-transformers that mark it as one."""
     _write(folder, {}, {"lm_head.weight": (VOCAB, HIDDEN)}, {})
     kinds = ("Transformer", "Pooling", "Normalize")
     modules = [
@@ -64,7 +64,7 @@ def write_embedder(folder: Path) -> None:
 
 
 def write_classifier(folder: Path) -> None:
-    """A model that labels texts."""
+    """Write a model that labels texts."""
     labels = {
         "architectures": ["LlamaForSequenceClassification"],
         "id2label": {str(index): label for index, label in enumerate(LABELS)},
@@ -125,7 +125,7 @@ def _write_tokenizer(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _bytes() -> dict[str, int]:
-    """Each byte's id by the character that stands for it in vocabularies of bytes (as GPT-2 has it)."""
+    """Return each byte's id by its character in byte-level vocabularies (as in GPT-2)."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte if byte in shown else 256 + hidden.index(byte)): byte for byte in range(256)}

@@ -1,6 +1,6 @@
-"""What is sent: requests of all kinds at all paths, drawn from the server's own OpenAPI document.
+"""Requests of all kinds to all paths, generated from the server's own OpenAPI document.
 
-The same seed draws the same ones, up to the ids that the server has given by then.
+A seed always generates the same requests, except for ids that the server has assigned by then.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ HOMES: Mapping[str, str] = {
     "/v2/rerank": EMBEDDER,
     "/v1/classify": CLASSIFIER,
 }
-"""Which server's model answers at a path, where it is not the one that generates."""
+"""Server whose model answers at a path, for paths that do not generate."""
 KEEPING = ("/v1/files", "/v1/batches")
-"""Paths at which servers that keep no files answer 501."""
+"""Paths at which servers without file storage answer 501."""
 KEPT_IDS = 30
 BOUNDARY = "----fuzz"
 JSON = "application/json"
@@ -87,9 +87,9 @@ HEADERS: tuple[Mapping[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """One request as bytes. `operation`: which one of the document it is meant for, as method and path. `valid`:
-    whether its body is as the document says. `answered`: whether its sender may expect an answer at all. `hang_up`:
-    bytes of the answer's body after which the client goes. `dated`: its deadline may pass.
+    """One request as bytes. `operation`: its method and path in the document. `valid`: whether its body follows the
+    document. `answered`: whether a response is expected at all. `hang_up`: number of response bytes after which the
+    client disconnects. `dated`: its deadline may pass.
     """
 
     kind: str
@@ -104,14 +104,14 @@ class Fuzzed:
 
 @dataclass(slots=True)
 class Known:
-    """Ids that the servers have given, the newest last."""
+    """Ids that the servers have assigned, newest last."""
 
     responses: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
 
     def learn(self, path: str, answer: Mapping[str, Any]) -> None:
-        """Take over the id of what an answer says was made."""
+        """Store the id of the object that a response reports as created."""
         lists = {"/v1/responses": self.responses, "/v1/files": self.files, "/v1/batches": self.batches}
         if path in lists and isinstance(found := answer.get("id"), str):
             lists[path].append(found)
@@ -119,7 +119,7 @@ class Known:
 
 
 class Requests:
-    """An endless supply."""
+    """An endless supply of requests."""
 
     def __init__(self, document: Mapping[str, Any], seed: int, known: Known) -> None:
         self._rng = random.Random(seed)
@@ -201,7 +201,7 @@ class Requests:
         return Fuzzed("strange targets", self._home(path), request(rng.choice(METHODS), path, b"{}"))
 
     def _cut(self) -> Fuzzed:
-        """A body that ends before it is over, or is in chunks that are none."""
+        """Return a body that ends early, or has invalid chunks."""
         method, path, body = self._bodied_one()
         data, rng = json.dumps(body).encode(), self._rng
         if rng.random() < 0.5:
@@ -220,7 +220,7 @@ class Requests:
         return replace(asked, hang_up=self._rng.choice((0, 0, 1, 100, 1000)))
 
     def _asked_for(self) -> Fuzzed:
-        """What has no body: lists, what is kept, pages."""
+        """Return a request without body: lists, stored objects, pages."""
         rng = self._rng
         method, path = rng.choice([one for one in self._operations if one not in self._bodied])
         told = self._document["paths"][path][method].get("parameters", ())
@@ -234,7 +234,7 @@ class Requests:
         return Fuzzed("asked for", server, request(method.upper(), target, b"", headers), (method, path))
 
     def _uploaded(self) -> Fuzzed:
-        """A file of a batch's lines, of which some are none, in a form that may be broken."""
+        """Return an upload of batch lines, some of them invalid, in a form that may be malformed."""
         rng = self._rng
         lines = []
         for number in range(rng.randint(0, 4)):
@@ -270,13 +270,13 @@ class Requests:
         return Fuzzed(kind, self._home(path), request(method, path, data), operation, valid, dated=_dated(data))
 
     def _home(self, path: str) -> str:
-        """The server for a path; now and then one whose model is of another kind."""
+        """Return the server for a path; sometimes one whose model is of another kind."""
         if self._rng.random() < 0.05 and not path.startswith(KEEPING):
             return self._rng.choice((GENERATOR, EMBEDDER, CLASSIFIER))
         return HOMES.get(path, GENERATOR)
 
     def _filled(self, path: str) -> str:
-        """A path with its names filled in: an id that there is, or one that there is not."""
+        """Return a path with its parameters replaced by an existing id, or by a missing one."""
 
         def chosen(found: re.Match[str]) -> str:
             ids = {
@@ -292,7 +292,7 @@ class Requests:
         return re.sub(r"{(\w+)}", chosen, path)
 
     def _described(self, method: str, path: str) -> Mapping[str, Any]:
-        """What a request's body may be, by its media type."""
+        """Return a request's possible body, by its media type."""
         content: Mapping[str, Any] = self._document["paths"][path][method].get("requestBody", {}).get("content", {})
         return content
 
@@ -301,7 +301,9 @@ class Requests:
 
 
 def request(method: str, target: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a request; the usual headers, unless others are given. An empty length is none."""
+    """Return the bytes of a request, with the usual headers unless others are given. An empty length omits the
+    header.
+    """
     usual = {"Host": "h", "Content-Type": JSON, "Content-Length": str(len(body)), "Connection": "close"}
     told = {**usual, **(headers or {})}
     lines = [f"{method} {target} HTTP/1.1"]
@@ -310,7 +312,7 @@ def request(method: str, target: str, body: bytes, headers: Mapping[str, str] | 
 
 
 def form(fields: Mapping[str, str], content: bytes) -> bytes:
-    """A multipart form with a file."""
+    """Return a multipart form with a file."""
     parts = [
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
         for name, value in fields.items()

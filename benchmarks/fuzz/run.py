@@ -1,6 +1,6 @@
-"""`make fuzz`: thousands of requests, made of the servers' own OpenAPI document and spoiled, at every endpoint.
+"""`make fuzz`: thousands of requests to every endpoint, generated from the servers' own OpenAPI document and damaged.
 
-Nothing may fail on our side, hang, be kept, or answer differently afterwards. The exit status is 1 when something did.
+The servers must not fail, hang, keep data, or answer differently afterwards. The exit status is 1 if they do.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from soak.server import Footprint, ServerProcess
 
 WARM_UP = 0.1
 READINGS = 60
-"""Of memory, spread over the requests."""
+"""Number of memory readings, spread over the requests."""
 FEWEST_JUDGED = 2000
-"""Requests below which the memory of processes is not judged: they have not found their level."""
+"""Minimum number of requests for judging memory, because processes must reach their level first."""
 ALLOWED_GROWTH = 16 * MIB
-"""In the second half: buffers still find their level, and a leak of some KiB in each of 10,000 requests is more."""
+"""Allowed growth in the second half. Buffers still grow a little; a leak of some KiB in each of 10,000 requests is
+more.
+"""
 SETTLE_SECONDS, PROBE_SECONDS = 60.0, 60.0
 KEPT_FINDINGS, SHOWN_BYTES, ERROR_LINES = 50, 3000, 60
 CHAT: Mapping[str, Any] = {"messages": [{"role": "user", "content": "Say it."}]}
@@ -51,15 +53,15 @@ PROBES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (CLASSIFIER, "/v1/classify", {"input": ["Once", "upon a time"]}),
 )
 TOLD = ("choices", "content", "output", "data")
-"""Where answers have what was computed."""
+"""Fields of responses that contain computed output."""
 ROUNDING = 1e-4
 CHANGING = frozenset(("id", "created_at", "call_id"))
-"""Fields that differ from answer to answer."""
+"""Fields that differ between responses."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen. `findings` holds the first of what should not have been; `wrong` counts them all."""
+    """Results so far. `findings` has the first faults; `wrong` counts all of them."""
 
     sent: int = 0
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
@@ -69,17 +71,17 @@ class Tally:
     readings: dict[str, list[Reading]] = field(default_factory=dict)
 
     def complain(self, finding: str) -> None:
-        """Something should not have been."""
+        """Record a fault."""
         self.wrong += 1
         if len(self.findings) < KEPT_FINDINGS:
             self.findings.append(finding)
 
 
 class Fuzz:
-    """Bounded users who send what one supply draws, each a request at a time, at servers that run."""
+    """A fixed number of users, who send requests of one supply one by one to running servers."""
 
     def __init__(self, servers: Mapping[str, ServerProcess], seed: int, patience: float, users: int) -> None:
-        """`patience`: seconds after which an answer that has not ended is a finding."""
+        """`patience`: seconds after which an unfinished response is a fault."""
         self.tally = Tally()
         self._servers = servers
         self._patience = patience
@@ -92,7 +94,7 @@ class Fuzz:
         self._began = time.monotonic()
 
     async def run(self, count: int, minutes: float) -> None:
-        """Send so many, in at most so many minutes, and judge what is left when all have ended."""
+        """Send up to `count` requests in at most `minutes`, then check the servers' state."""
         end = time.monotonic() + minutes * 60
         before = [await self._probe(*probe) for probe in PROBES]
         warm = round(count * WARM_UP)
@@ -149,7 +151,7 @@ class Fuzz:
             tally.complain(f"{asked.kind}, {asked.server}: {wrong}\n  after {shown!r}")
 
     async def _probe(self, server: str, path: str, body: Mapping[str, Any]) -> Any:
-        """What was computed for a probe, without what differs each time."""
+        """Return the computed output for a probe, without fields that differ each time."""
         asked = Fuzzed("probe", server, request("POST", path, json.dumps({"model": MODEL, **body}).encode()))
         answer = await send(self._servers[server].url, asked, PROBE_SECONDS)
         if answer.status != 200:
@@ -158,7 +160,7 @@ class Fuzz:
         return [_lasting(told[name]) for name in TOLD if name in told]
 
     async def _settle(self, before: Mapping[str, Mapping[str, Footprint]] | None) -> dict[str, Mapping[str, Footprint]]:
-        """Wait until nothing is held that an idle server does not hold; complain of what stays."""
+        """Wait until the servers hold no more than idle servers do, and report what stays."""
         deadline = time.monotonic() + SETTLE_SECONDS
         found: dict[str, Mapping[str, Footprint]] = {}
         for name, server in self._servers.items():
@@ -192,7 +194,7 @@ class Fuzz:
 
 
 def fuzz(folder: Path, *, count: int, seed: int, patience: float, users: int, minutes: float) -> Tally:
-    """All of it, on servers of its own, with models and files in this folder."""
+    """Run everything on new servers, with models and files in `folder`."""
     with running(folder) as servers:
         fuzzed = Fuzz(servers, seed, patience, users)
         asyncio.run(fuzzed.run(count, minutes))
@@ -204,14 +206,14 @@ def fuzz(folder: Path, *, count: int, seed: int, patience: float, users: int, mi
 
 
 def first_error(log: str) -> str:
-    """The first error of a log, with the lines that follow it."""
+    """Return the first error of a log, with the lines that follow it."""
     lines = log.splitlines()
     where = next((i for i, line in enumerate(lines) if " ERROR " in line or line.startswith("Traceback")), len(lines))
     return "\n".join(lines[where : where + ERROR_LINES])
 
 
 def summary(tally: Tally) -> str:
-    """A few lines for whoever watched."""
+    """Return a few lines for the user."""
     lines = [f"{tally.sent} requests, the slowest took {tally.slowest:.1f} s"]
     lines += [f"  {kind}: {_statuses(counts)}" for kind, counts in sorted(tally.kinds.items())]
     for name, readings in sorted(tally.readings.items()):
@@ -223,7 +225,7 @@ def summary(tally: Tally) -> str:
 
 
 def report(tally: Tally, settings: Mapping[str, float]) -> dict[str, Any]:
-    """Everything, as it is written."""
+    """Return the complete record."""
     memory = {
         name: [[reading.seconds, round(reading.resident / MIB, 1)] for reading in readings]
         for name, readings in sorted(tally.readings.items())
@@ -245,7 +247,7 @@ def _statuses(counts: Mapping[str, int]) -> str:
 
 
 def alike(value: Any, other: Any) -> bool:
-    """Whether two answers are the same; other numbers than whole ones but for what a batch makes of their last bits."""
+    """Return whether two outputs are equal; floats may differ in the last bits because of batching."""
     if isinstance(value, float) and isinstance(other, float):
         return math.isclose(value, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
     if isinstance(value, list) and isinstance(other, list):
@@ -264,10 +266,10 @@ def _lasting(value: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, print, write: 0 when everything holds, 1 when not."""
+    """Fuzz, print and write. Return 0 if everything holds, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the generated requests (default %(default)s)")
     parser.add_argument("--users", type=int, default=4, metavar="N", help="requests at a time (default %(default)s)")
     parser.add_argument(
         "--patience", type=float, default=10.0, metavar="S", help="a hang is longer (default %(default)g)"

@@ -1,4 +1,4 @@
-"""The servers that are fuzzed: one that generates and keeps files, one for vectors, one for labels."""
+"""The fuzzed servers: one that generates and stores files, one for vectors, one for labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuzz.requests import CLASSIFIER, EMBEDDER, GENERATOR, MODEL
 from soak.server import ServerProcess
 
 POOL_TOKENS = 8 * CONTEXT
-"""Few enough that sequences give way and cached prefixes go."""
+"""Small, so that sequences are preempted and cached prefixes evicted."""
 WRITERS: Mapping[str, Callable[[Path], None]] = {
     GENERATOR: write_generator,
     EMBEDDER: write_embedder,
@@ -21,7 +21,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
 
 @contextmanager
 def running(folder: Path) -> Iterator[Mapping[str, ServerProcess]]:
-    """All of them, with models and files in this folder; they have ended when this ends, however it does."""
+    """Run all servers, with models and files in `folder`; they are ended in any case."""
     with ExitStack() as stack:
         started: dict[str, ServerProcess] = {}
         for name, write in WRITERS.items():
@@ -43,6 +43,6 @@ def _options(name: str, folder: Path) -> list[str]:
     options += ["--policy", "priority"]
     if name != GENERATOR:
         return options
-    # Few responses are kept: what many take is no growth.
+    # Limit stored responses, so that they do not count as memory growth.
     kept = ["--max-responses", "50", "--max-response-bytes", "4MiB"]
     return [*options, *kept, "--files-dir", str(folder / "files"), "--files-size", "64MiB"]

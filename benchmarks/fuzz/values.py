@@ -1,4 +1,4 @@
-"""Values that a JSON schema allows, drawn at random: small ones mostly, the edges of what is allowed often."""
+"""Random values that a JSON schema allows: mostly small ones, and often the limits of allowed ranges."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ HINTS: Mapping[str, Draw] = {
     "name": _one_of("f", "get_weather", "a-b", "x" * 64, "ä"),
     "endpoint": _one_of("/v1/completions", "/v1/chat/completions", "/v1/embeddings"),
 }
-"""Fields of which any value of their type would be refused, or would only cost time, and what they get instead."""
+"""Replacements for fields whose random values would all be refused, or would only take time."""
 
 
 class Values:
-    """Draws values of the schemas of one document. `known` has more hints: names and ids that only a server can say."""
+    """Generates values of one document's schemas. `known` has more hints, for names and ids of the server."""
 
     def __init__(self, document: Mapping[str, Any], rng: random.Random, known: Mapping[str, Draw]) -> None:
         self._document = document
@@ -81,7 +81,7 @@ class Values:
         self._hints = {**HINTS, **known}
 
     def of(self, schema: Any, depth: int = 0) -> Any:
-        """A value of the schema, however deep it may nest."""
+        """Return a value of the schema, however deeply it nests."""
         rng = self._rng
         if schema is True or schema == {}:
             return self.anything(depth)
@@ -115,7 +115,7 @@ class Values:
         return self.anything(depth)
 
     def object(self, schema: Schema, depth: int = 0, optional: float | None = None) -> dict[str, Any]:
-        """Required fields, and others with the chance `optional`, else so that a few are there."""
+        """Return an object with its required fields, and others with the chance `optional`, else a few."""
         rng, fields = self._rng, schema.get("properties", {})
         needed = schema.get("required", ())
         chance = optional if optional is not None else min(0.5, 3 / (1 + len(fields))) / (1 + depth)
@@ -127,12 +127,12 @@ class Values:
         return made
 
     def field(self, name: str, schema: Any, depth: int = 0) -> Any:
-        """A value of a field: what its name says, where that says more than its schema."""
+        """Return a value of a field: from its hint, else from its schema."""
         hint = self._hints.get(name)
         return self.of(schema, depth) if hint is None else copy.deepcopy(hint(self._rng))
 
     def anything(self, depth: int = 0) -> Any:
-        """JSON of any kind."""
+        """Return any JSON value."""
         rng = self._rng
         if depth < DEEPEST and rng.random() < 0.3:
             inner = [self.anything(depth + 2) for _ in range(rng.randint(0, MOST_ITEMS))]
@@ -140,7 +140,7 @@ class Values:
         return rng.choice((None, True, 0, -1, 1.5, 2**53, rng.choice(WORDS)))
 
     def resolved(self, schema: Any) -> Any:
-        """The schema that a reference names."""
+        """Return the schema that a reference names."""
         while "$ref" in schema:
             found: Any = self._document
             for part in schema["$ref"].removeprefix("#/").split("/"):
@@ -149,7 +149,7 @@ class Values:
         return schema
 
     def _choose(self, choices: list[Any], depth: int) -> Any:
-        """One of several; what does not nest, where it is deep already, and null not often."""
+        """Choose an alternative; when deeply nested, one that does not nest; null rarely."""
         flat = [c for c in choices if c is not True and c.get("type") not in ("null",)]
         if depth >= DEEPEST:
             flat = [c for c in flat if c.get("type") in ("string", "integer", "number", "boolean")] or flat[:1]
@@ -169,7 +169,7 @@ class Values:
         return text[:most] if len(text) >= least else text + "x" * (least - len(text))
 
     def _number(self, schema: Schema, step: float) -> float:
-        """Mostly within the bounds, often at one of them."""
+        """Return a number mostly within the bounds, often at one of them."""
         rng = self._rng
         above = schema.get("exclusiveMinimum")
         low = schema.get("minimum", -4 if above is None else above + (step or 1e-3))
@@ -181,5 +181,5 @@ class Values:
 
 
 def _usable(schema: Any) -> bool:
-    """Not a field that is there to be refused."""
+    """Return whether a field is not one that is always refused."""
     return schema is True or schema.get("x-state") != "refused"

@@ -1,4 +1,4 @@
-"""Sends a request's bytes over loopback and reads what is answered, as HTTP has it and not as a library mends it."""
+"""Sends a request's bytes over loopback and reads the raw response, which HTTP libraries would correct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`status` is None where the connection ended without an answer. `whole`: the body came to its end."""
+    """A response. `status` is None if the connection ended without one. `whole`: the body is complete."""
 
     status: int | None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -23,16 +23,16 @@ class Answer:
 
     @property
     def media(self) -> str:
-        """Of the body."""
+        """Media type of the body."""
         return self.headers.get("content-type", "").partition(";")[0]
 
 
 class Hung(Exception):
-    """Nothing came for too long."""
+    """No data arrived for too long."""
 
 
 async def send(url: str, asked: Fuzzed, patience: float) -> Answer:
-    """What came of a request. Raises Hung when the answer has not ended after so many seconds."""
+    """Send a request and return its response. Raises Hung if the response has not ended after `seconds`."""
     place = urlsplit(url)
     try:
         async with asyncio.timeout(patience):
@@ -77,7 +77,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 
 async def _pieces(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-    """The body piece by piece. Raises IncompleteReadError where it is cut short."""
+    """Yield the pieces of the body. Raises IncompleteReadError if it is truncated."""
     if "content-length" in headers:
         left = int(headers["content-length"])
         while left:

@@ -1,1 +1,1 @@
-"""What does a request cost on its way through the gateway?"""
+"""The cost of a request in the gateway."""

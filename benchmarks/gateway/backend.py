@@ -1,4 +1,4 @@
-"""A replica that answers at once: what a request costs beside it is the gateway's. Prints its port.
+"""A replica that answers immediately, so that the remaining cost is the gateway's. Prints its port.
 
 python -m gateway.backend CORE
 """
@@ -19,15 +19,15 @@ EVENT = b"c\r\ndata: {}\n\n\r\n\r\n"
 
 
 class NullReplica(asyncio.Protocol):
-    """Reads requests with a length, answers each with the same bytes; one that asks for a stream gets its begin."""
+    """Reads requests with a length, and answers each with the same bytes; a streaming request gets the start of a
+    stream.
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A new client."""
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
         self._data = b""
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests."""
         self._data += data
         while (end := self._data.find(b"\r\n\r\n")) >= 0:
             head = self._data[:end].lower()

@@ -1,9 +1,9 @@
-"""`python -m gateway.counted [--floor] [--python FILE] [FOLDER ...]`: the instructions that a request takes in a
-gateway with keys, and the rounds of its event loop.
+"""`python -m gateway.counted [--floor] [--python FILE] [FOLDER ...]`: instructions per request in a gateway with keys,
+and iterations of its event loop.
 
-callgrind (of valgrind, which must be installed) counts them, so that they are the same on a machine that is busy. One
-request is sent after another, so that none shares a round, and what the gateway does by the clock is left out. The
-folders are sources of other versions.
+callgrind (of valgrind, which must be installed) counts them, so the result is the same on a busy machine. Requests are
+sent one after another, so that none shares an iteration, and timed tasks of the gateway are left out. The folders have
+sources of other versions.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NAMED = re.compile(r"c?fn=\((\d+)\)(?: (.*))?")
 
 
 def main() -> int:
-    """Count, and print."""
+    """Count and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--floor", action="store_true", help="the least relay that there is, too")
     parser.add_argument(
-        "--python", metavar="FILE", help="another interpreter beside this one; it must find these sources"
+        "--python", metavar="FILE", help="also measure another interpreter, which must find these sources"
     )
     parser.add_argument("folders", nargs="*", type=Path, help="sources of other versions, with keys")
     chosen = parser.parse_args()
@@ -58,7 +58,7 @@ def _counted(kind: Kind) -> tuple[float, float]:
         gateway = stack.enter_context(started.running(kind.under_program(under), folder, 18300, 0, ports))
         wanted = load.requests(UNASKED + ASKED, headers)
         client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port)))
-        _ask(client, wanted[:UNASKED])  # the first ones make what is kept
+        _ask(client, wanted[:UNASKED])  # the first requests fill caches
         _control("--instr=on", gateway.pid)
         _ask(client, wanted[UNASKED:])
         _control("--dump", gateway.pid)
@@ -67,7 +67,7 @@ def _counted(kind: Kind) -> tuple[float, float]:
 
 
 def _ask(client: socket.socket, wanted: Sequence[bytes]) -> None:
-    """One after the other, each once the one before is answered."""
+    """Send requests one after another."""
     with client.makefile("rb") as answers:
         for request in wanted:
             client.sendall(request)
@@ -79,7 +79,7 @@ def _ask(client: socket.socket, wanted: Sequence[bytes]) -> None:
 
 
 def _read(profile: Path) -> tuple[int, int]:
-    """The instructions of a profile of callgrind's, and how often it has waited for events."""
+    """Return the instructions in a callgrind profile, and how often the process has waited for events."""
     names: dict[str, str] = {}
     total, polls, called = 0, 0, ""
     for line in profile.read_text().splitlines():

@@ -1,8 +1,7 @@
-"""The least that a relay costs on an event loop of Python: two parsers, two connections, and the bytes unchanged.
+"""The minimum cost of a relay on a Python event loop: two parsers, two connections, and unchanged bytes.
 
-No key, no model, no choice, no errors, no streams, no bounds. What a gateway takes beyond it is for what it does.
-
-python -m gateway.floor asyncio|uvloop PORT REPLICA_PORT... (uvloop must be installed)
+No keys, models, picking, errors, streams or limits: the gateway's additional cost is for these. python -m gateway.floor
+asyncio|uvloop PORT REPLICA_PORT... (uvloop must be installed)
 """
 
 from __future__ import annotations
@@ -19,44 +18,38 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Half(asyncio.Protocol):
-    """What both sides of the relay read of a message."""
+    """The parsing that both sides of the relay share."""
 
     feed: Callable[[bytes], None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Some of a message."""
         self.feed(data)
 
     def on_message_begin(self) -> None:
-        """A new one."""
         self.headers: Headers = []
         self.body: list[bytes] = []
         self.url = b""
 
     def on_url(self, url: bytes) -> None:
-        """The target of a request."""
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field."""
         self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
-        """A piece of it."""
         self.body.append(body)
 
     def send(self, line: bytes, headers: Headers, body: list[bytes]) -> None:
-        """A whole message in one write."""
+        """Send a complete message in one write."""
         fields = b"".join(b"%s: %s\r\n" % field for field in headers)
         self.transport.write(line + fields + b"\r\n" + b"".join(body))
 
 
 class Upper(Half):
-    """A connection to a replica; `idle` takes it back."""
+    """A connection to a replica, returned to `idle` after each response."""
 
     def __init__(self, idle: list[Upper]) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -65,7 +58,7 @@ class Upper(Half):
         self.lower: Lower | None = None
 
     def on_message_complete(self) -> None:
-        """The answer is here."""
+        """Forward the complete response."""
         lower, self.lower = self.lower, None
         self.idle.append(self)
         assert lower is not None
@@ -81,7 +74,7 @@ class Lower(Half):
         self.opening: asyncio.Task[None] | None = None
 
     def on_message_complete(self) -> None:
-        """The request is here."""
+        """Forward the complete request."""
         if self.url == b"/health":
             self.send(b"HTTP/1.1 200 OK\r\n", [(b"content-length", b"0")], [])
             return
@@ -92,12 +85,12 @@ class Lower(Half):
             self.opening = asyncio.get_running_loop().create_task(self.open(port, idle))
 
     async def open(self, port: int, idle: list[Upper]) -> None:
-        """Pass it on by a new connection."""
+        """Forward the request over a new connection."""
         _, upper = await asyncio.get_running_loop().create_connection(lambda: Upper(idle), "127.0.0.1", port)
         self.pass_on(upper)
 
     def pass_on(self, upper: Upper) -> None:
-        """The same bytes to a replica."""
+        """Send the unchanged request to a replica."""
         upper.lower = self
         upper.send(b"POST %s HTTP/1.1\r\n" % self.url, self.headers, self.body)
 

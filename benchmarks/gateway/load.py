@@ -1,4 +1,4 @@
-"""A steady stream of requests, sent when they are due whatever became of those before, and how long each took."""
+"""A steady stream of requests, each sent when it is due, and the duration of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONNECTIONS = 64
 
 
 class Connection(asyncio.Protocol):
-    """A kept-alive connection with one request at a time; `done` gets the seconds of each."""
+    """A keep-alive connection with one request at a time; `done` gets the seconds of each."""
 
     def __init__(self, done: asyncio.Queue[Connection], seconds: list[float]) -> None:
         self._done = done
@@ -21,16 +21,14 @@ class Connection(asyncio.Protocol):
         self.failures = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def ask(self, request: bytes, due: float) -> None:
-        """Send. Time runs from when the request was due."""
+        """Send a request. Its time starts when it was due."""
         self._due = due
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer with a length."""
         self._data += data
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
@@ -46,7 +44,9 @@ class Connection(asyncio.Protocol):
 
 
 def requests(count: int, headers: Sequence[bytes]) -> list[bytes]:
-    """So many different ones: eight system prompts of 2 KiB, a question each. `headers`: of one key each, in turn."""
+    """Return different requests: eight system prompts of 2 KiB, each with a question. `headers`: those of one key each,
+    in turn.
+    """
     made, rng = [], random.Random(11)
     systems = ["".join(rng.choices("abcdefgh ", k=2048)) for _ in range(8)]
     for number in range(count):
@@ -66,7 +66,7 @@ def requests(count: int, headers: Sequence[bytes]) -> list[bytes]:
 
 
 async def steady(port: int, rate: float, wanted: Sequence[bytes]) -> tuple[list[float], int]:
-    """Send what is wanted at a rate; the seconds of each answer, and how many were no 200."""
+    """Send requests at a rate; return the seconds of each response, and the number of responses other than 200."""
     loop = asyncio.get_running_loop()
     free: asyncio.Queue[Connection] = asyncio.Queue()
     seconds: list[float] = []

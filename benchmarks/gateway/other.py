@@ -1,7 +1,6 @@
-"""A gateway of other parts, to compare: `python -m gateway.other uvloop|h11|unguarded|still -- OPTIONS`.
+"""A gateway with other parts for comparison: `python -m gateway.other uvloop|h11|unguarded|still -- OPTIONS`.
 
-uvloop must be installed. `unguarded`: uvicorn's protocol without the guard. `still`: tasks that run by the clock run
-once.
+uvloop must be installed. `unguarded`: uvicorn's protocol without the guard. `still`: timed tasks run only once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from plimsoll_gateway.server.main import main
 
 
 def run(parts: list[str], options: list[str]) -> int:
-    """Put the parts in place, and be the gateway."""
+    """Replace the parts, and run the gateway."""
     if "uvloop" in parts:
         import_module("uvloop").install()
     if "still" in parts:
@@ -30,7 +29,7 @@ def run(parts: list[str], options: list[str]) -> int:
 
 
 def _stop_clock() -> None:
-    """Who rests for a while rests for good."""
+    """Make sleeping tasks sleep forever."""
     rest = asyncio.sleep
 
     async def sleep(delay: float) -> None:

@@ -1,9 +1,9 @@
-"""`python -m gateway.run`: what a request costs on its way through the gateway, on one core, before replicas that
-answer at once: with keys, fair turns and prefixes, without keys, and the least relay that there can be.
+"""`python -m gateway.run`: latency that the gateway adds to a request, on one core, with replicas that answer
+immediately: with keys, fair queue and prefixes, without keys, and for a minimal relay.
 
-Each round asks the replicas themselves and then each kind of gateway in turn, so that what else the machine does falls
-on all of them. Added is the percentile through a gateway less that of the replicas themselves in the same round;
-medians of the rounds count. The CPU time of a request says the same on a machine that is busy.
+Each round measures the replicas directly and then each kind of gateway in turn, so that other load on the machine
+affects all of them. "Added" is the percentile through a gateway minus that of the replicas in the same round, median of
+rounds. The CPU time of a request is meaningful on a busy machine too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPENED_ABREAST = 50
 
 
 def main() -> int:
-    """Measure, print, and leave the result where it was asked for."""
+    """Measure, print, and write the result to the requested file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rate", type=float, default=500.0, help="requests per second (%(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each kind in each round (%(default)s)")
@@ -38,10 +38,10 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=18200, help="of the first gateway (%(default)s)")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, with keys")
     parser.add_argument(
-        "--python", metavar="FILE", help="another interpreter beside this one; it must find these sources"
+        "--python", metavar="FILE", help="also measure another interpreter, which must find these sources"
     )
-    parser.add_argument("--parts", action="store_true", help="another HTTP parser beside ours")
-    parser.add_argument("--uvloop", action="store_true", help="uvloop beside asyncio (it must be installed)")
+    parser.add_argument("--parts", action="store_true", help="also measure another HTTP parser")
+    parser.add_argument("--uvloop", action="store_true", help="also measure uvloop, which must be installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
     chosen = parser.parse_args()
     result = asyncio.run(_measure(chosen))
@@ -81,8 +81,8 @@ async def _measure(chosen: argparse.Namespace) -> dict[str, Any]:
         ]
         count = int(chosen.rate * chosen.seconds)
         rounds = []
-        for number in range(chosen.rounds + 1):  # the first one warms up
-            turn = number % len(gateways)  # whoever comes first may meet a core that others have just taken
+        for number in range(chosen.rounds + 1):  # the first round warms up
+            turn = number % len(gateways)  # other processes may just have used the core
             ordered = [*gateways[turn:], *gateways[:turn]]
             found = await _round(ordered, ports[0], chosen.rate, load.requests(count, headers))
             if number:
@@ -120,7 +120,7 @@ async def _round(gateways: list[Gateway], direct: int, rate: float, wanted: list
 
 
 def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of the rounds, and of each round's CPU time against that with keys in the same round."""
+    """Return medians of the rounds, and each round's CPU time relative to the gateway with keys in the same round."""
     names = [name for name in rounds[0] if name != "replicas themselves"]
     first = "with keys"
     summary: dict[str, Any] = {}
@@ -140,7 +140,7 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 async def _idle(gateway: Gateway, header: bytes) -> float:
-    """MiB that a gateway takes with 2,000 streams that have begun and say no more."""
+    """Return the MiB that a gateway takes with 2,000 idle streams."""
     body = b'{"model": "m", "stream": true}'
     request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n%scontent-length: %d\r\n\r\n%s" % (header, len(body), body)
     writers = []

@@ -1,4 +1,4 @@
-"""Gateways of several kinds, each on a core of its own, before the same replicas."""
+"""Gateways of several kinds, each on its own core, with the same replicas."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a gateway is started. `source`: a folder of sources to take instead of these; `parts`: what `other` takes;
-    `floor`: the event loop of the least relay there is, in place of a gateway; `under`: the program that runs it;
-    `python`: the interpreter.
+    """A way to start a gateway. `source`: a folder of other sources; `parts`: arguments of `other`; `floor`: event loop
+    of the minimal relay instead of a gateway; `under`: program that runs it; `python`: interpreter.
     """
 
     name: str
@@ -33,42 +32,42 @@ class Kind:
     python: str = sys.executable
 
     def under_program(self, program: tuple[str, ...]) -> Kind:
-        """The same, run by a program."""
+        """Return the same kind, run by a program."""
         return replace(self, under=program)
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One that runs."""
+    """A running gateway."""
 
     kind: Kind
     port: int
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Of its process so far."""
+        """Return the CPU seconds of its process so far."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def resident_mib(self) -> float:
-        """Its memory."""
+        """Return its resident memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def version_of(python: str) -> str:
-    """What an interpreter says of itself, e.g. "Python 3.11.2"."""
+    """Return an interpreter's version, e.g. "Python 3.11.2"."""
     return subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def table(ports: Sequence[int]) -> str:
-    """A table of one model and a replica for each port."""
+    """Return a routing table with one model and a replica per port."""
     replicas = [{"id": f"r{port}", "url": f"http://127.0.0.1:{port}", "ready": True} for port in ports]
     model = {"namespace": "n", "name": "m", "servedNames": ["m"], "created": "2026-01-01T00:00:00Z", "message": ""}
     return json.dumps({"models": [model | {"replicas": replicas}]})
 
 
 def make_keys(folder: Path, count: int) -> list[bytes]:
-    """Keys without limits that are ever reached, and a header with each."""
+    """Create keys with unreachable limits, and return a header for each."""
     folder.mkdir()
     headers = []
     for number in range(count):
@@ -85,7 +84,7 @@ def make_keys(folder: Path, count: int) -> list[bytes]:
 
 @contextlib.contextmanager
 def replicas(core: int) -> Iterator[list[int]]:
-    """The ports of replicas that answer at once."""
+    """Start replicas that answer immediately, and yield their ports."""
     command = [sys.executable, "-m", "gateway.backend", str(core)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(REPLICAS)]
     try:
@@ -98,7 +97,7 @@ def replicas(core: int) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def running(kind: Kind, folder: Path, port: int, core: int, replicas: Sequence[int]) -> Iterator[Gateway]:
-    """A gateway as the chart starts it, on one core."""
+    """Run a gateway like the chart does, on one core."""
     options = ["--table", str(folder / "table.json"), "--host", "127.0.0.1", "--port", str(port)]
     if kind.keyed:
         options += ["--keys", str(folder / "keys"), "--gateway-token-file", str(folder / "token")]

@@ -1,1 +1,1 @@
-"""How near our kernels and steps come to a GPU's limits, on the shape of a model of 8 billion parameters."""
+"""Compares kernels and steps with a GPU's limits, on the shape of a model of 8 billion parameters."""

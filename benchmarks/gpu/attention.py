@@ -1,4 +1,4 @@
-"""Paged attention of one layer: what share of the copy's bandwidth, or of the product's rate, it has."""
+"""Paged attention of one layer: its share of the copy bandwidth, or of the product's rate."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ LAUNCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """(rows, cached tokens after them) of each sequence.
-
-    shared: tokens, whole blocks, that all begin with. together: whether they are told to be read once.
+    """(rows, cached tokens after them) of each sequence. `shared`: tokens in whole blocks that all sequences share.
+    `together`: whether shared-prefix attention is used.
     """
 
     name: str
@@ -34,21 +33,20 @@ class Case:
     together: bool = True
 
     def blocks(self, block_size: int) -> int:
-        """Of all sequences."""
+        """Number of blocks of all sequences."""
         own = sum(-(-(context - self.shared) // block_size) for _, context in self.lengths)
         return own + self.shared // block_size
 
     def bytes(self, shape: AttentionShape, itemsize: int) -> int:
-        """Keys and values read once, and latent vectors, which are both, once in all; queries in and out.
-
-        What is shared counts once, whether it is read once or not.
+        """Bytes of keys and values read once (latent vectors, which are both, count once), queries, and outputs. Shared
+        tokens count once, whether or not they are read once.
         """
         cached = shape.cached_width * (self.shared + sum(context - self.shared for _, context in self.lengths))
         rows = 2 * shape.query_width * sum(rows for rows, _ in self.lengths)
         return (cached + rows) * itemsize
 
     def flops(self, shape: AttentionShape) -> int:
-        """Scores and sums of the tokens that each row sees."""
+        """Operations of scores and sums over the tokens that each row attends to."""
         pairs = sum(rows * context - rows * (rows - 1) // 2 for rows, context in self.lengths)
         return 4 * shape.heads * shape.head_dim * pairs
 
@@ -68,7 +66,7 @@ CASES = (
 )
 
 DEEPSEEK_V3 = AttentionShape(heads=128, kv_heads=1, head_dim=512 + 64, scale=192**-0.5, latent=True)
-"""As its config.json has it, with what makes keys put into the queries."""
+"""As in its config.json, with the key projection absorbed into the queries."""
 LATENT_CASES = (
     Case("latent, decode 1, context 8192", [(1, 8192)]),
     Case("latent, decode 64, context 4096", [(1, 4096)] * 64),
@@ -80,9 +78,8 @@ LATENT_CASES = (
 def measure(
     case: Case, shape: AttentionShape, known: Limits, cache: KvCache, capture: Capture, rounds: int
 ) -> dict[str, Any]:
-    """One layer over blocks in disorder, without the cache's writing.
-
-    Several launches are one graph: what the host takes to launch one is not the kernel's.
+    """Measure one layer over blocks in random order, without writing the cache. Several launches form one graph, to
+    exclude the host's launch time.
     """
     batch, backend = batch_of(case, cache), TritonBackend(cache)
     paged = paged_batch(batch, cache)
@@ -103,7 +100,7 @@ def measure(
 
 
 def batch_of(case: Case, cache: KvCache) -> AttentionBatch:
-    """Blocks of each sequence anywhere in the cache, none in two of them but those that all share."""
+    """Return a batch with blocks anywhere in the cache; only shared blocks belong to several sequences."""
     free = list(range(1, cache.num_blocks))
     random.Random(0).shuffle(free)
     shared = [free.pop() for _ in range(case.shared // cache.block_size)]
@@ -123,7 +120,7 @@ def cache_for(
     device: torch.device,
     block_size: int = BLOCK_SIZE,
 ) -> KvCache:
-    """One layer, with room for the largest case; random numbers, since products of zeros are faster."""
+    """Return a cache of one layer for the largest case, with random numbers, because products of zeros are faster."""
     blocks = 1 + max(case.blocks(block_size) for case in cases)
     cache = KvCache([shape], blocks, block_size, dtype, device)
     for tensor in (*cache.keys, *cache.values):

@@ -1,7 +1,8 @@
-"""`make bench-gpu`: every question of `gpu.run` as a part of its own, then the goals. It goes on where it was left.
+"""`make bench-gpu`: runs every benchmark of `gpu.run` as a separate part, then judges the goals. Resumes an interrupted
+run.
 
-Results are gpu-NAME.json, a file for each part, and gpu-bench.json with what became of all of them and of the goals.
-Ends with 0 where all parts that were asked for are measured and none of their goals is missed, or there is no GPU.
+Results are gpu-NAME.json, one file per part, and gpu-bench.json with the status of all parts and goals. Exits with 0 if
+all requested parts are measured and none of their goals is missed, or if there is no GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpu.harness.ledger import Ledger
 
 
 def main() -> int:
-    """See above."""
+    """Run the benchmarks and return the exit status."""
     parser = call.options(__doc__)
     parser.add_argument("--rounds", metavar="N", help="of each question (default 5)")
     parser.add_argument("--scale", metavar="SHARE", help="less work for a quick look, never a result")
@@ -52,8 +53,8 @@ def main() -> int:
 
 
 def judged(ledger: Ledger) -> list[dict[str, Any]]:
-    """Every goal of a GPU, by what all parts have measured so far."""
-    # What this imports may not be there before wheels were installed.
+    """Judge every GPU goal by the measurements so far."""
+    # Its imports may be missing before wheels are installed.
     import goals
 
     figures: dict[str, Any] = {}

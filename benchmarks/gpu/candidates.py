@@ -1,4 +1,6 @@
-"""Prompts by every attention backend that runs here, ours first; and what it costs to divide a step between two."""
+"""Prompts on every available attention backend, Plimsoll's first; and the cost of splitting a step between two
+backends.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 PROMPTS = tuple(case for case in CASES if case.name.startswith("chunk"))
 MIXED = CASES[-1]
 BLOCK_SIZES = (16, 256)
-"""FlashAttention 2 reads pages of 256 alone."""
+"""FlashAttention 2 supports only blocks of 256."""
 LAUNCHES = 10
 
 
 def halves() -> list[type[AttentionBackend]]:
-    """Our kernels for all of a step, and for both parts of a divided one."""
+    """Return Plimsoll's kernels for the whole step, and for both parts of a split one."""
     return [TritonBackend, split_backend(TritonBackend, TritonBackend)]
 
 
@@ -42,10 +44,9 @@ def measure(
     device: torch.device,
     backends: Iterable[type[AttentionBackend]] = BACKENDS.values(),
 ) -> list[dict[str, Any]]:
-    """One layer over blocks in disorder, without the cache's writing: a row for each backend, or why it has no figures.
-
-    `differs`: how far its results are at most from those of the first one that ran. `new_length_ms`: a prompt that is a
-    token shorter than any before, from the tables to the result.
+    """Measure one layer over blocks in random order, without writing the cache: a row for each backend, or why it has
+    no figures. `differs`: its largest difference from the first backend that ran. `new_length_ms`: a prompt of a new
+    length, from the tables to the result.
     """
     target = Target(device, dtype, [shape], block_size)
     cache = cache_for([case], shape, dtype, device, block_size)

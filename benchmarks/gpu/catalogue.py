@@ -1,6 +1,6 @@
-"""`python -m gpu.catalogue`: every attention backend on this device: whether it is right, how long it takes, why not.
+"""`python -m gpu.catalogue`: every attention backend on this device: its correctness, its time, or why it cannot run.
 
-Ends with 1 where one that could run fails, or computes something else than the reference.
+Exits with 1 if a backend that should run fails, or differs from the reference.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SHAPES: Mapping[str, AttentionShape] = {
     "DeepSeek V3, latent": AttentionShape(heads=128, kv_heads=1, head_dim=576, scale=192**-0.5, latent=True),
 }
 BLOCK_SIZES = (16, 256)
-"""FlashAttention 2 reads pages of 256 alone."""
+"""FlashAttention 2 supports only blocks of 256."""
 SECONDS = 30.0
-"""Of each backend, compiling included."""
+"""Time limit of each backend, including compilation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A backend on one shape: milliseconds of a layer, or why there are none. `failed`: it could run, and did not."""
+    """A backend on one shape: milliseconds per layer, or why there are none. `failed`: it should run, but does not."""
 
     shape: str
     block_size: int
@@ -55,7 +55,7 @@ class Row:
 
 
 def main() -> int:
-    """See above."""
+    """Run the catalogue and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
@@ -76,7 +76,7 @@ def main() -> int:
 def table(
     name: str, target: Target, mix: Mix, backends: Iterable[type[AttentionBackend]] = BACKENDS.values()
 ) -> list[Row]:
-    """A row for each backend, printed as it is made."""
+    """Print a row for each backend as soon as it is measured."""
     print(f"{name}, blocks of {target.block_size}: {mix}", flush=True)
     expected = small_steps(ReferenceBackend, target)
     rows = []
@@ -93,7 +93,7 @@ def _row(shape: str, backend: type[AttentionBackend], target: Target, mix: Mix, 
     if reason := backend.capabilities.refusal(target):
         return row(reason=reason)
     if backend.capabilities.last_resort:
-        return row(reason="is what others are compared with")
+        return row(reason="is the reference of the comparison")
     try:
         check(backend, target, expected)
         watch = Stopwatch(time.perf_counter, time.perf_counter() + SECONDS, patient=True)

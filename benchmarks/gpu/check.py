@@ -1,6 +1,6 @@
-"""`make check-gpu`: everything that must hold on a device, in parts that go on where the last call ended.
+"""`make check-gpu`: runs all checks of a device in parts, and resumes after an interrupted call.
 
-Ends with 0 where all parts that were asked for are done, with 1 where one is not, and with 2 where nothing was checked.
+Exits with 0 if all requested parts are done, 1 if one is not, 2 if nothing was checked.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from gpu.harness.check_parts import PARTS
 from gpu.harness.part import Part
 
 MOST_PROCESSES = 8
-"""Each has a context of its own on the device, and compiles kernels on cores of its own."""
+"""Each process has its own context on the device, and compiles kernels on its own cores."""
 
 
 def main(parts: tuple[Part, ...] = PARTS) -> int:
-    """See above."""
+    """Run the checks and return the exit status."""
     parser = call.options(__doc__)
-    parser.add_argument("--no-gpu-is-fine", action="store_true", help="end with 0 where there is no device")
+    parser.add_argument("--no-gpu-is-fine", action="store_true", help="exit with 0 if there is no device")
     parser.add_argument("--processes", type=int, metavar="N", help="that share the tests of a part (0: one)")
     args = parser.parse_args()
     wanted = call.chosen(parser, args, parts)
@@ -41,7 +41,7 @@ def main(parts: tuple[Part, ...] = PARTS) -> int:
 
 
 def _processes(asked: int | None) -> int:
-    """As asked for, or by the cores; one where pytest cannot divide its work."""
+    """Return the requested number of processes, or one per core; 1 if pytest cannot run in parallel."""
     if wheels.installed("pytest-xdist") is None:
         return 0
     return min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if asked is None else asked

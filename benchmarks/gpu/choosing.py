@@ -1,4 +1,4 @@
-"""Choosing tokens from a large vocabulary: microseconds, and how many times reading the logits once they are."""
+"""Sampling from a large vocabulary: microseconds, and the multiple of reading the logits once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from plimsoll_runtime.execution.graphs.capture import Capture
 
 LAUNCHES = 10
 VOCABULARY = 151_936
-"""Qwen 2.5's and Qwen 3's."""
+"""Vocabulary size of Qwen 2.5 and Qwen 3."""
 BATCHES = (1, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What all rows ask for. `flat`: of logits that leave many tokens likely."""
+    """Sampling parameters of all rows. `flat`: logits with many likely tokens."""
 
     name: str
     temperature: float = 0.8
@@ -45,7 +45,7 @@ WISHES = (
 def measure(
     wish: Wish, rows: int, vocabulary: int, known: Limits, capture: Capture, rounds: int, device: torch.device
 ) -> dict[str, Any]:
-    """Several choices are one graph: what the host takes to launch one is not the kernels'."""
+    """Measure several samplings as one graph, to exclude the host's launch time."""
     logits = logits_of(rows, vocabulary, flat=wish.flat).to(device)
     params = _params(wish, rows, device)
     uniform = torch.rand(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
@@ -66,7 +66,7 @@ def measure(
 
 
 def logits_of(rows: int, vocabulary: int, *, flat: bool) -> Tensor:
-    """float32 [rows, vocabulary]: as language models give them (a few tokens hold nearly all of the mass), or flat."""
+    """Return float32 [rows, vocabulary]: typical ones (a few tokens have nearly all of the mass), or flat ones."""
     generator = torch.Generator().manual_seed(vocabulary)
     logits = torch.randn(rows, vocabulary, generator=generator)
     if flat:

@@ -1,4 +1,4 @@
-"""Seconds of work on a device, and what the device could do in them."""
+"""Times work on a device, and measures the device's limits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WARM = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes a second that a copy on the device reads and writes, and operations a second of a bfloat16 product."""
+    """Bytes per second that a copy on the device reads and writes, and operations per second of a bfloat16 product."""
 
     bandwidth: float
     rate: float
 
 
 def seconds(work: Callable[[], object], device: torch.device, rounds: int) -> float:
-    """The median of some rounds, each until the device is done; some before them are not counted."""
+    """Return the median of several rounds, each until the device is done, after some uncounted ones."""
     times = []
     for number in range(WARM + rounds):
         _wait(device)
@@ -35,7 +35,7 @@ def seconds(work: Callable[[], object], device: torch.device, rounds: int) -> fl
 
 
 def limits(device: torch.device, rounds: int, scale: float = 1.0) -> Limits:
-    """Measured: a copy of 4 GiB, a product of 8192 x 8192 matrices of random numbers (`scale`: smaller ones)."""
+    """Measure a copy of 4 GiB and a product of random 8192 x 8192 matrices (`scale`: smaller ones)."""
     source = torch.ones(int(COPY_BYTES * scale) // 4, device=device)
     target = torch.empty_like(source)
     side = max(64, int(SQUARE * scale))

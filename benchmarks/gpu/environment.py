@@ -1,6 +1,7 @@
-"""`python -m gpu.environment`: what there is to compute with, one line each; ends with 1 where something is missing.
+"""`python -m gpu.environment`: prints the available hardware and software, one line each; exits with 1 if something
+required is missing.
 
-It imports nothing but Python's own library at first: each thing that cannot be imported is a line of its own.
+At first it imports only Python's standard library, so that each missing import is a line of its own.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any
 from gpu.harness import wheels
 
 IMPORTED = ("plimsoll_kernels", "plimsoll_runtime", "triton")
-"""Of packages it is asked whether they are installed, of these whether they can be imported."""
+"""Packages that must be importable; others must only be installed."""
 TOOLS = ("nvidia-smi", "rocm-smi", "compute-sanitizer", "nvcc", "ncu")
-"""Programs that are of use, none of which must be there."""
+"""Useful, optional programs."""
 OPTIONAL = ("flashinfer-python", "flash-attn-3", "flash-attn", "pytest-xdist", "rich", "sentence-transformers")
 ASKED = "name,driver_version,memory.total,memory.used,mig.mode.current,ecc.mode.current"
 PINNED_BYTES = 2**20
@@ -32,7 +33,7 @@ PINNED_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something that is there, missing, or neither needed nor there."""
+    """Something that is present, missing, or optional and missing."""
 
     name: str
     says: str
@@ -43,7 +44,7 @@ class Line:
 
 
 def main() -> int:
-    """0 where all is there that checks need, else 1."""
+    """Return 0 if all requirements of the checks are present, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def of_host() -> list[Line]:
-    """The machine beside its device."""
+    """Return lines about the machine without its device."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return [
         Line("python", f"{platform.python_version()} at {sys.executable}"),
@@ -74,7 +75,7 @@ def of_host() -> list[Line]:
 
 
 def of_packages() -> list[Line]:
-    """Versions of what runtime and tests need, and of what is of use."""
+    """Return versions of packages that runtime and tests need, and of optional ones."""
     lines = []
     for name in (*wheels.required(), *OPTIONAL):
         found = wheels.installed(name)
@@ -84,12 +85,12 @@ def of_packages() -> list[Line]:
 
 
 def of_imports() -> list[Line]:
-    """Whether the project's packages can be imported, and Triton."""
+    """Return whether the project's packages and Triton can be imported."""
     return [_tried(name, partial(_imported, name)) for name in IMPORTED]
 
 
 def of_driver(run: Callable[[Sequence[str]], str] | None = None) -> list[Line]:
-    """What nvidia-smi says; nothing where there is none."""
+    """Return lines from nvidia-smi, if it exists."""
     if run is None and shutil.which("nvidia-smi") is None:
         return []
     ask = run or _output
@@ -103,7 +104,7 @@ def of_driver(run: Callable[[Sequence[str]], str] | None = None) -> list[Line]:
 
 
 def of_device() -> list[Line]:
-    """The device as torch has it, and whether it can do what the runtime asks of it."""
+    """Return the device as torch reports it, and whether it supports the runtime's operations."""
     try:
         import torch
     except Exception as error:  # noqa: BLE001 - whatever keeps it from being imported is what is to be told
@@ -146,7 +147,7 @@ def _copied_back(torch: Any) -> str:
     host = torch.ones(PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
     same = bool((host.to("cuda", non_blocking=True).cpu() == host).all())
     if not same:
-        raise RuntimeError("what was copied to the device and back is not what it was")
+        raise RuntimeError("data copied to the device and back has changed")
     return "can be allocated and copied"
 
 

@@ -1,4 +1,4 @@
-"""The two products of a mixture's layer: what share of the copy's bandwidth, or of the product's rate, they have."""
+"""The two products of a mixture-of-experts layer: their share of the copy bandwidth, or of the product's rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAUNCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class MixtureShape:
-    """Experts of gated MLPs, of which each row chooses some."""
+    """Experts with gated MLPs, of which each row uses some."""
 
     experts: int
     chosen: int
@@ -25,24 +25,24 @@ class MixtureShape:
 
 
 QWEN3_30B = MixtureShape(experts=128, chosen=8, hidden=2048, inner=768)
-"""Qwen3-30B-A3B's, as its config.json has them."""
+"""Qwen3-30B-A3B, as in its config.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """So many rows, each of which chooses at random."""
+    """Number of rows, each with random experts."""
 
     name: str
     rows: int
 
     def bytes(self, shape: MixtureShape, read: int, itemsize: int) -> int:
-        """Matrices of the `read` experts that somebody chose, read once; states of each product in and out."""
+        """Bytes of the matrices of the `read` used experts, read once, and of the states in and out of each product."""
         matrices = read * 3 * shape.inner * shape.hidden
         states = self.rows * shape.chosen * (2 * shape.hidden + 3 * shape.inner)
         return (matrices + states) * itemsize
 
     def flops(self, shape: MixtureShape) -> int:
-        """Of both products."""
+        """Operations of both products."""
         return 2 * self.rows * shape.chosen * 3 * shape.inner * shape.hidden
 
 
@@ -59,7 +59,7 @@ def measure(
     dtype: torch.dtype,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Without routing, sorting and activation: gates and what they open, then the way back."""
+    """Measure both products (gate and up, then down), without routing, sorting and activation."""
 
     def made(*size: int) -> torch.Tensor:
         return torch.randn(size, dtype=dtype, device=device)

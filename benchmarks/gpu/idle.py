@@ -1,4 +1,4 @@
-"""When a GPU does nothing in steady decoding, from the profiler's trace of the whole engine."""
+"""Idle time of a GPU in steady decoding, from the profiler's trace of the whole engine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from plimsoll_runtime.utils.progress import silent
 
 BEFORE, STEPS = 32, 64
 TOKENS = 256
-"""Of each answer: the first ones end after the last ones have begun, and have been measured."""
+"""Tokens of each output, so that the first end only after the last have begun and have been measured."""
 OWN = 16
-"""Tokens that each prompt has of its own, where the others are shared."""
+"""Tokens of each prompt that are not shared."""
 LEAST_GAP = 10.0
-"""Microseconds: what is shorter lies between two kernels of a graph, and is not the host's."""
+"""Microseconds. Shorter gaps are between two kernels of a graph, and not caused by the host."""
 Span = tuple[float, float]
-"""When something began and ended."""
+"""Begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """So many sequences with prompts of so many tokens.
-
-    `shared`: but for its end it is one prompt, whose cache is there once: block tables are as long as without that.
+    """Number of sequences and length of their prompts. `shared`: all prompts are equal except for their ends, and
+    cached once; block tables have the same length as without.
     """
 
     sequences: int
@@ -45,9 +44,8 @@ HOST = (Decoding(256, 128), Decoding(128, 32_000, shared=True))
 
 
 def gaps(busy: Iterable[Span]) -> tuple[list[float], float]:
-    """How long nothing ran each time, and how long it was from the first beginning to the last end; spans may overlap.
-
-    Raises ValueError where there is nothing: a trace without the device's work says nothing about it.
+    """Return the durations of gaps between spans, which may overlap, and the total duration. Raises ValueError without
+    spans, because such a trace has no device events.
     """
     ordered = sorted(busy)
     if not ordered:
@@ -62,7 +60,9 @@ def gaps(busy: Iterable[Span]) -> tuple[list[float], float]:
 
 
 def figures(busy: Iterable[Span], steps: int) -> dict[str, float]:
-    """`idle`: the share in which nothing runs. `between_ms`: of longer gaps, milliseconds a step. Raises as `gaps`."""
+    """Return `idle`: the share without any work, and `between_ms`: milliseconds per step in longer gaps. Raises the
+    errors of `gaps`.
+    """
     found, whole = gaps(busy)
     longer = sum(gap for gap in found if gap >= LEAST_GAP)
     return {
@@ -73,7 +73,7 @@ def figures(busy: Iterable[Span], steps: int) -> dict[str, float]:
 
 
 def measure(model: str, work: Decoding) -> dict[str, Any]:
-    """Requests that decode together, after all their prompts were computed and the graphs captured."""
+    """Trace requests that decode together, after their prefill and the capture of graphs."""
     config = EngineConfig(
         model=model,
         dtype="bfloat16",
@@ -92,7 +92,9 @@ def measure(model: str, work: Decoding) -> dict[str, Any]:
 
 
 def begin(core: EngineCore, work: Decoding) -> None:
-    """Every request decodes; what prompts share is computed once. Raises RuntimeError where some end before that."""
+    """Step until every request decodes; shared parts of prompts are computed once. Raises RuntimeError if some end
+    before that.
+    """
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     vocab = core.info.vocab_size
     same = [i % (vocab - 1) for i in range(work.prompt - OWN)]
@@ -107,7 +109,7 @@ def begin(core: EngineCore, work: Decoding) -> None:
 
 
 def device_spans(events: Iterable[Any]) -> list[Span]:
-    """Kernels and copies of torch's profiler, in microseconds; ranges that somebody named are none."""
+    """Return kernels and copies in a torch profiler trace, in microseconds, without named ranges."""
     on_device = [e for e in events if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
     return [(float(e.time_range.start), float(e.time_range.end)) for e in on_device]
 

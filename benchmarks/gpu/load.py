@@ -1,4 +1,4 @@
-"""Minutes of random load with a cache that is full: does memory suffice, and is it what was predicted?"""
+"""Minutes of random load with a full cache: checks that memory suffices, and equals the prediction."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.utils.progress import silent
 
 FULL = 0.98
-"""Of the cache's blocks. The scheduler keeps one free for each sequence that runs, and lets nobody in before there is
-room for all of a prompt: of a GPU's tens of thousands that is less than the rest."""
+"""Share of the cache's blocks that counts as full. The scheduler keeps one block free per running sequence, and admits
+a prompt only if all of it fits: of a GPU's tens of thousands of blocks that is less than the rest.
+"""
 WAITING = 16
-"""Requests that wait: the next one is there as soon as there is room."""
+"""Number of waiting requests, so that the next one is ready as soon as memory is free."""
 ABORTED = 0.01
-"""Of the steps, after which somebody goes away."""
+"""Share of steps after which a request is aborted."""
 
 Used = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many seconds of prompts and answers of random lengths within these, on the longest sequences."""
+    """Duration, and the ranges of random prompt and output lengths."""
 
     seconds: float = 300.0
     prompts: tuple[int, int] = (64, 4096)
@@ -41,12 +42,11 @@ class Load:
 
 
 def measure(model: str, load: Load, used: Used | None = None, **options: Any) -> dict[str, Any]:
-    """An engine under such load. `used` says how many bytes of the device are taken; None: by the driver.
-
-    An engine that ends is the result, with the reason: `ended` is empty where it did not.
+    """Measure an engine under such load. `used` returns the used bytes of the device (None: from the driver). If the
+    engine ends, `ended` has the reason, else "".
     """
     if used is None:
-        torch.cuda.empty_cache()  # of what this process did before
+        torch.cuda.empty_cache()  # peaks of earlier work in this process
     taken = used or _used
     before = taken()
     config = EngineConfig(
@@ -80,12 +80,12 @@ def measure(model: str, load: Load, used: Used | None = None, **options: Any) ->
 
 
 def predicted_bytes(info: EngineInfo) -> int:
-    """What an engine says that it takes of the device."""
+    """Return the device memory that an engine predicts."""
     return info.weight_bytes + info.workspace_bytes + info.kv_bytes
 
 
 class _Watched:
-    """The most memory that was taken, and the cache's use after each step since it was first full."""
+    """Peak memory, and the cache's use after each step since it was first full."""
 
     def __init__(self, used: Used) -> None:
         self._used = used
@@ -93,7 +93,7 @@ class _Watched:
         self.use: list[float] = []
 
     def look(self, core: EngineCore) -> None:
-        """After a step."""
+        """Record the state after a step."""
         self.most = max(self.most, self._used())
         stats = core.stats
         use = stats.blocks_used / stats.blocks_total
@@ -102,7 +102,7 @@ class _Watched:
 
 
 def drive(core: EngineCore, load: Load, watched: _Watched, clock: Callable[[], float] = time.monotonic) -> None:
-    """Keep the line filled until the time is up, then forget whoever is left. Raises what steps raise."""
+    """Keep the waiting queue filled until the time is up, then abort the rest. Raises the errors of steps."""
     chance = random.Random(0)
     living: list[str] = []
     ends = clock() + load.seconds
@@ -123,7 +123,7 @@ def drive(core: EngineCore, load: Load, watched: _Watched, clock: Callable[[], f
 
 
 def _request(name: str, load: Load, vocabulary: int, chance: random.Random) -> AddRequest:
-    """Every third answer is the most likely one; the others are drawn, with all filters."""
+    """Return a random request: every third is greedy, the others sample with all filters."""
     drawn = chance.randrange(3) > 0
     params = SamplingParams(
         temperature=chance.uniform(0.5, 1.2) if drawn else 0.0,
@@ -138,6 +138,6 @@ def _request(name: str, load: Load, vocabulary: int, chance: random.Random) -> A
 
 
 def _used() -> int:
-    """Bytes of the first GPU that are taken, by whomever."""
+    """Return the used bytes of the first GPU, of all processes."""
     free, total = torch.cuda.mem_get_info()
     return int(total - free)

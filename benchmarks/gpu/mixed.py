@@ -1,4 +1,6 @@
-"""Requests of mixed lengths, all at once and offline: beside Transformers' continuous batching, and the roofline."""
+"""Requests of mixed lengths, all at once and offline, compared with Transformers' continuous batching and the
+roofline.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from serving.workloads import Request, Workload
 COUNT, LONGEST = 256, 2048
 INPUTS, OUTPUTS = (64, 1024), (64, 512)
 MOST_ROUNDS = 3
-"""Each takes some ten seconds, and the peer's several times that."""
+"""Each takes about ten seconds, and the peer's several times that."""
 
 
 def requests(count: int, shape: Shape, seed: int) -> tuple[Request, ...]:
-    """The lengths are the same for each seed, the tokens are not."""
+    """Return requests whose lengths are the same for each seed, and whose tokens differ."""
     lengths, tokens = random.Random(0), random.Random(seed)
     sizes = [(lengths.randint(*INPUTS), lengths.randint(*OUTPUTS)) for _ in range(count)]
     return tuple(Request(tuple(tokens.randrange(3, shape.vocab) for _ in range(i)), o) for i, o in sizes)
@@ -34,9 +36,8 @@ def requests(count: int, shape: Shape, seed: int) -> tuple[Request, ...]:
 def measure(
     model: str, shape: Shape, known: Limits, rounds: int, device: torch.device, count: int = COUNT, **options: Any
 ) -> dict[str, Any]:
-    """Both systems one after the other, in this process: medians of ours, one round of theirs.
-
-    Where theirs fails, `absent` says why, and there is no ratio.
+    """Run both systems in this process: medians of ours, one round of theirs. If theirs fails, `absent` says why, and
+    there is no ratio.
     """
     asked = [requests(count, shape, seed) for seed in range(min(rounds, MOST_ROUNDS))]
     ours = statistics.median(of_ours(model, asked, **options))
@@ -57,7 +58,7 @@ def measure(
 
 
 def of_ours(model: str, asked: Sequence[Sequence[Request]], **options: Any) -> list[float]:
-    """Seconds of each round of `LLM.generate`, after one that is not counted."""
+    """Return seconds of each round of `LLM.generate`, after an uncounted one."""
     defaults: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": LONGEST, "max_sequences": COUNT}
     times = []
     with LLM(model, **{**defaults, **options}) as llm:
@@ -73,7 +74,7 @@ def of_ours(model: str, asked: Sequence[Sequence[Request]], **options: Any) -> l
 
 
 def of_transformers(model: str, batch: Sequence[Request], device: torch.device) -> float:
-    """Seconds of Transformers' continuous batching, its own warm-up before that."""
+    """Return seconds of Transformers' continuous batching, after its own warm-up."""
     import transformers
 
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
@@ -96,7 +97,7 @@ def of_transformers(model: str, batch: Sequence[Request], device: torch.device) 
 
 
 def _forget(device: torch.device) -> None:
-    """Give back what the engine had: the peer needs the device."""
+    """Free the engine's memory, which the peer needs."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""A decoder of random weights that lie on no disk, and a folder of such weights, drawn on the device."""
+"""A decoder with random weights generated on the device, and a folder of such weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from serving.models import Shape
 
 LLAMA_8B = Shape("llama-8b", 128256, 4096, 14336, layers=32, heads=32, kv_heads=8, head_dim=128)
 SCALE = 0.02
-"""Deviation of the weights: numbers stay finite through all layers."""
+"""Standard deviation of the weights, which keeps numbers finite through all layers."""
 FILE_BYTES = 2 * 2**30
-"""Of one file, about."""
+"""Approximate size of one file."""
 
 
 def config_of(shape: Shape) -> dict[str, Any]:
-    """Llama's config.json for a shape, long contexts allowed."""
+    """Return Llama's config.json for a shape, with long contexts."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -51,12 +51,12 @@ def config_of(shape: Shape) -> dict[str, Any]:
 
 
 def program_for(shape: Shape) -> Program:
-    """Llama's program for a shape."""
+    """Return Llama's program for a shape."""
     return program_of(describe(config_of(shape)))
 
 
 class RandomWeights:
-    """Every tensor that a program needs, drawn when it is asked for, on the device itself."""
+    """Every tensor of a program, generated on the device on request."""
 
     def __init__(self, program: Program, dtype: torch.dtype, device: torch.device) -> None:
         self.shapes: Mapping[str, tuple[int, ...]] = program.stored_shapes()
@@ -65,11 +65,10 @@ class RandomWeights:
         self._generator = torch.Generator(device).manual_seed(0)
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource."""
         return plain(self.drawn(name))
 
     def drawn(self, name: str) -> Tensor:
-        """The numbers of a tensor; those of norms are ones."""
+        """Return the numbers of a tensor; weights of norms are ones."""
         size = self.shapes[name]
         if len(size) == 1:
             return torch.ones(size, device=self._device)
@@ -77,7 +76,7 @@ class RandomWeights:
 
 
 def random_decoder(program: Program, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
-    """The decoder that serves GPUs, over such weights."""
+    """Return the decoder that serves GPUs, with such weights."""
     return TorchDecoder(
         program,
         WeightReader(program, RandomWeights(program, dtype, device), dtype, device, silent),
@@ -85,7 +84,7 @@ def random_decoder(program: Program, dtype: torch.dtype, device: torch.device) -
 
 
 def folder(shape: Shape, device: torch.device) -> Path:
-    """A model of such weights in the cache, made if it is not there: a device draws it in seconds."""
+    """Return a folder with such a model in the cache, created if missing; a device generates it in seconds."""
     target = places.cache() / "benchmarks" / f"{shape.name}-drawn"
     if not target.is_dir():
         made = target.with_name(f"{target.name}.new")
@@ -112,7 +111,7 @@ def _write(shape: Shape, target: Path, device: torch.device) -> None:
 
 
 def _files(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[list[str]]:
-    """Names of tensors that go into a file together."""
+    """Return names of tensors grouped by file."""
     names: list[str] = []
     size = 0
     for name, shape in shapes.items():

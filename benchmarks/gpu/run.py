@@ -1,8 +1,9 @@
-"""`python -m gpu.run`: kernels, steps and the engine beside a GPU's limits; then serving, beside Transformers.
+"""`python -m gpu.run`: kernels, steps and the engine compared with a GPU's limits; then serving, compared with
+Transformers.
 
-`--only` takes the names of questions (all: `make bench-gpu LIST=1`), and the workloads of `serving.run --gpu`.
-`make bench-gpu` asks them one after the other, each in a process of its own, and judges the goals.
-Without a GPU it is skipped. The 8B model's weights are drawn on the device when one is first asked for: 16 GB of disk.
+`--only` takes names of benchmarks (all: `make bench-gpu LIST=1`), and the workloads of `serving.run --gpu`. `make
+bench-gpu` runs them one by one as separate processes, and judges the goals. Without a GPU it is skipped. The 8B model's
+weights are generated on the device when first needed: 16 GB of disk.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PROMPT, CHUNK = 8192, 2048
 
 
 def main() -> int:
-    """0 when everything was measured that was asked for, or there is no GPU."""
+    """Return 0 if everything requested was measured, or there is no GPU."""
     parser = options.parser(__doc__)
     chosen = options.from_arguments(parser.parse_args())
     known = (*QUESTIONS, *GPU_LINES)
@@ -59,29 +60,29 @@ def main() -> int:
 
 @dataclass(slots=False)
 class Bench:
-    """What questions share, made when one asks for it."""
+    """State shared by benchmarks, created when first needed."""
 
     device: torch.device
     chosen: Options
 
     @property
     def rounds(self) -> int:
-        """Whose median counts."""
+        """Number of rounds for a median."""
         return self.chosen.rounds
 
     @cached_property
     def known(self) -> Limits:
-        """The device's own rates."""
+        """The device's own limits."""
         return limits(self.device, self.chosen.rounds, self.chosen.scale)
 
     @cached_property
     def decoder(self) -> TorchDecoder:
-        """Of 8 billion random parameters."""
+        """A decoder of 8 billion random parameters."""
         return random_decoder(program_for(LLAMA_8B), DTYPE, self.device)
 
     @property
     def capture(self) -> CudaCapture:
-        """With memory of its own."""
+        """A graph capture with its own memory."""
         return CudaCapture(self.device)
 
     @property
@@ -94,7 +95,7 @@ Question = Callable[[Bench], Any]
 
 
 def measure(questions: list[str], bench: Bench) -> dict[str, Any]:
-    """The device's limits, and every question's figures beside them."""
+    """Measure the device's limits, and every benchmark's figures relative to them."""
     known = bench.known
     result: dict[str, Any] = {
         "limits": {"copy_gb_s": round(known.bandwidth / 1e9, 1), "product_tflop_s": round(known.rate / 1e12, 1)}
@@ -174,7 +175,7 @@ QUESTIONS: Mapping[str, Question] = {
     "start": lambda bench: start.measure(models.source(models.MEDIUM), bench.rounds, "--dtype", "bfloat16"),
     "memory": lambda bench: load.measure(bench.model, load.Load()),
 }
-"""By name, in the order in which they are asked. Each is a part of `make bench-gpu`."""
+"""Benchmarks by name, in order. Each is a part of `make bench-gpu`."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""`python -m gpu.sanitizer`: NVIDIA's compute-sanitizer over one small case of each op, a process each.
+"""`python -m gpu.sanitizer`: NVIDIA's compute-sanitizer on one small case of each op, each in its own process.
 
-It is skipped, with the reason, where there is no such program or it refuses the device.
+It is skipped, with the reason, if the program is missing or refuses the device.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gpu.harness.part import SKIPPED
 
 PROGRAM = "compute-sanitizer"
 FOUND = 99
-"""The exit code that it is told to end with where it finds something."""
+"""Exit code that the sanitizer is configured to return for findings."""
 REFUSALS = ("Device not supported", "Unable to initialize", "is not supported on this")
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-"""Each tensor is an allocation of its own, so that what is outside of one is outside of all."""
+"""Makes each tensor a separate allocation, so that out-of-bounds accesses are detected."""
 SECONDS, TAIL = 150, 12
 AT_ONCE = 4
 
@@ -32,7 +32,7 @@ Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one op: "clean", "found" (something), "wrong" (numbers), "failed" (otherwise), "refused"."""
+    """Result for one op: "clean", "found" (something), "wrong" (numbers), "failed" (otherwise), "refused"."""
 
     op: str
     came: str
@@ -40,13 +40,13 @@ class Finding:
 
 
 def command(op: str) -> list[str]:
-    """The sanitizer over a process that runs one case."""
+    """Return the command of the sanitizer on one case."""
     options = ["--tool", "memcheck", "--error-exitcode", str(FOUND), "--target-processes", "all"]
     return [PROGRAM, *options, sys.executable, "-m", "gpu.small_ops", op]
 
 
 def finding(op: str, run: Run) -> Finding:
-    """Run an op's case under it."""
+    """Run an op's case under the sanitizer."""
     try:
         ended = run(command(op))
     except subprocess.TimeoutExpired:
@@ -59,7 +59,7 @@ def finding(op: str, run: Run) -> Finding:
 
 
 def main(run: Run | None = None) -> int:
-    """0 where all are clean, 77 where it cannot be had, else 1."""
+    """Return 0 if all are clean, 77 if the sanitizer is not available, else 1."""
     from gpu.small_ops import OPS
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -83,7 +83,9 @@ def main(run: Run | None = None) -> int:
 
 
 def _all(ops: Sequence[str], run: Run) -> Iterator[Finding]:
-    """The first alone, since it may be refused; then some at a time, for most of it is imports. In order."""
+    """Run the first case alone, because the sanitizer may refuse it, then several in parallel, because imports take
+    most of the time. Results are in order.
+    """
     yield finding(ops[0], run)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield from pool.map(lambda op: finding(op, run), ops[1:])

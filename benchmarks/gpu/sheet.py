@@ -1,4 +1,4 @@
-"""The figures of `gpu.run` as a table: one row a figure."""
+"""The figures of `gpu.run` as a table with one row per figure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADINGS = ("work", "time", "of the copy", "of the product", "of the roofline")
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """Those of the questions that were asked."""
+    """Return the table of the benchmarks that ran."""
     rows = [_kernel(f"attention: {row['name']}", row) for row in result.get("attention", [])]
     rows += [_candidate(row) for row in result.get("candidates", []) if "reason" not in row]
     rows += [_kernel(row["name"], row) for name in ("latent", "experts") for row in result.get(name, [])]

@@ -1,4 +1,4 @@
-"""A model that sleeps in host memory and wakes: seconds, and the share of the rate at which pinned memory is copied."""
+"""A model that sleeps in host memory and wakes: seconds, and the share of the copy rate of pinned memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.image import Image
 
 COPIED = 2**30
-"""Bytes whose copy says how fast pinned memory goes to the device."""
+"""Bytes copied to measure the rate of pinned memory."""
 
 
 def measure(model: str, rounds: int, device: torch.device, dtype: str = "bfloat16") -> dict[str, Any]:
-    """Its weights go into an image once; then they wake from it and are let go of, some rounds.
-
-    Waking includes pinning the image's pages. Falling asleep is giving the device's memory back: the image stays.
+    """Write the weights into an image once, then repeatedly wake from it and sleep. Waking includes pinning the image's
+    pages; sleeping frees the device's memory, and the image stays.
     """
     config = EngineConfig(model=model, dtype=dtype)
     image = Image.create(needs_of(config).image, "bench")
@@ -44,14 +43,14 @@ def measure(model: str, rounds: int, device: torch.device, dtype: str = "bfloat1
 
 
 def pinned_rate(nbytes: int, rounds: int, device: torch.device) -> float:
-    """Bytes a second from pinned host memory to the device."""
+    """Return bytes per second from pinned host memory to the device."""
     host = torch.ones(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
     there = torch.empty(nbytes, dtype=torch.uint8, device=device)
     return nbytes / seconds(lambda: there.copy_(host, non_blocking=True), device, rounds)
 
 
 def _woken(config: EngineConfig, image: Image, device: torch.device) -> dict[str, float]:
-    """Seconds of waking (the first time: of loading), the bytes that were read, and seconds of falling asleep."""
+    """Return the seconds of waking (the first time: of loading), the bytes read, and the seconds of falling asleep."""
     began = time.perf_counter()
     loaded = load_model(config, device, image, None, silent)
     _wait(device)

@@ -1,6 +1,6 @@
-"""`python -m gpu.small_ops NAME`: one small case of an op's Triton kernels on the device, beside its reference.
+"""`python -m gpu.small_ops NAME`: one small case of an op's Triton kernels on the device, compared with its reference.
 
-Sizes are odd, so that every tile reaches over an edge. Ends with 1 where the numbers differ.
+Sizes are odd, so that every tile exceeds an edge. Exits with 1 if the numbers differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plimsoll_kernels.sampling.op import sample
 from plimsoll_kernels.sampling.params import RowParams
 
 TOLERANCE = 1e-4
-"""Of float32 that no product rounds."""
+"""For float32 that no product rounds."""
 HEADS, KV_HEADS, SIZE, BLOCK = 6, 2, 24, 8
 DECODES, CHUNKS = [(1, 19), (1, 3)], [(5, 21), (7, 7)]
 
@@ -42,7 +42,7 @@ def _random(device: torch.device, *size: int) -> Tensor:
 
 
 def _batch(lengths: list[tuple[int, int]], device: torch.device) -> tuple[PagedBatch, int, int]:
-    """A batch of (rows, context), its rows, and blocks that are enough for it."""
+    """Return a batch of (rows, context), its number of rows, and enough blocks."""
     tables, free = [], 1
     for _, context in lengths:
         count = -(-context // BLOCK)
@@ -60,7 +60,7 @@ def _attention(lengths: list[tuple[int, int]], device: torch.device, implementat
 
 
 def _shared(device: torch.device, implementation: Implementation) -> Tensor:
-    """Three decodes begin with the same two blocks, of which one no longer sees the first; a fourth stands between."""
+    """Three decodes start with the same two blocks, of which one no longer sees the first; a fourth is between them."""
     tables = [[5, 2, 7], [1], [5, 2, 3, 4], [5, 2, 6]]
     batch = PagedBatch.of([1] * 4, [17, 3, 29, 22], tables, device)
     numbers = [0, 2, 3, 0, 16, 0, 16, 16, 0, 3, 3]
@@ -117,7 +117,7 @@ def _grouped_product(device: torch.device, implementation: Implementation) -> Te
 
 
 def _decode_tables(device: torch.device, implementation: Implementation) -> Tensor:
-    """Of three decodes, each with a new block, one had windows that gave two back, and one is padding."""
+    """Block tables of three decodes, each with a new block; one has returned two window blocks, and one is padding."""
     columns, width = 7, 5
     kept = (torch.arange(4 * columns, dtype=torch.int32, device=device) * 5 + 3) % 23
     places, written = torch.tensor([[3, 12, 20, 21], [9, 8, 7, 0]], device=device).unbind()
@@ -164,24 +164,24 @@ OPS: Mapping[str, Op] = {
     "sample": partial(_sample, False),
     "sample_masked": partial(_sample, True),
 }
-"""All that the runtime launches on a GPU."""
+"""All ops that the runtime launches on a GPU."""
 
 
 def difference(name: str, device: torch.device) -> float:
-    """The largest between an op's kernels and its reference, on the device; NaN where either has one."""
+    """Return the largest difference between an op's kernels and its reference on the device; NaN if either has one."""
     ours, reference = (OPS[name](device, implementation) for implementation in ("triton", "reference"))
     return float((ours - reference).abs().max())
 
 
 def main() -> int:
-    """See above."""
+    """Run a case and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=OPS)
     name = parser.parse_args().name
     found = difference(name, torch.device("cuda"))
     torch.cuda.synchronize()
     print(f"{name}: differs from the reference by {found:.2g}")
-    # Written so that NaN fails.
+    # This form makes NaN fail.
     return 0 if found <= TOLERANCE else 1
 
 

@@ -1,4 +1,6 @@
-"""From the start of `plimsoll serve` to the first answer over HTTP, graphs included: with empty caches, and again."""
+"""Time from the start of `plimsoll serve` to the first output over HTTP, including graphs: with empty caches, and
+again.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,12 @@ from startup.ready import wait_ready
 LIMIT_SECONDS = 180.0
 PROMPT = list(range(3, 35))
 TOKENS = 4
-"""Of the answer: the first decodes are in it, with their graphs."""
+"""Tokens of the output, so that it includes the first decodes with their graphs."""
 
 
 def measure(model: str, rounds: int, *options: str) -> dict[str, Any]:
-    """The first start compiles and measures all anew; those after it find what it left. Medians of these.
-
-    Raises RuntimeError with the end of the log where a server does not answer.
+    """Measure a first start, which compiles and tunes everything, and medians of later ones, which use its caches.
+    Raises RuntimeError with the end of the log if a server does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="plimsoll-start-") as folder:
         first = start(model, Path(folder), *options)
@@ -39,7 +40,7 @@ def measure(model: str, rounds: int, *options: str) -> dict[str, Any]:
 
 
 def start(model: str, caches: Path, *options: str) -> dict[str, float]:
-    """Seconds until a server is ready, until the first token of its first answer, and until its last."""
+    """Return seconds until a server is ready, until the first token of its first output, and until its last."""
     port = free_port()
     command = [*PLIMSOLL, "serve", model, "--name", "bench", "--port", str(port), *options]
     environment = {
@@ -68,7 +69,7 @@ def start(model: str, caches: Path, *options: str) -> dict[str, float]:
 
 
 def _answer(port: int) -> float:
-    """When the first token came; returns once the last has."""
+    """Return the time of the first token, after the last has arrived."""
     body = {"model": "bench", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(

@@ -1,4 +1,4 @@
-"""Whole steps of a decoder: decodes, replayed from a graph, and a long prompt, at once or in chunks."""
+"""Whole steps of a decoder: decodes replayed from a graph, and a long prompt, at once or in chunks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from plimsoll_runtime.models.ops.cost import OpCost, total
 
 BLOCK_SIZE = 16
 STEPS = 64
-"""Decodes in a round: each reads a token more than the one before."""
+"""Decode steps in a round; each reads one token more than the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """So many sequences that decode together, each after `context` tokens."""
+    """Number of sequences that decode together, each after `context` tokens."""
 
     sequences: int
     context: int
@@ -50,10 +50,9 @@ BATCHES = (Decodes(64, 2048), Decodes(256, 1024))
 def decode(
     decoder: TorchDecoder, capture: Capture, known: Limits, work: Decodes, rounds: int, device: torch.device
 ) -> dict[str, Any]:
-    """The share of the copy's bandwidth at which steps read weights and cache, and that of their roofline. Each token
-    that a step reads was chosen by the one before, on the device.
-
-    The roofline of a step is the larger of its bytes over the bandwidth and its products over the rate.
+    """Return the share of the copy bandwidth at which steps read weights and cache, and that of their roofline. Each
+    step reads the token that the previous one sampled on the device. The roofline of a step is the larger of its bytes
+    over the bandwidth and its products over the rate.
     """
     cache, blocks = _cache(decoder, [work.context + STEPS] * work.sequences, device)
     columns = columns_of(work.context + STEPS, BLOCK_SIZE)
@@ -92,7 +91,7 @@ def decode(
 def prefill(
     decoder: TorchDecoder, known: Limits, tokens: int, chunk: int, rounds: int, device: torch.device
 ) -> dict[str, Any]:
-    """One prompt, `chunk` tokens a step: the share of a large product's rate at which it multiplies."""
+    """Compute one prompt, `chunk` tokens per step, and return the share of a large product's rate."""
     cache, (table,) = _cache(decoder, [tokens], device)
     backend = TritonBackend(cache)
     positions = torch.arange(tokens, device=device)
@@ -120,7 +119,7 @@ def prefill(
 def _captured(
     decoder: TorchDecoder, capture: Capture, cache: KvCache, state: DeviceState, work: Decodes
 ) -> tuple[DecodeGraphs, SamplingGraphs]:
-    """With the graphs of this many sequences, whatever their lengths, and no other. All choose the largest logit."""
+    """Return a decoder with only the graphs for this number of sequences. All sample the largest logit."""
     most, longest = work.sequences, work.context + STEPS
     backend = TritonBackend(cache)
     graphs = DecodeGraphs(StepParts(decoder, cache), backend, state, capture, max_sequences=most, max_model_len=longest)
@@ -135,7 +134,7 @@ def _captured(
 
 
 def _cache(decoder: TorchDecoder, lengths: Sequence[int], device: torch.device) -> tuple[KvCache, list[list[int]]]:
-    """Room for sequences of these lengths, of random numbers, and their block tables."""
+    """Return a cache with random numbers for sequences of these lengths, and their block tables."""
     counts = [-(-length // BLOCK_SIZE) for length in lengths]
     cache = KvCache(decoder.program.facts.attention, sum(counts) + 1, BLOCK_SIZE, decoder.dtype, device)
     for tensor in (*cache.keys, *cache.values):
@@ -145,7 +144,7 @@ def _cache(decoder: TorchDecoder, lengths: Sequence[int], device: torch.device) 
 
 
 def _cost(decoder: TorchDecoder, start: int, rows: int, sequences: int = 1) -> OpCost:
-    """What a step of such sequences must move and multiply at least."""
+    """Return the least bytes and operations of a step of such sequences."""
     of_each = [
         ScheduledSequence(slot=slot, start=start, token_ids=range(rows), changes=(), sample=True)
         for slot in range(sequences)

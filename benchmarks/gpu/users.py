@@ -1,4 +1,4 @@
-"""Users that stream through the server: their tokens beside offline use, first tokens beside their bound, and gaps."""
+"""Streaming users of the server: their tokens compared with offline use, first tokens with their bound, and gaps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ USERS, REQUESTS = 64, 128
 def measure(
     model: str, shape: Shape, known: Limits, *options: str, users: int = USERS, count: int = REQUESTS, **offline: Any
 ) -> dict[str, Any]:
-    """`LLM.generate` over all requests at once, then a server whose users each ask the next when one is answered.
-
-    `options` go to the server, `offline` to `LLM`. Both have new tokens, so that no prefix is found.
+    """Run `LLM.generate` over all requests at once, then a server whose users each send their next request after a
+    response. `options` are for the server, `offline` for `LLM`. Both get new tokens, so that there are no prefix hits.
     """
     [alone] = mixed.of_ours(model, [mixed.requests(count, shape, 1)], **offline)
     gc.collect()

@@ -1,1 +1,1 @@
-"""How long does the host take for a step of a GPU?"""
+"""The host's time for a step of a GPU."""

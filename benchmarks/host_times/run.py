@@ -1,9 +1,9 @@
-"""`python -m host_times.run`: what the host does in a step of decodes while a GPU computes, on a stand-in for that GPU.
+"""`python -m host_times.run`: the host's work in a decode step while a GPU computes, on a fake GPU.
 
-The engine's own scheduler, inputs, tables, upload buffer, sampling state and late tokens run as they do for a GPU; in
-place of a launch of a graph stand calls that return at once. So the figures are of Python and of torch's calls on small
-tensors, which take about as long to make on a CPU as their launches on a GPU. A step must be over before the device's
-is, or the device waits.
+The engine's own scheduler, inputs, block tables, upload buffer, sampling state and late tokens run like for a GPU;
+launches of graphs are replaced by calls that return immediately. So the figures are of Python and of torch's calls on
+small tensors, which take about as long on a CPU as their launches on a GPU. The host must finish a step before the
+device does, or the device waits.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 from tables import Sheet
 
 CASES = ((32, 128, 0.15), (256, 128, 0.5), (128, 32_000, 1.0))
-"""Sequences, tokens that each has before, and the milliseconds that the host may have between two steps."""
+"""Sequences, tokens of context, and the milliseconds available to the host between two steps."""
 STEPS, BEFORE = 128, 8
 BLOCK, HIDDEN, VOCAB, CHUNK = 16, 8, 8, 8192
 SHAPE = AttentionShape(heads=1, kv_heads=1, head_dim=8, scale=1.0)
 PHASES = (StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.HEAD, StepPhase.SAMPLE, StepPhase.COMMIT)
-"""The inputs of a step that is replayed are counted with its launch."""
+"""The inputs of a replayed step count for its launch."""
 
 
 class Device:
-    """What computes: a decoder, the capture of its graphs, and the event behind a step's tokens, all done at once."""
+    """A fake device: decoder, graph capture, and the event after a step's tokens; everything completes immediately."""
 
     used = 0
     dtype = torch.bfloat16
@@ -58,25 +58,24 @@ class Device:
         self.outline = SimpleNamespace(facts=SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN))
 
     def __call__(self, *args: Any) -> Tensor | Captured:
-        """Hidden states of a step, or a graph of some work."""
+        """Return hidden states of a step, or a graph of some work."""
         if callable(args[0]):
             work: Callable[[], Tensor] = args[0]
             return Captured(work(), lambda: None)
         return torch.zeros(len(args[0]), HIDDEN, dtype=self.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See Decoder."""
         return torch.zeros(len(hidden), VOCAB)
 
     def record(self) -> None:
-        """See Event."""
+        pass
 
     def synchronize(self) -> None:
-        """See Event."""
+        pass
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Of each case the medians over steps, of the rounds' medians, in milliseconds."""
+    """Return, for each case, the median over rounds of the medians over steps, in milliseconds."""
     rows = []
     for sequences, prompt, most in CASES:
         rounds = [_round(sequences, prompt, max(8, round(STEPS * chosen.scale))) for _ in range(chosen.rounds)]
@@ -86,7 +85,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row a case."""
+    """Return a row for each case."""
     names = [*(p.name.lower() for p in PHASES), "step"]
     rows = [[f"{r['sequences']} x {r['prompt']}", *(f"{r[n]:.3f}" for n in names)] for r in result["cases"]]
     return Sheet("Milliseconds of the host in a step of decodes, medians", ["sequences x context", *names], rows)
@@ -94,7 +93,7 @@ def table(result: dict[str, Any]) -> Sheet:
 
 @torch.inference_mode()
 def _round(sequences: int, prompt: int, steps: int) -> dict[str, float]:
-    # Those whose prompts come first decode until the last one's is computed.
+    # Sequences whose prompts are computed first decode until the last prompt is computed.
     tokens = BEFORE + steps + 2 * (1 + sequences * prompt // CHUNK)
     core, timeline = _engine(sequences, prompt + tokens)
     wanted = RequestContext(SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True), seed=0)
@@ -116,7 +115,7 @@ def _round(sequences: int, prompt: int, steps: int) -> dict[str, float]:
 
 
 def _engine(sequences: int, longest: int) -> tuple[EngineCore, Timeline]:
-    """An engine for so many sequences over a cache that holds them all; one thread does its steps."""
+    """Return an engine for this number of sequences with a large enough cache; one thread runs its steps."""
     blocks = 1 + sequences * (-(-longest // BLOCK) + 1)
     device, timeline = Device(), Timeline()
     decoder = cast(Decoder, device)

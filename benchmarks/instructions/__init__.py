@@ -1,1 +1,1 @@
-"""What does an instruction set make of a product?"""
+"""The speed of a product in each instruction set."""

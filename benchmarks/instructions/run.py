@@ -1,7 +1,7 @@
-"""`python -m instructions.run`: products in each instruction set that runs here, beside float32 and stock torch.
+"""`python -m instructions.run`: products in each available instruction set, compared with float32 and stock torch.
 
-A weight of 2048 x 8192; processor time of one thread, systems in turns, medians of the rounds' ratios. Beside bfloat16
-stands oneDNN's product with a weight in its own layout, and what memory would allow: reading the weight once.
+A weight of 2048 x 8192; CPU time of one thread, alternating systems, medians of the rounds' ratios. bfloat16 is also
+compared with oneDNN's product with a weight in its own layout, and with the limit of memory: reading the weight once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INPUTS, COLUMNS = 2048, 8192
 ROWS = (1, 8, 16, 64, 512)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 REPEATS = 5
-"""Turns a round: a call takes milliseconds."""
+"""Repetitions per round, because a call takes only milliseconds."""
 
 READ_BYTES = 2**30
 OTHERS = {
@@ -43,7 +43,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Milliseconds of each system, and its speed over float32 in the same instructions and over stock torch's."""
+    """Return milliseconds of each system, and its speed over float32 in the same instructions and over stock torch."""
     torch.set_num_threads(1)
     weight = torch.randn(COLUMNS, INPUTS) * 0.02
     systems = _systems(weight)
@@ -58,7 +58,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each number of rows and instruction set."""
+    """Return a row for each number of rows and instruction set."""
     headings = ["rows", "instructions", *(f"bfloat16 / {other}" for other in OTHERS.values())]
     body = [
         [str(case["rows"]), name, *(_times(figures.get(f"over_{key}")) for key in OTHERS)]
@@ -69,7 +69,7 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 def _systems(weight: Tensor) -> dict[tuple[str, str], Product]:
-    """By instruction set ("torch" for stock torch's own choice) and dtype."""
+    """Return systems by instruction set ("torch" for stock torch's own choice) and dtype."""
     systems: dict[tuple[str, str], Product] = {}
     for dtype_name, dtype in DTYPES.items():
         typed = weight.to(dtype)
@@ -84,7 +84,7 @@ def _systems(weight: Tensor) -> dict[tuple[str, str], Product]:
 
 
 def _reading(nbytes: int) -> Product:
-    """Reads so many bytes, each time others than before: more lie there than any cache holds."""
+    """Read this number of bytes, each time from another part of a region larger than any cache."""
     parts = itertools.cycle(torch.ones(READ_BYTES // nbytes, nbytes // 4).unbind())
     return lambda _: next(parts).sum()
 

@@ -1,4 +1,4 @@
-"""Checks and benches of a device, in parts that end within a bound of time and go on after a break.
+"""Checks and benchmarks of a device in parts with time limits, which resume after an interruption.
 
-Nothing here imports more than Python's own library: it runs before what is missing was installed.
+It imports only Python's standard library, because it runs before missing packages are installed.
 """

@@ -1,4 +1,4 @@
-"""What is measured on a device, in the order in which it is worth knowing."""
+"""The measurements on a device, the most useful first."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MEASURED: Mapping[str, tuple[int, str]] = {
     "W3": (300, "64 requests with one prefix, beside Transformers"),
     "W4": (300, "64 users over HTTP, beside Transformers"),
 }
-"""Questions of `gpu.run`, and the workloads of `serving.run --gpu`: seconds that each may take, and what it asks."""
+"""Benchmarks of `gpu.run` and workloads of `serving.run --gpu`: time limit in seconds, and description."""
 
 
 def parts(*arguments: str) -> Sequence[Part]:
-    """A part for each; `arguments` go to its command (--rounds, --scale)."""
+    """Return a part for each; `arguments` are passed to its command (--rounds, --scale)."""
     return [
         Part(name, asked, seconds, ("-m", "gpu.run", "--only", name, "--json", "{json}", *arguments))
         for name, (seconds, asked) in MEASURED.items()

@@ -1,4 +1,4 @@
-"""A command that may run for so long and no longer, with all processes that it starts."""
+"""A command with a time limit, which also applies to all its child processes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from threading import Thread
 from typing import IO
 
 GRACE_SECONDS = 5.0
-"""Between the signal that asks a command to end and the one that ends it."""
+"""Time between SIGTERM and SIGKILL."""
 TAIL = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended. `code` is None where its time was up; `tail` has the last lines that it wrote."""
+    """How a command ended. `code` is None after a timeout; `tail` has its last lines of output."""
 
     code: int | None
     seconds: float
@@ -30,9 +30,8 @@ class Ended:
 
 
 def run(command: Sequence[str], *, seconds: float, environment: Mapping[str, str], log: Path) -> Ended:
-    """Run a command; what it writes goes to this process's output and to `log`.
-
-    It is a group of processes of its own, none of which is left when this returns, however it returns.
+    """Run a command; its output goes to this process's output and to `log`. It has its own process group, which is
+    ended whenever this returns.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: deque[str] = deque(maxlen=TAIL)
@@ -73,7 +72,7 @@ def _copy(source: IO[str], log: Path, tail: deque[str]) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ask the whole group to end, then end it."""
+    """End the whole group with SIGTERM, then SIGKILL."""
     for number, grace in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""What `make check-gpu` and `make bench-gpu` have in common: their options, and how a call ends."""
+"""Common parts of `make check-gpu` and `make bench-gpu`: options and exit status."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ from gpu.harness.sources import ROOT, digest
 ASK = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
 WHO = "name,driver_version,memory.total"
 NO_GPU = 2
-"""The exit code of a call that has done nothing for want of a device."""
+"""Exit code of a call that did nothing because there is no device."""
 
 Ask = Callable[[Sequence[str]], str]
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """The options of both."""
+    """Add the options of both commands."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--part", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
-    parser.add_argument("--list", action="store_true", help="name the parts and what became of them, and do nothing")
-    parser.add_argument("--state", type=Path, default=ROOT / "build" / "gpu", help="what is kept between calls")
+    parser.add_argument("--list", action="store_true", help="list the parts with their status, and do nothing")
+    parser.add_argument("--state", type=Path, default=ROOT / "build" / "gpu", help="folder for state between calls")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="where results go")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="install from here what is missing")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="of the whole call; the next one goes on")
+    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="folder of wheels for missing packages")
+    parser.add_argument(
+        "--limit", type=float, metavar="SECONDS", help="time limit of the whole call in seconds; the next call resumes"
+    )
     parser.add_argument("--anyway", action="store_true", help="begin parts although a package is missing")
-    parser.add_argument("--again", action="store_true", help="also what is done, from its beginning")
+    parser.add_argument("--again", action="store_true", help="run completed parts again from the start")
     return parser
 
 
 def chosen(parser: argparse.ArgumentParser, args: argparse.Namespace, parts: Sequence[Part]) -> list[Part]:
-    """The parts that are asked for, in order. Ends the program for a name that no part has."""
+    """Return the requested parts, in order. Exits the program for an unknown name."""
     known = [part.name for part in parts]
     if unknown := sorted(set(args.part) - set(known)):
         parser.error(f"no part is called {', '.join(unknown)}; there is {', '.join(known)}")
@@ -48,7 +50,7 @@ def chosen(parser: argparse.ArgumentParser, args: argparse.Namespace, parts: Seq
 
 
 def begin(name: str, args: argparse.Namespace, device: str, *, processes: int = 0) -> Session:
-    """Install what is missing, and say what still is. Raises ValueError for a folder without wheels."""
+    """Install missing packages and report those that stay missing. Raises ValueError for a folder without wheels."""
     site = args.state.resolve() / "site"
     if str(site) not in sys.path:
         sys.path.insert(0, str(site))
@@ -73,14 +75,13 @@ def begin(name: str, args: argparse.Namespace, device: str, *, processes: int = 
 
 
 def ledger_of(name: str, args: argparse.Namespace) -> Ledger:
-    """What earlier calls have done. Raises ValueError for a file that is no ledger."""
+    """Return the results of earlier calls. Raises ValueError for a file that is not a ledger."""
     return read(args.state.resolve() / f"{name}.json")
 
 
 def device_name(ask: Ask | None = None) -> str:
-    """The device's name as torch has it, asked in a process of its own; nothing where there is none.
-
-    Raises RuntimeError where torch cannot say.
+    """Return torch's name of the device, read by a separate process; "" without a device. Raises RuntimeError if torch
+    cannot be asked.
     """
     try:
         return (ask or _output)([sys.executable, "-c", ASK]).strip()
@@ -90,7 +91,7 @@ def device_name(ask: Ask | None = None) -> str:
 
 
 def run_on(device: str, ask: Ask | None = None) -> dict[str, Any]:
-    """Date, hardware and versions, kept beside what was found."""
+    """Return date, hardware and versions, for the results."""
     try:
         driver = (ask or _output)(["nvidia-smi", f"--query-gpu={WHO}", "--format=csv,noheader"]).strip()
     except (OSError, subprocess.SubprocessError):
@@ -105,7 +106,7 @@ def run_on(device: str, ask: Ask | None = None) -> dict[str, Any]:
 
 
 def listing(parts: Sequence[Part], ledger: Ledger) -> str:
-    """A line for each part: its name, its bound, what it proves, what became of it."""
+    """Return a line for each part: name, time limit, description, status."""
     current = digest()
     lines = []
     for part in parts:
@@ -116,7 +117,7 @@ def listing(parts: Sequence[Part], ledger: Ledger) -> str:
 
 
 def code_of(parts: Sequence[Part], ledger: Ledger) -> int:
-    """0 where all of these are done, else 1."""
+    """Return 0 if all parts are done, else 1."""
     records: Mapping[str, Any] = ledger.parts
     return 0 if all(part.name in records and records[part.name].done for part in parts) else 1
 

@@ -1,4 +1,4 @@
-"""What is checked on a device, in the order in which it is worth knowing."""
+"""The checks on a device, the most useful first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ TEXTS = ("test_texts.py", "test_tiers.py")
 MIXTURES = ("test_mixtures.py", "test_recurrent.py", "test_quantised.py", "test_gguf_logits.py")
 LOGITS = ("test_logits.py", "test_families.py", "test_cache_groups.py", "test_device.py")
 COMPILED = {"TRITON_INTERPRET": "0"}
-"""Triton's kernels on the device itself."""
+"""Compile Triton's kernels for the device."""
 EXACT = {**COMPILED, "NVIDIA_TF32_OVERRIDE": "0"}
-"""Nothing may round float32 to TF32, whatever a library's default is."""
+"""Never round float32 to TF32, whatever a library's default is."""
 
 
 def _pytest(*arguments: str) -> Sequence[str]:
-    """Warnings are told, and fail nothing: versions there are others than those that `make test` is pinned to."""
+    """Return a pytest command. Warnings do not fail, because the machine's versions differ from those pinned for `make
+    test`.
+    """
     return (
         "-m",
         "pytest",

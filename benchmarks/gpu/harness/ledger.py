@@ -1,4 +1,4 @@
-"""What has been done on a device, in a file: whoever reads it goes on where the last call ended."""
+"""The state of checks on a device, in a file from which the next call resumes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from gpu.harness.part import DONE, Status
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of a part, on which sources, and after how many seconds in all its calls.
-
-    `result`: what it wrote, as JSON has it. `tests`: of a part that pytest runs.
+    """Status of a part, its sources, and its seconds in all calls. `result`: its JSON output. `tests`: results of its
+    tests, if pytest runs it.
     """
 
     status: Status
@@ -35,13 +34,13 @@ class Record:
 
 @dataclass(slots=True)
 class Ledger:
-    """Records by the names of parts, and on what they ran."""
+    """Records by part, and the environment in which they ran."""
 
     run: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, Record] = field(default_factory=dict)
 
     def write(self, *paths: Path) -> None:
-        """Replace the files whole."""
+        """Replace the files atomically."""
         text = json.dumps({"run": self.run, "parts": {n: _plain(r) for n, r in self.parts.items()}}, indent=2) + "\n"
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,14 +50,14 @@ class Ledger:
 
 
 def read(path: Path) -> Ledger:
-    """What is there; an empty one where nothing is. Raises ValueError for a file that is no ledger."""
+    """Return the ledger, or an empty one if the file is missing. Raises ValueError for a file that is not a ledger."""
     if not path.is_file():
         return Ledger()
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return Ledger(found["run"], {name: _record(each) for name, each in found["parts"].items()})
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no record of parts ({error!r}): remove it to begin anew") from error
+        raise ValueError("): remove it to start over") from error
 
 
 def _plain(record: Record) -> dict[str, Any]:

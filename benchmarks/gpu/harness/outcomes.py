@@ -1,4 +1,4 @@
-"""What became of the tests of a part: written as they end, so that a run that is cut off has not lost them."""
+"""Results of the tests of a part, written as they end, so that an interrupted run keeps them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 @dataclass(slots=True)
 class Outcomes:
-    """Tests by name: those that passed, those that failed, and why others were skipped. Each is in one of them."""
+    """Tests by name: passed, failed, and skipped with the reason. Each is in one of these."""
 
     passed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, outcome: str, reason: str = "") -> None:
-        """The last outcome of a test counts, but one that failed in any phase has failed."""
+        """Set a test's result. A later result replaces an earlier one, but a failure in any phase stays."""
         if outcome == "failed":
             self.passed.discard(name)
             self.skipped.pop(name, None)
@@ -31,7 +31,7 @@ class Outcomes:
             self.passed.add(name)
 
     def read(self, path: Path) -> None:
-        """Add what a run has written: a line a test, of which the last may be cut off."""
+        """Add the results of a run: one line per test, of which the last may be truncated."""
         if not path.is_file():
             return
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -45,7 +45,7 @@ class Outcomes:
         return f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
 
     def record(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the results for a file."""
         return {
             "passed": sorted(self.passed),
             "failed": sorted(self.failed),
@@ -54,15 +54,15 @@ class Outcomes:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Outcomes:
-        """From a file."""
+        """Read results from a file's content."""
         return cls(set(record["passed"]), set(record["failed"]), dict(record["skipped"]))
 
 
 def line(name: str, outcome: str, reason: str) -> str:
-    """What is written of one test."""
+    """Return the line of one test."""
     return json.dumps({"test": name, "outcome": outcome, "reason": reason}) + "\n"
 
 
 def write_done(path: Path, names: Iterable[str]) -> None:
-    """Tests that need not run again, a line each."""
+    """Write the tests that need not run again, one per line."""
     path.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A part of the work: what it proves, for how long it may run, and what became of it."""
+"""A part of the work: its description, its time limit, and its status."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 
 SKIPPED = 77
-"""The exit code of a command that could not be tried here; its last line of output says why."""
+"""Exit code of a command that could not run; its last line of output says why."""
 NO_TESTS = 5
-"""pytest's exit code where it had nothing to run: all tests of the part have passed before."""
+"""pytest's exit code if it had nothing to run, because all tests of the part have passed before."""
 
 
 class Status(StrEnum):
-    """What became of a part. The first two are done; the others run again."""
+    """Status of a part. The first two are done; the others run again."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -28,11 +28,9 @@ DONE = (Status.PASSED, Status.SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A command of its own process. `seconds` bounds it.
-
-    `command` follows the interpreter. `{json}` in it is the file of its result, without which it has failed.
-    `tests`: pytest runs it, so what has passed need not run again.
-    `needs`: whether it runs only where nothing is missing of what the project's packages and tests import.
+    """A command that runs as a separate process. `seconds`: time limit. `command`: arguments of the interpreter;
+    `{json}` stands for the file of its result, without which it has failed. `tests`: pytest runs it, so passed tests
+    need not run again. `needs`: whether it requires all packages of the project and its tests.
     """
 
     name: str
@@ -45,16 +43,16 @@ class Part:
 
     @property
     def leaves_result(self) -> bool:
-        """Whether its command writes one."""
+        """Whether its command writes a result."""
         return any("{json}" in argument for argument in self.command)
 
     def arguments(self, result: Path) -> list[str]:
-        """The command, with the file of its result put in."""
+        """Return the command with the file of its result."""
         return [argument.replace("{json}", str(result)) for argument in self.command]
 
 
 def status_of(code: int | None, *, tests: bool) -> Status:
-    """By the exit code of a part's command; None is one that was stopped."""
+    """Return the status for the exit code of a part's command; None is a timeout."""
     if code is None:
         return Status.STOPPED
     if code == 0 or (tests and code == NO_TESTS):

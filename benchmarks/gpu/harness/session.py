@@ -1,4 +1,4 @@
-"""Parts in order, each within its bound and all within that of the call."""
+"""Runs parts in order, each within its own time limit and all within that of the call."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from gpu.harness.outcomes import Outcomes, write_done
 from gpu.harness.part import Part, Status, status_of
 
 LEAST_SECONDS = 20.0
-"""With less left of the call no part is begun: its imports alone may take that."""
+"""With less time left, no part is started, because its imports alone may take that long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A call's settings. `limit`: seconds that all its parts may take together, None for no such bound.
-
-    `state` holds the ledger, logs and what was installed; `out` gets a copy of the ledger, called `name`.json.
-    `site`: a folder with packages that were missing, if there is one. `missing`: what still is.
+    """A call's settings. `limit`: total seconds of its parts, or None. `state`: folder with the ledger, logs and
+    installed packages; `out` gets a copy of the ledger, `name`.json. `site`: folder with installed missing packages, or
+    None. `missing`: packages that are still missing.
     """
 
     name: str
@@ -52,11 +51,11 @@ class Session:
         return self.out / f"gpu-{self.name}.json"
 
     def ledger(self) -> Ledger:
-        """What was done before. Raises ValueError for a file that is no ledger."""
+        """Return the results of earlier calls. Raises ValueError for a file that is not a ledger."""
         return ledger.read(self.kept)
 
     def perform(self, parts: Sequence[Part]) -> Ledger:
-        """Run those that are not done, one after the other, whatever becomes of each. Raises as `ledger` does."""
+        """Run all parts that are not done, whatever their results. Raises the errors of `ledger`."""
         found = self.ledger()
         found.run = self.run
         ends = None if self.limit is None else self.clock() + self.limit
@@ -64,7 +63,7 @@ class Session:
         for part in parts:
             before = found.parts.get(part.name)
             if before is not None and before.done and not self.again:
-                print(f"== {part.name}: {told(before, digest)}, before; AGAIN=1 runs it anew", flush=True)
+                print(", before; AGAIN=1 runs it again", flush=True)
                 continue
             left = part.seconds if ends is None else min(part.seconds, ends - self.clock())
             found.parts[part.name] = self._perform(part, None if self.again else before, left, digest)
@@ -78,7 +77,7 @@ class Session:
         command = [sys.executable, *part.arguments(self._result(part)), *self._of_pytest(part, tests)]
         record = Record(Status.NOT_BEGUN, "", spent, _sources(before, digest), _shown(command), tests=tests)
         if part.needs and self.missing:
-            reason = f"{', '.join(self.missing)} missing: make gpu-wheels where there is a network, then WHEELS=FOLDER"
+            reason = "missing: run make gpu-wheels on a machine with network access, then set WHEELS=FOLDER"
             return replace(record, reason=reason)
         if seconds < min(LEAST_SECONDS, part.seconds):
             return replace(record, reason="the time of this call was up: call again")
@@ -99,7 +98,7 @@ class Session:
         )
 
     def _tests_before(self, part: Part, before: Record | None) -> Outcomes | None:
-        """Those of earlier calls, also of one that was cut off before it could write its ledger."""
+        """Return test results of earlier calls, including interrupted ones that did not write the ledger."""
         if not part.tests:
             return None
         if before is None:
@@ -135,7 +134,7 @@ class Session:
 
 
 def told(record: Record, digest: str) -> str:
-    """What became of a part, in a line."""
+    """Return the status of a part in one line."""
     text = f"{record.status} after {record.seconds:.0f} s"
     if record.status is Status.NOT_BEGUN:
         text = str(record.status)
@@ -147,14 +146,14 @@ def told(record: Record, digest: str) -> str:
 
 
 def _sources(before: Record | None, digest: str) -> str:
-    """Of all calls whose tests count."""
+    """Return the sources of all calls whose tests count."""
     if before is None or before.tests is None or not before.tests.passed:
         return digest
     return before.sources if digest in before.sources else f"{before.sources}, {digest}"
 
 
 def _status(code: int | None, tests: Outcomes | None) -> Status:
-    """A part of which no test has run proves nothing, whatever pytest says."""
+    """Return a part's status. Without any test run it proves nothing, whatever pytest's exit code."""
     status = status_of(code, tests=tests is not None)
     if status is not Status.PASSED or tests is None or tests.passed:
         return status
@@ -167,14 +166,14 @@ def _reason(status: Status, ended: bounded.Ended, seconds: float, tests: Outcome
     if status is Status.SKIPPED and tests is not None:
         return Counter(tests.skipped.values()).most_common(1)[0][0]
     if status is Status.STOPPED:
-        return f"not done within {seconds:.0f} s: call again to go on" if tests else f"not done within {seconds:.0f} s"
+        return "s: call again to resume" if tests else f"not done within {seconds:.0f} s"
     if tests is not None and tests.failed:
         return ", ".join(sorted(tests.failed)[:5]) + (", ..." if len(tests.failed) > 5 else "")
     return ended.tail[-1] if ended.tail else f"it wrote nothing and ended with {ended.code}"
 
 
 def _json(path: Path) -> Any:
-    """What a part has written; None where it was stopped before that was whole."""
+    """Return a part's result, or None if it was stopped before the file was complete."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -182,6 +181,6 @@ def _json(path: Path) -> Any:
 
 
 def _shown(command: Sequence[str]) -> str:
-    """A command without the folders of this machine."""
+    """Return a command without absolute folders of this machine."""
     own = [text.replace(f"{sources.ROOT}{os.sep}", "") for text in command[1:]]
     return shlex.join(["python", *own])

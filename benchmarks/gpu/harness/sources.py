@@ -1,4 +1,4 @@
-"""Where the sources lie, without an installation, and what names their state."""
+"""Finds the sources without an installation, and computes their digest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ COMPUTED_BY = ("runtime", "kernels")
 
 
 def search_path(*first: Path) -> str:
-    """PYTHONPATH for a part: folders of packages that were missing, the project's own, and what was there before."""
+    """Return PYTHONPATH for a part: folders of installed missing packages, the project's own, and the previous
+    value.
+    """
     own = [str(ROOT / name) for name in SEARCHED]
     before = os.environ.get("PYTHONPATH", "")
     return os.pathsep.join([*map(str, first), *own, *([before] if before else [])])
 
 
 def digest() -> str:
-    """Twelve digits that change with any file of the runtime or the kernels."""
+    """Return twelve digits that change with any file of the runtime or the kernels."""
     found = hashlib.sha256()
     for root in COMPUTED_BY:
         for path in sorted((ROOT / root).rglob("*.py")):

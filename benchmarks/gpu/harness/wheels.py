@@ -1,4 +1,4 @@
-"""Packages that a device's machine lacks: which those are, a folder of wheels for them, and how they are installed.
+"""Packages that a device's machine lacks: finding them, downloading their wheels, and installing these.
 
 `python -m gpu.harness.wheels FOLDER` fills the folder; it needs a network, and an environment with the project's
 packages.
@@ -18,34 +18,34 @@ from pathlib import Path
 from gpu.harness.sources import ROOT
 
 TESTS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout")
-"""What tests take beside the runtime's own packages."""
+"""Packages of the tests in addition to the runtime's."""
 PRESENT = ("torch", "triton", "transformers", "numpy", "safetensors", "tokenizers", "huggingface-hub", "scipy")
-"""Large ones, which an image for computing has, and what these need: they are not put into the folder."""
+"""Large packages that images for computing contain, with their dependencies: they are not downloaded."""
 PLATFORMS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 24, 17)),
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 )
-"""pip takes each by its exact name."""
+"""pip accepts only exact platform names."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Run = Callable[[Sequence[str]], int]
 
 
 def required(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
-    """Names of the packages that the runtime and its tests import, from the project's own list."""
+    """Return the packages that the runtime and its tests import, from the project's own list."""
     with pyproject.open("rb") as file:
         listed = tomllib.load(file)["project"]["optional-dependencies"]["runtime"]
     return sorted({*(normal(_name(each)) for each in listed), *TESTS})
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Those that are not installed where this runs."""
+    """Return packages that are not installed here."""
     return [name for name in names if installed(name) is None]
 
 
 def installed(name: str) -> str | None:
-    """The version of a package, None where there is none."""
+    """Return the version of a package, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -53,13 +53,12 @@ def installed(name: str) -> str | None:
 
 
 def install(folder: Path, target: Path, run: Run = subprocess.call) -> list[str]:
-    """Put those wheels of a folder that are of no package here into `target`; returns their names.
-
-    Raises ValueError where the folder has no wheels, or pip fails.
+    """Install wheels of missing packages from a folder into `target`, and return their names. Raises ValueError if the
+    folder has no wheels, or pip fails.
     """
     wheels = sorted(folder.glob("*.whl"))
     if not wheels:
-        raise ValueError(f"{folder} has no wheels: `make gpu-wheels` makes them where there is a network")
+        raise ValueError("has no wheels: `make gpu-wheels` downloads them on a machine with network access")
     wanted = [wheel for wheel in wheels if installed(_name(wheel.name.split("-")[0])) is None]
     if wanted:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
@@ -70,7 +69,7 @@ def install(folder: Path, target: Path, run: Run = subprocess.call) -> list[str]
 
 
 def pins(names: Iterable[str], python: str) -> list[str]:
-    """NAME==VERSION of these packages and of all that they need, as this environment has them, but for PRESENT ones."""
+    """Return NAME==VERSION of these packages and their dependencies in this environment, without PRESENT ones."""
     from packaging.requirements import Requirement
 
     found: dict[str, str] = {}
@@ -95,7 +94,7 @@ def pins(names: Iterable[str], python: str) -> list[str]:
 
 
 def download(folder: Path, python: str, run: Run = subprocess.call) -> int:
-    """Wheels of all that may be missing, for a Python on x86-64 Linux; returns pip's exit code."""
+    """Download wheels of all packages that may be missing, for a Python on x86-64 Linux, and return pip's exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", python, "--implementation", "cp", "--dest", str(folder)]
@@ -104,7 +103,7 @@ def download(folder: Path, python: str, run: Run = subprocess.call) -> int:
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes write it."""
+    """Return a package's normalised name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -116,7 +115,7 @@ def _name(requirement: str) -> str:
 
 
 def main() -> int:
-    """pip's exit code."""
+    """Download and return pip's exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the wheels go")
     parser.add_argument("--python", default="3.12", help="the Python of the device's machine (default 3.12)")
