@@ -1,4 +1,4 @@
-"""What an engine says of itself in benches whose runner computes nothing."""
+"""Engine information for benchmarks whose runner computes nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from plimsoll_runtime.engine.protocol.messages import EngineInfo
 
 
 def no_model(**sizes: Any) -> EngineInfo:
-    """An engine without a model: `sizes` are what the bench is about, the names say that there is nothing."""
+    """Return information of an engine without a model: `sizes` are those under test, and names say that there is no
+    model.
+    """
     names = {"model": "none", "architecture": "none", "dtype": "none", "attention_backend": "none"}
     return EngineInfo(**{**names, "device": "cpu", "weight_bytes": 0, "kv_bytes": 0, "eos_token_ids": [2], **sizes})

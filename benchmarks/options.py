@@ -1,4 +1,4 @@
-"""What every bench takes on its command line, and how it leaves its result."""
+"""Common command-line options of all benchmarks, and writing of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Rounds whose median counts, computing threads of every system, and the size of the work (1 is what counts)."""
+    """Number of rounds for medians, computing threads of every system, and scale of the work (only 1 counts)."""
 
     rounds: int = ROUNDS
     threads: int = 1
@@ -27,7 +27,7 @@ class Options:
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options that all benches share."""
+    """Return a parser with the common options."""
     made = argparse.ArgumentParser(description=doc)
     made.add_argument("--rounds", type=_at_least_one, default=ROUNDS, help=f"medians are reported (default {ROUNDS})")
     cores = len(os.sched_getaffinity(0))
@@ -39,12 +39,12 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 
 def from_arguments(args: argparse.Namespace) -> Options:
-    """What was given."""
+    """Return the options on the command line."""
     return Options(args.rounds, args.threads, args.scale, tuple(args.only), args.json)
 
 
 def write(options: Options, results: Mapping[str, Any]) -> None:
-    """The result with its provenance, where a file was asked for."""
+    """Write the result with its provenance, if a file was requested."""
     if options.json is None:
         return
     settings = {"rounds": options.rounds, "threads": options.threads, "scale": options.scale}

@@ -1,4 +1,4 @@
-"""Where a figure comes from: hardware, versions and the command, kept beside every result."""
+"""The provenance of results: hardware, versions and command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("plimsoll-serving", "torch", "transformers", "triton", "numpy")
 
 
 def provenance() -> dict[str, Any]:
-    """A record that says on what and with what a measurement was made."""
+    """Return a record of hardware, versions and command of a measurement."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join(["python", _program(), *map(_without_folders, sys.argv[1:])]),
@@ -36,18 +36,18 @@ def provenance() -> dict[str, Any]:
 
 
 def processor_kind() -> str:
-    """Figures hold for one kind of processor: the best instructions of ours that it runs, whatever is chosen."""
+    """Return the kind of processor for which figures hold: the best instruction set of the kernels that it supports."""
     able = runnable()
     return able[-1] if able else "none"
 
 
 def _program() -> str:
-    """What runs, without the folders of this machine."""
+    """Return the running program without absolute folders."""
     return _without_folders(str(Path(sys.argv[0]).resolve()))
 
 
 def _without_folders(argument: str) -> str:
-    """An argument of the command; an absolute path is shortened to the part in the checkout, or to its name."""
+    """Shorten an absolute path in an argument to its part in the checkout, or to its name."""
     path = Path(argument)
     if not path.is_absolute():
         return argument

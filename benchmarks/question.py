@@ -1,4 +1,4 @@
-"""What every bench does when it is run by itself (measure, print its table, leave its result), and who runs it."""
+"""Common main function of benchmarks (measure, print a table, write the result), and running them as processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HERE = Path(__file__).resolve().parent
 
 
 class QuestionFailed(RuntimeError):
-    """A bench ended badly; what it printed is above."""
+    """A benchmark failed; its output is above."""
 
 
 def main(doc: str | None, measure: Callable[[Options], Result], table: Callable[[Result], Sheet]) -> int:
-    """The exit status. `doc` is what `--help` says."""
+    """Run a benchmark and return the exit status. `doc` is the text of `--help`."""
     chosen = options.from_arguments(options.parser(doc).parse_args())
     result = measure(chosen)
     tables.console().print(table(result).rich())
@@ -34,9 +34,8 @@ def main(doc: str | None, measure: Callable[[Options], Result], table: Callable[
 
 
 def ask(name: str, only: Sequence[str], chosen: Options, environment: Mapping[str, str] | None = None) -> Result:
-    """The result of one bench in its own process, without its provenance: who asks states that once.
-
-    `environment`: variables that name another tree's sources. Raises QuestionFailed.
+    """Run one benchmark as a separate process and return its result without its provenance, which the caller records
+    once. `environment`: variables that select another tree's sources. Raises QuestionFailed.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"

@@ -1,6 +1,6 @@
-"""`python benchmarks/report.py`: write the newest results into the marked section of docs/performance.md.
+"""`python benchmarks/report.py`: writes the newest results into the marked section of docs/performance.md.
 
-With --check nothing is written, and the exit status is 1 where the document is not what the results say.
+With --check nothing is written, and the exit status is 1 if the document differs from the results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReportError(RuntimeError):
 def main() -> int:
     """Write or check."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail where the document is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the document is out of date")
     args = parser.parse_args()
     try:
         before = DOCUMENT.read_text()
@@ -44,18 +44,20 @@ def main() -> int:
 
 
 def read_runs(folder: Path) -> list[Mapping[str, Any]]:
-    """The results of whole runs in a folder, by file name; results of single benches are not for the document."""
+    """Return results of complete runs in a folder, by file name; results of single benchmarks do not belong to the
+    document.
+    """
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return [run for run in runs if {"workloads", "goals"} <= run.keys()]
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The text between the marks. Raises ReportError for a run that was only a look."""
+    """Return the text between the marks. Raises ReportError for a run at reduced scale."""
     return "\n\n".join([*_of_all(runs), *(_run(run) for run in runs)]) or NOTHING
 
 
 def _of_all(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The goals on each kind of processor, side by side."""
+    """Return the goals on each kind of processor, side by side."""
     if not runs:
         return []
     kinds = [_kind(run) for run in runs]
@@ -72,7 +74,7 @@ def _kind(run: Mapping[str, Any]) -> str:
 
 
 def place(document: str, text: str) -> str:
-    """The document with `text` between its marks. Raises ReportError when it has not each of them once."""
+    """Return the document with `text` between its marks. Raises ReportError unless it has each mark once."""
     if document.count(BEGIN) != 1 or document.count(END) != 1 or document.index(BEGIN) > document.index(END):
         raise ReportError(f"{DOCUMENT.name} needs the lines {BEGIN} and {END}, once each and in this order")
     head, rest = document.split(BEGIN)
@@ -80,7 +82,7 @@ def place(document: str, text: str) -> str:
 
 
 def _run(run: Mapping[str, Any]) -> str:
-    """One run: where, with what, and its tables. Raises ReportError for a run that was only a look."""
+    """Return one run: place, systems, tables. Raises ReportError for a run at reduced scale."""
     where = run["run"]
     if where["scale"] != 1:
         raise ReportError(f"a run at scale {where['scale']} is a look, not a result: remove its file, or measure at 1")
@@ -97,7 +99,7 @@ def _sheets(run: Mapping[str, Any]) -> list[Sheet]:
 
 
 def _table(question: str, result: Mapping[str, Any]) -> Sheet:
-    """As the question's own bench prints it."""
+    """Return the table as the benchmark prints it."""
     sheet: Sheet = import_module(f"{question}.run").table(result)
     return sheet
 

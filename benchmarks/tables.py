@@ -1,4 +1,4 @@
-"""Results as tables: the same rows for a terminal and for a document."""
+"""Results as tables, with the same rows for terminals and documents."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ PAST_ROOFLINE = (
 
 
 def console() -> Console:
-    """A terminal as wide as it is; a file or a pipe wide enough for the tables."""
+    """Return a console with the terminal's width; for files and pipes, wide enough for the tables."""
     return Console() if sys.stdout.isatty() else Console(width=WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table without a form: headings (the first `texts` columns hold text, the rest figures) and rows of cells."""
+    """A table without formatting: headings (the first `texts` columns have text, the others figures) and rows
+    of cells.
+    """
 
     title: str
     headings: Sequence[str]
@@ -38,7 +40,7 @@ class Sheet:
     texts: int = 1
 
     def rich(self) -> Table:
-        """For a terminal."""
+        """Return the table for a terminal."""
         table = Table(title=self.title, caption=self.note or None)
         for index, heading in enumerate(self.headings):
             table.add_column(heading, justify="left" if index < self.texts else "right")
@@ -47,7 +49,7 @@ class Sheet:
         return table
 
     def markdown(self) -> str:
-        """For a document."""
+        """Return the table for a document."""
         rule = ["---" if index < self.texts else "---:" for index in range(len(self.headings))]
         lines = [self.headings, rule, *self.rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -55,7 +57,7 @@ class Sheet:
 
 
 def serving(rows: Sequence[Mapping[str, Any]]) -> Sheet:
-    """Tokens per second, and in brackets how many times a peer's ours are."""
+    """Return tokens per second, with the multiple of each peer in brackets."""
     peers = list(dict.fromkeys(name for row in rows for name in (*row["ratios"], *row["absent"])))
     headings = ["workload", "Plimsoll", *(SYSTEMS[name].title for name in peers), "of roofline", "TTFT p50 / p99 ms"]
     cells = [
@@ -89,7 +91,7 @@ def _first_token(row: Mapping[str, Any]) -> str:
 
 
 def limits(rows: Sequence[Mapping[str, Any]]) -> Sheet:
-    """What the probes beside the rounds said of the machine, and how much of it others used."""
+    """Return the limits measured in each round, and how much of the machine other programs used."""
     names = {
         "bandwidth_gb_s": "memory, GB/s",
         "gemm_gflop_s": "bfloat16 product, GFLOP/s",
@@ -100,13 +102,13 @@ def limits(rows: Sequence[Mapping[str, Any]]) -> Sheet:
 
 
 def goals(records: Sequence[Mapping[str, Any]]) -> Sheet:
-    """The goals as they are recorded, one a row."""
+    """Return the recorded goals, one per row."""
     cells = [[r["work"], r["goal"], r["figure"], r["status"]] for r in records]
     return Sheet(f"Goals: {_counts(records)}", ["work", "goal", "measured", "status"], cells, texts=2)
 
 
 def goals_by_kind(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sheet:
-    """A row for each goal, a column for each kind of processor: what was measured, and what became of it."""
+    """Return a row for each goal and a column for each kind of processor, with measurement and status."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for kind, of_kind in records.items():
         for r in of_kind:

@@ -1,4 +1,4 @@
-"""The engine of benches that count or time what a step takes beside its arithmetic: "tiny" on the CPU kernels."""
+"""The engine of benchmarks that count or time a step without its arithmetic: "tiny" on the CPU kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving import models
 
 
 def tiny_engine(max_sequences: int) -> EngineCore:
-    """In this process and with one thread; steps do not overlap."""
+    """Return an engine in this process with one thread; steps do not overlap."""
     config = EngineConfig(
         model=models.source(models.TINY),
         dtype="bfloat16",

@@ -1,1 +1,1 @@
-"""How much of the allocated KV cache holds nothing?"""
+"""The share of the allocated KV cache that has no tokens."""

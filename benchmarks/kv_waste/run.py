@@ -1,6 +1,6 @@
-"""`python -m kv_waste.run`: the share of allocated KV cache without a token, over lengths like ShareGPT's.
+"""`python -m kv_waste.run`: the share of allocated KV cache without tokens, for lengths like ShareGPT's.
 
-The real scheduler and its block pool, over a runner that computes nothing: only integers are at stake.
+Runs the real scheduler and its block pool over a runner that computes nothing, because only integers matter.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tables import Sheet
 
 REQUESTS, VOCAB, MAX_LEN, TOKENS_OF_CACHE = 1000, 32000, 4096, 131072
 MEAN_PROMPT, MEAN_OUTPUT, SPREAD = 161, 338, 1.0
-"""Means of ShareGPT's turns as the PagedAttention paper gives them (its figure 11); log-normal around them."""
+"""Means of ShareGPT's turns in the PagedAttention paper (its figure 11); lengths are log-normal around them."""
 
 
 class Watcher:
-    """A runner that answers every sequence with some token, and counts what the plan's blocks hold."""
+    """A runner that answers every sequence with some token, and counts the tokens in the plan's blocks."""
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
         self._block_size = config.block_size
@@ -36,7 +36,7 @@ class Watcher:
         self.held = 0
 
     def run(self, plan: StepPlan) -> StepResult:
-        """One token for each sequence that wants one."""
+        """Return one token for each sequence that needs one."""
         self._state.begin(plan)
         [tables] = self._state.tables
         self.allocated += self._block_size * len({b for s in plan.sequences for b in tables.table(s.slot)})
@@ -45,7 +45,9 @@ class Watcher:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Waste over all steps, for the engine's block size. The draw is fixed: a second round would give the same."""
+    """Return the waste over all steps, for the engine's block size. Lengths are fixed, so another round would give the
+    same.
+    """
     config = EngineConfig(model="none", prefix_caching=False, overlap=False)
     info = _info(config)
     watcher = Watcher(config, info.num_blocks)
@@ -68,7 +70,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row."""
+    """Return a table with one row."""
     row = [f"{result['requests']} requests", f"{result['mean_prompt']} / {result['mean_output']}"]
     headings = ["requests", "mean prompt / output", "block", "waste"]
     title = "Allocated KV cache that holds no token, over all steps"
@@ -76,7 +78,7 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 def _length(rng: random.Random, mean: int) -> int:
-    """Log-normal with this mean, cut to what fits half the longest sequence."""
+    """Draw a log-normal length with this mean, at most half of the longest sequence."""
     drawn = rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)
     return min(MAX_LEN // 2, max(4, round(drawn)))
 

@@ -1,1 +1,1 @@
-"""How many sequences does a cache hold where windows give blocks back?"""
+"""The number of sequences in a cache whose sliding windows free blocks."""

@@ -1,7 +1,7 @@
-"""`python -m kv_windows.run`: sequences of 4,096 tokens that a cache holds at once, where windows give blocks back.
+"""`python -m kv_windows.run`: number of sequences of 4,096 tokens in a cache at once, if sliding windows free blocks.
 
-The real layouts and scheduler over a runner that computes nothing: each model's layers in groups, against one table for
-all its layers in a cache of as many bytes.
+Runs the real layouts and scheduler over a runner that computes nothing. Each model's layers in cache groups are
+compared with one block table for all layers in a cache of as many bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTEXT, LONGEST, VOCAB = 4096, 8192, 32000
 BYTES_PER_ELEMENT = 2
 MOST = 400
 CACHE_SEQUENCES = 24
-"""The cache has the bytes of so many contexts in all layers."""
+"""The cache has the bytes of this number of contexts in all layers."""
 
 MODELS: dict[str, tuple[int, int, int, int, int]] = {
     "Gemma 3 270M": (18, 6, 512, 1, 256),
@@ -38,29 +38,29 @@ MODELS: dict[str, tuple[int, int, int, int, int]] = {
     "Gemma 3n E4B": (20, 5, 512, 2, 256),
     "Gemma 4 of 30 layers": (30, 6, 512, 4, 256),
 }
-"""Layers with keys of their own, of which every n-th sees the whole context, the window of the others, KV heads and
-their size.
+"""Number of layers with their own keys, of which every n-th sees the whole context; window of the others; number of KV
+heads and their size.
 """
 OF_FULL = {"Gemma 4 of 30 layers": (4, 512)}
-"""KV heads and their size of layers that see the whole context, where they are others."""
+"""Number and size of KV heads in layers that see the whole context, if they differ."""
 
 
 class Counter:
-    """A runner that answers with some token, and counts those that stand behind a whole context."""
+    """A runner that answers with some token, and counts sequences past their whole context."""
 
     def __init__(self) -> None:
         self.decodes = 0
         self.prompts = 0
 
     def run(self, plan: StepPlan) -> StepResult:
-        """One token for each sequence that wants one."""
+        """Return one token for each sequence that needs one."""
         self.decodes = sum(s.start >= CONTEXT for s in plan.sequences)
         self.prompts = len(plan.sequences) - self.decodes
         return StepResult([SequenceOutput(token_id=3 if s.sample else None) for s in plan.sequences])
 
 
 def shapes_of(model: str) -> list[AttentionShape]:
-    """One a layer."""
+    """Return one shape per layer."""
     layers, every, window, kv_heads, head_dim = MODELS[model]
     heads, size = OF_FULL.get(model, (kv_heads, head_dim))
     full = AttentionShape(heads, heads, size, 1.0)
@@ -69,7 +69,7 @@ def shapes_of(model: str) -> list[AttentionShape]:
 
 
 def held(layout: KvLayout, cache_bytes: int) -> int:
-    """Sequences that decode behind their contexts when no other prompt is let in."""
+    """Return the number of sequences that decode after their contexts while no other prompt is admitted."""
     config = EngineConfig(
         model="none", prefix_caching=False, overlap=False, max_sequences=MOST, max_batch_tokens=2 * CONTEXT
     )
@@ -87,7 +87,7 @@ def held(layout: KvLayout, cache_bytes: int) -> int:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Sequences by model, in one table and in groups. Integers only: a second round would give the same."""
+    """Return the number of sequences by model, with one table and with groups. Another round would give the same."""
     found = {}
     for model in MODELS:
         shapes = shapes_of(model)
@@ -107,7 +107,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row a model."""
+    """Return a row per model."""
     rows: list[Sequence[str]] = [
         [
             model,

@@ -1,1 +1,1 @@
-"""How much more memory than it keeps does loading a model take?"""
+"""The peak memory of loading a model, relative to the memory it keeps."""

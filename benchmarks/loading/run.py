@@ -1,7 +1,8 @@
-"""`python -m loading.run`: the most memory that a load takes, over what it keeps, by the weights' format.
+"""`python -m loading.run`: peak memory of a load over the memory it keeps, by weight format.
 
-Each load has a process of its own, whose high-water mark of resident memory counts, mapped files included. `ratio` is
-peak over final of the whole process; `of_weights` leaves out what the process held before, and so cannot hide in it.
+Each load runs as a separate process, whose high-water mark of resident memory counts, including mapped files. `ratio`
+is peak over final memory of the whole process; `of_weights` subtracts the process's memory before the load, which could
+otherwise hide the peak.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ SHARD = "64MB"
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Every case, and the worst ratio of them all."""
+    """Measure every case, and return the worst ratio too."""
     wanted = {name: make for name, make in CASES.items() if not chosen.only or name in chosen.only}
     cases = [_case(name, make(), chosen) for name, make in wanted.items()]
     return {"worst": max(case["ratio"] for case in cases), "cases": cases}
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row a case."""
+    """Return a row per case."""
     rows = [
         [
             case["name"],
@@ -62,7 +63,7 @@ def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
 
 
 def load(model: str, threads: int, *more: str) -> dict[str, Any]:
-    """One load in a fresh process. Raises CalledProcessError when it ends badly."""
+    """Load once in a new process. Raises CalledProcessError on failure."""
     command = [sys.executable, "-m", "loading.worker", model, "--threads", str(threads), *more]
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True, stdout=subprocess.PIPE, text=True)
@@ -71,7 +72,7 @@ def load(model: str, threads: int, *more: str) -> dict[str, Any]:
 
 
 def _sharded() -> str:
-    """ "small" again, in several files."""
+    """Return "small" in several files."""
     whole = models.folder(models.SMALL)
     target = whole.with_name(f"{whole.name}-shards")
     if not (target / "model.safetensors.index.json").is_file():

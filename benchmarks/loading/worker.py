@@ -1,8 +1,8 @@
-"""`python -m loading.worker MODEL`: loads one model in a fresh process and writes what it took as JSON.
+"""`python -m loading.worker MODEL`: loads one model in a new process and prints its memory as JSON.
 
-Resident memory is counted whole: anonymous pages and the pages of mapped files, those of libraries too. `base` is
-what the process held before it opened the model's files. With `--again` it is the second load of the process that
-counts: the libraries' pages are there then, however many of them the kernel has at hand.
+Resident memory includes anonymous pages and pages of mapped files, also of libraries. `base` is the process's memory
+before it opened the model's files. With `--again`, the second load of the process counts: by then the libraries' pages
+are present, unless the kernel has reclaimed some.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BLOCK_SIZE = 16
 
 
 def main() -> int:
-    """Load, and write one line of JSON: sizes in bytes, and seconds."""
+    """Load, and print one line of JSON: sizes in bytes, and seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--dtype", default="bfloat16")
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def resident() -> dict[str, int]:
-    """Bytes held now: all of it, and by kind, as /proc names them."""
+    """Return the resident bytes, in total and by kind, from /proc."""
     rows = (line.split() for line in STATUS.read_text().splitlines())
     return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if row[0].startswith(("VmRSS", "Rss"))}
 

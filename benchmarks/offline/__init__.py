@@ -1,1 +1,1 @@
-"""What does `LLM.generate` give beside our own server, over many short requests?"""
+"""Compares `LLM.generate` with Plimsoll's server over many short requests."""

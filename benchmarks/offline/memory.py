@@ -1,20 +1,22 @@
-"""The most memory that this process held, since the last time it was asked to forget (Linux)."""
+"""The peak memory of this process since it was last reset (Linux)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 RESET_PEAK = "5"
-"""What proc(5) wants in clear_refs to start the high-water mark anew."""
+"""Value for clear_refs that resets the high-water mark (see proc(5))."""
 
 
 def forget_peak() -> None:
-    """The mark starts at what is held now."""
+    """Reset the high-water mark to the current memory."""
     Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
 
 def peak_bytes(process: int | None = None) -> int:
-    """The high-water mark of resident memory, of this process or another one. Raises ProcessLookupError without one."""
+    """Return the high-water mark of resident memory of this or another process. Raises ProcessLookupError
+    without one.
+    """
     name = "self" if process is None else process
     try:
         lines = Path(f"/proc/{name}/status").read_text().splitlines()

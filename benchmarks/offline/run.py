@@ -1,7 +1,9 @@
-"""`python -m offline.run`: `LLM.generate` over short requests (32 in, 8 out) beside our own server's HTTP clients.
+"""`python -m offline.run`: `LLM.generate` over short requests (32 in, 8 out), compared with HTTP clients of Plimsoll's
+server.
 
-On "small" 64 clients ask, on "tiny" 8; each gets whole answers, not streams, and asks for the next at once. After the
-rounds `LLM.generate` is given 10,000 requests in one call: is its time linear, is its memory flat?
+On "small" 64 clients send requests, on "tiny" 8; each gets complete responses, not streams, and sends the next request
+immediately. After the rounds `LLM.generate` gets 10,000 requests in one call, to check that time is linear and memory
+flat.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ CLIENTS = {models.SMALL: 64, models.TINY: 8}
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Both models."""
+    """Measure both models."""
     return {"models": {shape.name: _measure(shape, clients, chosen) for shape, clients in CLIENTS.items()}}
 
 
 def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
-    """Requests per second both ways, what 10,000 at once cost beside 2,000, and what they do to memory."""
+    """Return requests per second in both ways, and the time and memory of 10,000 requests at once relative to 2,000."""
     model = models.source(shape)
     offline = PlimsollOffline(shape, model, chosen.threads)
     server = PlimsollServer(shape, model, chosen.threads)
@@ -63,7 +65,7 @@ def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each model."""
+    """Return a row for each model."""
     headings = ["model", "LLM.generate /s", "over HTTP /s", "ratio", "of roofline", "10,000 /s", "time", "memory"]
     rows = [
         [
@@ -78,7 +80,7 @@ def table(result: dict[str, Any]) -> Sheet:
         ]
         for name, r in result["models"].items()
     ]
-    note = "time, memory: a request's time and the peak, among 10,000 in one call beside 2,000."
+    note = "time, memory: time per request and peak memory with 10,000 requests in one call, relative to 2,000."
     return Sheet("Short requests per second (32 tokens in, 8 out), medians", headings, rows, note)
 
 
@@ -106,7 +108,7 @@ def _round(
 
 
 def work(shape: Shape, count: int, seed: int) -> Workload:
-    """So many short requests, others for each seed."""
+    """Return short requests, different for each seed."""
     rng = random.Random(f"{shape.name} {seed}")
     prompts = (tuple(rng.randrange(FIRST_TOKEN, shape.vocab) for _ in range(PROMPT)) for _ in range(count))
     return Workload("offline", "short requests", tuple(Request(prompt, OUTPUT) for prompt in prompts), shape=shape)

@@ -1,1 +1,1 @@
-"""What does a step cost besides arithmetic?"""
+"""The cost of a step apart from arithmetic."""

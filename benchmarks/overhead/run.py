@@ -1,7 +1,7 @@
-"""`python -m overhead.run`: scheduler, batch building, sampling and commit, a step of 64 sequences on one core.
+"""`python -m overhead.run`: scheduler, batch building, sampling and commit, for steps of 64 sequences on one core.
 
-The model is "tiny", so that its arithmetic hides nothing; what the step spends in the model itself is left out. Steps
-do not overlap here: each part is seen by itself.
+The model is "tiny", so that its arithmetic hides nothing; the time in the model itself is left out. Steps do not
+overlap, so that each phase is measured separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL_PHASES = (StepPhase.FORWARD, StepPhase.HEAD)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Milliseconds of each phase a step, greedy and with sampling, medians of rounds of their medians."""
+    """Return milliseconds of each phase per step, greedy and with sampling, as medians of the rounds' medians."""
     engine = tiny_engine(BATCH)
     count = max(8, round(STEPS * chosen.scale))
     names = itertools.count()
@@ -48,7 +48,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 def _round(
     engine: EngineCore, params: SamplingParams, count: int, number: int, names: itertools.count[int]
 ) -> dict[str, float]:
-    """Median milliseconds of each counted phase over `count` steps in which every sequence decodes."""
+    """Return the median milliseconds of each counted phase over `count` steps in which every sequence decodes."""
     wanted = msgspec.structs.replace(params, max_tokens=count + 2, ignore_eos=True)
     start_decoding(engine, BATCH, PROMPT, wanted, names, seed=number)
     before, steps = engine.stats.phase_seconds, list[tuple[float, ...]]()
@@ -65,7 +65,7 @@ def _round(
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for greedy decoding and one for sampling."""
+    """Return a row for greedy decoding and one for sampling."""
     columns = [*(p.name.lower() for p in COUNTED), "overhead", "overhead_p99"]
     rows = [[kind, *(f"{figures[c]:.3f}" for c in columns)] for kind, figures in result["ms"].items()]
     title = f"Milliseconds a step besides the model, {result['batch']} sequences, one core"

@@ -1,1 +1,1 @@
-"""What people would use instead: how it is installed, where it is found, how models are converted for it."""
+"""Other systems for comparison: installation, paths, and model conversion."""

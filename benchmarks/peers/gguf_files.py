@@ -1,4 +1,4 @@
-"""The measured models as GGUF, which llama.cpp and OpenVINO GenAI both read: the very weights that we load."""
+"""The measured models as GGUF for llama.cpp and OpenVINO GenAI, with the same weights that Plimsoll loads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ OUTER = {
 
 
 def from_safetensors(folder: Path, form: FloatType) -> Path:
-    """A Llama, or a Qwen3-MoE, of safetensors as one GGUF beside them, made where none is newer than the weights."""
+    """Convert a Llama or Qwen3-MoE in safetensors into one GGUF in the same folder, unless it is newer than the
+    weights.
+    """
     weights, target = folder / "model.safetensors", folder / f"model-{form.lower()}.gguf"
     if target.is_file() and target.stat().st_mtime > weights.stat().st_mtime:
         return target
@@ -62,7 +64,7 @@ def from_safetensors(folder: Path, form: FloatType) -> Path:
 
 
 def in_bfloat16(quantised: Path, folder: Path) -> Path:
-    """A quantised GGUF with its weights in bfloat16, the same numbers, made in `folder` if it is not there."""
+    """Convert a quantised GGUF to bfloat16 with the same numbers, in `folder`, unless it exists."""
     target = folder / f"{quantised.stem}-bf16.gguf"
     if target.is_file() and target.stat().st_mtime > quantised.stat().st_mtime:
         return target
@@ -101,7 +103,7 @@ def _metadata(writer: Any, config: dict[str, Any], form: FloatType) -> None:
 
 
 def _with_stacks(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """A layer's experts as one tensor, [experts, ...], under the name of the first of them."""
+    """Stack a layer's experts as one tensor, [experts, ...], under the name of the first."""
     stacks: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
         if (match := re.fullmatch(r"(.+\.mlp\.experts\.)(\d+)(\..+)", name)) is None:
@@ -113,7 +115,7 @@ def _with_stacks(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def add_vocabulary(writer: Any, size: int) -> None:
-    """Made-up words in a byte-level BPE: requests are token ids, but a server must be able to spell its answer."""
+    """Add made-up words in a byte-level BPE: requests are token ids, but a server must be able to decode its output."""
     letters = sorted(ByteLevel.alphabet())
     words = ["<unk>", "<s>", "</s>", *letters, letters[0] + letters[1]]
     kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
@@ -131,7 +133,7 @@ def add_vocabulary(writer: Any, size: int) -> None:
 
 
 def _name(name: str) -> str:
-    """GGUF's name of a tensor."""
+    """Return GGUF's name of a tensor."""
     if name in OUTER:
         return OUTER[name]
     match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
@@ -143,7 +145,9 @@ def _name(name: str) -> str:
 
 
 def _llama_order(name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
-    """Rows of queries and keys as llama.cpp rotates them: neighbours in pairs, where Transformers pairs halves."""
+    """Reorder rows of queries and keys for llama.cpp, which rotates neighbouring pairs, while Transformers pairs
+    halves.
+    """
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     count = next((n for part, n in heads.items() if part in name), None)
     if count is None:

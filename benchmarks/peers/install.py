@@ -1,7 +1,7 @@
-"""`make bench-peers`: install what `make bench` measures beside us. Safe to run again: what is there is kept.
+"""`make bench-peers`: installs the peers of `make bench`. Can be repeated: existing parts are kept.
 
-OpenVINO GenAI goes into a virtual environment of its own. llama.cpp is built here, for this CPU, from the sources
-inside the source distribution of `llama-cpp-python`; nothing is fetched but packages, from the index pip is set up for.
+OpenVINO GenAI gets its own virtual environment. llama.cpp is built for this CPU from the sources in the source
+distribution of `llama-cpp-python`; only packages are downloaded, from pip's configured index.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ SHOWN_LINES = 25
 
 
 class StepFailed(RuntimeError):
-    """A step of the installation ended badly; the message says which, with its last lines and its log."""
+    """A step of the installation failed; the message names it, with its last lines and its log."""
 
 
 def main() -> int:
-    """Install both peers; 1 with the failing step's last lines when one cannot be had."""
+    """Install both peers. Return 1 and print the failing step's last lines if one cannot be installed."""
     args = _arguments()
     try:
         install_packages(again=args.again)
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def install_packages(*, again: bool = False) -> None:
-    """The peers' virtual environment, as `requirements.txt` says."""
+    """Create the peers' virtual environment from `requirements.txt`."""
     stamp = places.home() / "venv" / ".requirements"
     wanted = REQUIREMENTS.read_text()
     if not again and stamp.is_file() and stamp.read_text() == wanted and places.has_openvino():
@@ -69,7 +69,7 @@ def install_packages(*, again: bool = False) -> None:
 
 
 def build_llama_cpp(jobs: int, *, again: bool = False) -> None:
-    """`llama-server`, `llama-bench` and `llama-quantize`, compiled for this CPU."""
+    """Compile `llama-server`, `llama-bench` and `llama-quantize` for this CPU."""
     stamp = places.stamp()
     if not again and stamp.is_file() and stamp.read_text() == LLAMA_CPP_PYTHON and places.has_llama_cpp():
         print("llama.cpp: installed")
@@ -89,7 +89,7 @@ def build_llama_cpp(jobs: int, *, again: bool = False) -> None:
 
 
 def _sources(scratch: Path) -> Path:
-    """llama.cpp's tree, unpacked from the source distribution that carries it."""
+    """Return llama.cpp's tree, unpacked from the source distribution that contains it."""
     wanted = f"llama-cpp-python=={LLAMA_CPP_PYTHON}"
     command = _pip("download", "--no-deps", "--no-binary", ":all:", "--dest", str(scratch), wanted)
     _step(f"llama.cpp: fetching the sources ({wanted})", command, "pip-download")
@@ -104,7 +104,7 @@ def _pip(*arguments: str) -> list[str]:
 
 
 def _step(title: str, command: list[str], log_name: str) -> None:
-    """Run the command, its output in a log; on a terminal the last line shows that it goes on."""
+    """Run the command with its output in a log; on a terminal, show its last line as progress."""
     log = places.home() / "logs" / f"{log_name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     start, live = time.monotonic(), sys.stdout.isatty()
@@ -128,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     default = min(2, len(os.sched_getaffinity(0)))
     parser.add_argument("--jobs", type=int, default=default, help=f"compilers at once (default {default})")
-    parser.add_argument("--again", action="store_true", help="install anew what is there")
+    parser.add_argument("--again", action="store_true", help="install existing parts again")
     return parser.parse_args()
 
 

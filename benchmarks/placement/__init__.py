@@ -1,1 +1,1 @@
-"""What does placement cost in seconds of loading, beside other rules and beside what no rule could undercut?"""
+"""The loading time that placement costs, compared with other rules and with a lower bound for all rules."""

@@ -44,7 +44,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The intervals I_j: their first and last segment of time, sizes in bytes and seconds to load and to wake."""
+    """The intervals I_j: first and last segment of time, sizes in bytes, and seconds to load and to wake."""
 
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
@@ -56,7 +56,9 @@ class Gaps:
 
 
 def lower_bound(trace: Trace, hosts: Sequence[Host], wait: float, steps: int = STEPS) -> float:
-    """Seconds of loading for `trace` that every policy pays that lets no request wait longer than `wait` seconds."""
+    """Return the seconds of loading for `trace` that every policy pays if no request waits longer than `wait`
+    seconds.
+    """
     asked = {request.model for request in trace.requests}
     compulsory = sum(model.load_seconds for model in trace.models if model.key in asked)
     gaps = _gaps(trace, wait)
@@ -95,10 +97,10 @@ def _gaps(trace: Trace, wait: float) -> Gaps | None:
 
 
 def _ascend(gaps: Gaps, device: float, memory: float, steps: int) -> float:
-    """The best dual value that subgradient steps find. Multipliers are per segment, integrated over it."""
+    """Return the best dual value that subgradient steps find. Multipliers are per segment, integrated over it."""
     a, b = np.zeros_like(gaps.segments), np.zeros_like(gaps.segments)
     sum_a, sum_b = np.full_like(a, 1e-12), np.full_like(b, 1e-12)
-    # A device that is full for an average gap costs about what loading its models does.
+    # If the device is full for an average gap, its price is about the loading cost of its models.
     scale = float(np.median(gaps.load / gaps.device)) / max(1.0, float(np.median(gaps.last - gaps.first)))
     best = 0.0
     for step in range(steps):
@@ -112,7 +114,9 @@ def _ascend(gaps: Gaps, device: float, memory: float, steps: int) -> float:
 
 
 def _dual(gaps: Gaps, a: Array, b: Array) -> tuple[float, Array, Array]:
-    """What gaps cost at these prices, and the bytes of devices and of all memory that they take at each moment."""
+    """Return the cost of gaps at these prices, and the bytes of devices and of all memory that they use in each
+    segment.
+    """
     total_a, total_b = np.concatenate(([0.0], np.cumsum(a))), np.concatenate(([0.0], np.cumsum(b)))
     on_device = gaps.device * (total_a[gaps.last] - total_a[gaps.first])
     in_memory = gaps.least * (total_b[gaps.last] - total_b[gaps.first])

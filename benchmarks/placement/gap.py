@@ -1,9 +1,10 @@
-"""`PYTHONPATH=benchmarks python -m placement.gap`: why the pool of `placement.replay` pays more than the least.
+"""`PYTHONPATH=benchmarks python -m placement.gap`: why the pool of `placement.replay` pays more than the minimum.
 
-The least that any schedule of the same requests pays, with one duty after the other laid on it that the pool has, each
-under the waits of this very run: what each duty costs, whoever plans. What is left above the last is the planners' own:
-not to know the next request. Each duty is the pool's: answers take their time and engines theirs to end; a model lies
-in one host; nothing is loaded before it is asked for; what is awake stays for the minimum residency.
+Computes the minimum that any schedule of the same requests pays, adding the pool's constraints one by one, each under
+the waiting times of this run: so each constraint has a cost, whatever the planner. The rest above the last one is due
+to the planners, which do not know future requests. Each constraint is the pool's: responses take their time, and
+engines take time to end; a model is on one host; nothing is loaded before a request; awake models stay for the minimum
+residency.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ from tables import Sheet
 
 BEGIN, END = "<!-- gap: made by placement.gap -->", "<!-- gap: end -->"
 LEVELS = ("least", "engines", "borders", "on_demand", "stays")
-"""In this order each adds its duty to those before it."""
+"""In this order, each level adds its constraint to the previous ones."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Simulate, print, write."""
+    """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="seeds, whose means are shown (default 3)")
     parser.add_argument("--first-seed", type=int, default=0, help="of the first round; the others follow it")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load at least (default 60)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with where they come from")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
+    )
     parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md")
     args = parser.parse_args(words)
     rows = []
@@ -67,15 +70,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measure(pace: str, room: int, residency: float, seed: int, seconds: float) -> dict[str, float]:
-    """What one run paid, and the least by level."""
+    """Return the cost of one run, and the minimum by level."""
     pool = replay(pace, room, seed, seconds, Settings(minimum_residency=residency))
     return {"paid": pool.seconds, **levels(pool, pace, room, residency)}
 
 
 def levels(pool: Hosted, pace: str, room: int, residency: float) -> dict[str, float]:
-    """The least that this pool could have paid for its requests, by what a schedule must obey.
-
-    Raises ValueError where a model has moved: which host it lay in is then a question of when.
+    """Return the minimum that this pool could have paid for its requests, by level. Raises ValueError if a model has
+    moved, because its host is then not constant.
     """
     if pool.moves:
         raise ValueError(f"{pool.moves} models have moved between hosts")
@@ -90,14 +92,16 @@ def levels(pool: Hosted, pace: str, room: int, residency: float) -> dict[str, fl
 
 
 def popularity() -> dict[str, float]:
-    """By how many models fit into all hosts: what the best rule pays, beside the least, that knows every popularity."""
+    """Return, by the number of models that fit into all hosts, the cost of the best rule that knows every popularity,
+    relative to the minimum.
+    """
     weights = [1 / (rank + 1) for rank in range(MODELS)]
     shares = [weight / sum(weights) for weight in weights]
     return {str(HOSTS * room): round(ratio(shares, HOSTS * room), 2) for room in ROOMS}
 
 
 def sheet(rows: Sequence[dict[str, Any]], known: Mapping[str, float]) -> Sheet:
-    """A row for each pool: the least, what each duty adds to it, and what the planners do."""
+    """Return a row for each pool: the minimum, the cost of each constraint, and the planners' cost."""
     cells = []
     for row in rows:
         steps = [f"{row[after] - row[before]:.1f}" for before, after in pairwise(LEVELS)]

@@ -1,4 +1,4 @@
-"""What should hold, judged from the figures. A goal that is missed is told as missed."""
+"""The goals of the simulation, judged by its figures. A missed goal is reported as missed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 BOUND, BELOW, PLAN_SECONDS = 1.15, 0.20, 0.1
 INFORMED = 1.15
-"""Times what the same planner pays that need not learn who is asked for, nor keep anything awake for it."""
+"""Multiple of the cost of the same planner with known request rates and without minimum residency."""
 
 
 def judge(traces: list[dict[str, Any]], planning: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Every goal with its figure and whether it is met."""
+    """Return every goal with its figure and whether it is met."""
     rows = []
     for trace in traces:
         paid = {name: figures["seconds"] for name, figures in trace["policies"].items()}

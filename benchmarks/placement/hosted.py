@@ -1,9 +1,9 @@
-"""A pool as it runs: hosts that decide by themselves what is awake, and the operator's planner above them.
+"""A simulated pool: hosts that decide which models are awake, with the operator's planner above them.
 
-Both planners are those of production: `plimsoll_runtime.residency.planner.plan` in every host, over the host's own
-ledgers, and `plimsoll_operator.placement.planner` over what hosts report. A request goes where its model is awake, or
-else where it lies, and waits there, as gateways relay it. The operator plans a moment after a host's state has changed,
-and every ten seconds: that requests wait is no news by itself.
+Both planners are the production code: `plimsoll_runtime.residency.planner.plan` in every host, over the host's own
+ledgers, and `plimsoll_operator.placement.planner` over the hosts' reports. A request goes to a host where its model is
+awake, or else to one that has it, and waits there, like with the gateway. The operator plans shortly after a host's
+state has changed, and every ten seconds: waiting requests alone do not count as a change.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from residency.world import Clock, Request, World, memory_of
 POOL = "pool"
 EPOCH = 1_000_000.0
 NEWS_SECONDS, LOOK_SECONDS = 0.5, 10.0
-"""How long after a change of state the operator plans, and how often it does without one."""
+"""Delay of the operator's plan after a change of state, and its interval without changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A model that is imagined: bytes, and seconds from files and from its image until it answers."""
+    """A simulated model: bytes, and seconds from files and from its image until it answers."""
 
     key: ObjectKey
     sizes: Sizes
@@ -47,13 +47,13 @@ class Kind:
 
     @property
     def seconds(self) -> Seconds:
-        """As hosts count them."""
+        """Return the seconds as hosts measure them."""
         return Seconds(max(0.0, self.load - self.wake), self.wake)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: when it came, for which model, how long it waited for it, and how long its answer took."""
+    """A request: arrival, model, waiting time, and duration of its response."""
 
     at: float
     model: ObjectKey
@@ -62,7 +62,7 @@ class Asked:
 
 
 class Hosted:
-    """The simulation. `told` hears of every action of the operator's plans, with the time."""
+    """The simulation. `told` is called with every action of the operator's plans, and its time."""
 
     def __init__(
         self,
@@ -94,21 +94,21 @@ class Hosted:
 
     @property
     def seconds(self) -> float:
-        """Of loading and waking, on all hosts."""
+        """Seconds of loading and waking, on all hosts."""
         return sum(host.loading_seconds for host in self.worlds.values())
 
     @property
     def loads(self) -> int:
-        """From files."""
+        """Number of loads from files."""
         return sum(host.loads for host in self.worlds.values())
 
     @property
     def wakes(self) -> int:
-        """From images."""
+        """Number of wakes from images."""
         return sum(host.wakes - host.loads for host in self.worlds.values())
 
     def ask(self, model: ObjectKey, seconds: float, answered: Callable[[], None] = lambda: None) -> None:
-        """A request comes, now."""
+        """Add a request now."""
         request = Request(self.clock.now, seconds)
 
         def ended() -> None:
@@ -120,7 +120,7 @@ class Hosted:
         self._route(model, request)
 
     def run(self, goes_on: Callable[[], bool]) -> None:
-        """Until nobody is asked for any more, and all are answered."""
+        """Run until all requests have arrived and are answered."""
         self._plan()
         self._look(goes_on)
         while self.clock.step():
@@ -132,7 +132,7 @@ class Hosted:
             self.clock.at(self.clock.now + LOOK_SECONDS, partial(self._look, goes_on))
 
     def _settle(self) -> None:
-        """Hosts plan; the operator does soon, if a state is another one than before."""
+        """Let hosts plan, and schedule the operator's plan if a state has changed."""
         for host in self.worlds.values():
             host.replan()
         states = [(name, m.name, m.state) for name, host in self.worlds.items() for m in host.models.values()]
@@ -151,7 +151,7 @@ class Hosted:
             self._route(model, request)
 
     def _route(self, model: ObjectKey, request: Request) -> None:
-        """To the copy that is awake, or else to the one where most wait already; held where there is none."""
+        """Return the copy that is awake, or else the one with the most waiting requests; None holds the request."""
         name = ModelName(model.namespace, model.name)
         copies = [(host, host.models[name]) for host in self.worlds.values() if name in host.models]
         copies = [(host, copy) for host, copy in copies if not copy.leaving]
@@ -185,7 +185,7 @@ class Hosted:
         return world.Model(ModelName(key.namespace, key.name), kind.sizes, kind.seconds)
 
     def state(self) -> PoolState:
-        """What the operator knows."""
+        """Return the operator's state of the pool."""
         now = EPOCH + self.clock.now
         hosts = tuple(self._report(name, host) for name, host in self.worlds.items())
         waiting = {copy.model for host in hosts for copy in host.models if copy.waiting}

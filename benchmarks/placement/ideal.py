@@ -1,8 +1,8 @@
-"""What knowing every model's popularity, but not the next request, would pay: how far below that can online rules get?
+"""The loading cost with known popularities, but unknown next requests: how far below it online rules could get.
 
-One memory without borders, as large as all lines and all sleepers together, keeps the models that save most seconds of
-loading a byte over the whole trace, and every other request loads its model from files. No rule knows that much, and
-none of a pool has such a memory; a rule that also saw the present drift could still do better.
+One memory without borders, as large as all lines and sleepers' memory together, keeps the models that save the most
+seconds of loading per byte over the whole trace; every other request loads its model from files. No rule knows that
+much, and no pool has such a memory; a rule that also detected the current drift could do better.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plimsoll_operator.simulation.trace import Trace
 
 
 def popularity_known(trace: Trace, hosts: Sequence[Host]) -> float:
-    """Seconds of loading; waking is not counted."""
+    """Return the seconds of loading, without wakes."""
     asked = Counter(request.model for request in trace.requests)
     left = sum(host.line + host.sleepers for host in hosts)
     seconds = 0.0

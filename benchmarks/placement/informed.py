@@ -1,11 +1,11 @@
-"""How far below what any rule pays that cannot see the future? Ours, told how often each model is really asked for.
+"""The planner with known request rates, which estimates the least cost of any rule that cannot see the future.
 
-The bound knows the next request. Nobody does; the most that a rule could learn of the past is how often each model is
-asked for. So here the planner is told that, from the trace itself, instead of what it would have learned: over the
-whole trace where popularity stands still, over half an hour where it moves, over two minutes where requests come in
-sessions (which tells a little of the future). It also needs keep no promise of a minimum residency, and waits for no
-turn. What it pays less than ours is the price of learning and of those promises; what is left of the distance to the
-bound is the price of not knowing the next request, and of a pool in pieces.
+The bound knows the next request. The most that a rule could learn from the past is each model's request rate. So here
+the planner gets the rates of the trace instead of learned ones: over the whole trace for constant popularity, over half
+an hour for moving popularity, over two minutes for sessions (which reveals a little of the future). It also has no
+minimum residency and no service slices. The difference to the normal planner is the price of learning and of these
+rules; the rest of the distance to the bound is the price of not knowing the next request, and of memory that is divided
+into hosts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from plimsoll_operator.simulation.pool import Pool
 from plimsoll_operator.simulation.trace import Trace
 
 WINDOWS = {"shifting": 1800.0, "bursty": 120.0}
-"""Seconds within which rates are taken to stand still; the whole trace for the others."""
+"""Windows in seconds within which rates count as constant; the whole trace for others."""
 SHORT = 600.0
-"""In windows below this a model that is not asked for still has its rate over the whole trace."""
+"""In shorter windows, a model without requests has its rate over the whole trace."""
 
 
 class Informed(PlannerPolicy):
-    """See above."""
+    """Known request rates for the planner."""
 
     name = "informed"
 
@@ -35,12 +35,12 @@ class Informed(PlannerPolicy):
         self._rates = Rates(trace, WINDOWS.get(trace.name))
 
     def rates(self, pool: Pool) -> Mapping[ObjectKey, float]:
-        """Requests a second, as they are."""
+        """Return the actual requests per second."""
         return self._rates.at(pool.now)
 
 
 class Rates:
-    """Requests a second for each model of a trace, by windows of time; of the whole trace where there are none."""
+    """Requests per second of each model of a trace, by window; without windows, of the whole trace."""
 
     def __init__(self, trace: Trace, window: float | None) -> None:
         end = max((request.at for request in trace.requests), default=0.0) or 1.0
@@ -57,5 +57,5 @@ class Rates:
         self._otherwise = {key: count * least for key, count in total.items()}
 
     def at(self, now: float) -> Mapping[ObjectKey, float]:
-        """Of the window that this time lies in."""
+        """Return the rates of the window that contains this time."""
         return self._tables.get(int(now // self._window), self._otherwise)

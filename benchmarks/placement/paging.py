@@ -1,9 +1,9 @@
-"""How far from the best schedule the best rule stays that knows every popularity, but not the next request.
+"""Compares the best rule that knows every popularity, but not the next request, with the best schedule.
 
-Each request is for a model by itself, drawn by its share; there is room for so many models of one size, one load at a
-miss, and nobody waits for company. Then no rule pays less in the long run than the one that keeps the most popular
-models, all but one place, and whatever was asked for last in that place (A0: Aho, Denning and Ullman, 1971). Belady's
-rule, which drops what is needed last, pays the least of all that know the requests.
+Each request is independent, with a fixed distribution over models. Memory has room for a number of models of one size,
+a miss is one load, and requests do not wait for each other. Then no rule pays less in the long run than the one that
+keeps the most popular models in all places except one, which has the last requested model (A0: Aho, Denning and Ullman,
+1971). Belady's rule, which drops the model that is needed last, pays the least of all that know the requests.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Sequence
 
 
 def known(shares: Sequence[float], room: int) -> float:
-    """Misses a request of the best rule that knows the shares, which are of all requests and fall."""
+    """Return misses per request of the best rule that knows the shares, which are of all requests, in
+    descending order.
+    """
     rest = shares[room - 1 :]
     return sum(rest) - sum(share * share for share in rest) / sum(rest)
 
 
 def belady(asked: Sequence[int], room: int) -> int:
-    """Misses of the best schedule for these requests."""
+    """Return the misses of the best schedule for these requests."""
     following, later = [0] * len(asked), dict[int, int]()
     for place in range(len(asked) - 1, -1, -1):
         following[place] = later.get(asked[place], len(asked))
@@ -36,6 +38,6 @@ def belady(asked: Sequence[int], room: int) -> int:
 
 
 def ratio(shares: Sequence[float], room: int, requests: int = 100_000, seed: int = 0) -> float:
-    """Of the two, in so many requests that are drawn."""
+    """Return the ratio of both for this number of random requests."""
     asked = random.Random(seed).choices(range(len(shares)), shares, k=requests)
     return known(shares, room) * requests / belady(asked, room)

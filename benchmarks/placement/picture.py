@@ -1,4 +1,4 @@
-"""Seconds of loading as bars, in an SVG that follows the reader's light or dark page."""
+"""Draws seconds of loading as bars, in an SVG that adapts to light and dark pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEFT, WIDTH, HEAD, BAR, FOOT, LABEL = 110, 620, 26, 20, 16, 170
 
 
 def draw(traces: Sequence[dict[str, Any]]) -> str:
-    """A group for each trace, a bar for each policy, the bound as a line through them."""
+    """Draw a group for each trace, a bar for each policy, and the bound as a line."""
     parts, top = [], 8.0
     for trace in traces:
         policies = trace["policies"]

@@ -1,4 +1,4 @@
-"""How long it takes to plan 1,000 models on 100 hosts: in steady state, with requests that wait, and after a loss."""
+"""CPU time for planning 1,000 models on 100 hosts: in steady state, with waiting requests, and after a loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPEATS = 9
 
 
 def measure() -> dict[str, float]:
-    """Seconds of processor time for a plan, the median of some, by situation."""
+    """Return CPU seconds of a plan by situation, the median of several."""
     state = pool()
     waiting = tuple(Demand(model.key, 1, NOW - 5) for model in state.models[:20])
     lost = replace(state.hosts[0], condition=Condition.LOST)
@@ -34,7 +34,7 @@ def measure() -> dict[str, float]:
 
 
 def pool() -> PoolState:
-    """Hosts that are nearly full: each model is awake, an image, or files, as there was room."""
+    """Return hosts that are nearly full: each model is awake, an image, or files, as memory allows."""
     random, models = Random(1), make("zipf", Shape(models=MODELS, hours=0.01), 1).models
     device, images = [LINE] * HOSTS, [SLEEPERS] * HOSTS
     lies: list[list[Copy]] = [[] for _ in range(HOSTS)]

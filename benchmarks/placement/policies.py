@@ -1,12 +1,12 @@
-"""What ours is compared with. All of them have images in host memory, too: what is evicted sleeps there while it fits.
+"""Other rules for comparison. All of them use images in host memory too: evicted models sleep there if they fit.
 
-`Lru` is one cache over the pool. `ModelMesh` is the rule of KServe's ModelMesh, written from its documentation and its
-sources (docs/overview.md; ModelMesh.java: PLACEMENT_ORDER, CacheMissForwardingLB, rateTrackingTask): an LRU cache an
-instance; a model that is loaded nowhere goes to an instance with room, the one with the fewest models first, or, when
-all are full, to one whose least recently used model was used the longest ago, at random among those that come within
-45 seconds or a tenth of that age; busier instances are left out; further copies at 2,000 requests a minute, and where
-a tenth of memory is free after use 7 to 40 minutes apart. `Static` loads what was asked for most, knowing the whole
-trace, until memory is full, and turns all others away.
+`Lru` is one cache over the pool. `ModelMesh` is the rule of KServe's ModelMesh, from its documentation and sources
+(docs/overview.md; ModelMesh.java: PLACEMENT_ORDER, CacheMissForwardingLB, rateTrackingTask): an LRU cache per instance.
+A model that is loaded nowhere goes to an instance with free memory, first to the one with the fewest models. If all are
+full, it goes to the one whose least recently used model is the oldest, at random among those within 45 seconds or a
+tenth of that age; busier instances are left out. Further copies are created at 2,000 requests a minute, and if a tenth
+of memory is free after uses 7 to 40 minutes apart. `Static` loads the most requested models, knowing the whole trace,
+until memory is full, and refuses all others.
 """
 
 from __future__ import annotations
@@ -22,23 +22,27 @@ from plimsoll_operator.simulation.pool import Copy, Host, Pool
 from plimsoll_operator.simulation.trace import Trace
 
 AGAIN = 1.0
-"""Seconds after which a model that found every host in use is tried again."""
+"""Seconds after which a model is retried that found every host in use."""
 NEAR_SECONDS, NEAR_SHARE = 45.0, 0.1
 RECENT, BUSY = ((5.0, 1.5), (720.0, 3.0), (86400.0, 4.0)), 100.0
-"""A model used so many seconds ago shuns instances of so many times the least requests a minute, from 100 on."""
+"""A model used less than RECENT seconds ago avoids instances with more than a multiple of the least requests per
+minute, from 100 on.
+"""
 SCALE_UP, CHECK, SECOND_AGES = 2000.0, 10.0, (420.0, 2400.0)
 
 
 class Lru:
-    """Least recently used, over all hosts: each request's victims are those that were used the longest ago."""
+    """Least recently used, over all hosts: the victims of each request are the models that were used the
+    longest ago.
+    """
 
     name = "lru"
 
     def begin(self, pool: Pool) -> None:
-        """Every model's files lie everywhere: that is what is asked for that decides."""
+        """Put every model's files on all hosts, so that only requests decide."""
 
     def decide(self, pool: Pool) -> float | None:
-        """Wake what waits, the longest first."""
+        """Wake models with waiting requests, the longest wait first."""
         left = False
         for key in sorted(
             (key for key, found in pool.waiting.items() if found), key=lambda key: pool.waiting[key][0].at
@@ -49,7 +53,7 @@ class Lru:
         return AGAIN if left else None
 
     def load(self, pool: Pool, model: Model) -> bool:
-        """Bring a model awake; False where everything that could give way is in use."""
+        """Wake a model; return False if every possible victim is in use."""
         homes = [copy.host for copy in pool.copies(model.key) if copy.state is State.IN_HOST]
         for hosts in (homes, list(pool.hosts.values())):
             found = [
@@ -65,7 +69,7 @@ class Lru:
 
 
 class ModelMesh:
-    """See above."""
+    """The rule of KServe's ModelMesh, see the module."""
 
     name = "modelmesh"
 
@@ -75,10 +79,10 @@ class ModelMesh:
         self._checked = 0.0
 
     def begin(self, pool: Pool) -> None:
-        """Nothing is loaded before it is asked for."""
+        """Load nothing before a request."""
 
     def decide(self, pool: Pool) -> float | None:
-        """Load what waits where the rule says, and copies where it says so."""
+        """Load models with waiting requests, and additional copies, by the rule."""
         left = False
         for key in sorted(
             (key for key, found in pool.waiting.items() if found), key=lambda key: pool.waiting[key][0].at
@@ -143,7 +147,7 @@ class ModelMesh:
 
 
 class Static:
-    """See above."""
+    """A fixed selection of models, see the module."""
 
     name = "static"
 
@@ -151,19 +155,20 @@ class Static:
         self._popular = [key for key, _ in Counter(request.model for request in trace.requests).most_common()]
 
     def begin(self, pool: Pool) -> None:
-        """The most popular first, each where most is free."""
+        """Load the most popular models first, each on the host with the most free memory."""
         for model in (pool.models[key] for key in self._popular):
             host = max(pool.hosts.values(), key=lambda host: (host.free, host.name))
             if host.free >= model.need.device:
                 pool.wake(pool.place(model, host))
 
     def decide(self, pool: Pool) -> float | None:
-        """Nothing."""
         return None
 
 
 def victims_on(host: Host, model: Model) -> list[Copy] | None:
-    """The least recently used models of a host that make room for another; None where what is in use leaves none."""
+    """Return the least recently used models of a host whose eviction frees enough memory, or None if models in use
+    leave too little.
+    """
     room = model.need.device - host.free
     chosen: list[Copy] = []
     for copy in sorted((copy for copy in host.copies.values() if copy.idle), key=lambda copy: copy.last_used):
@@ -175,7 +180,7 @@ def victims_on(host: Host, model: Model) -> list[Copy] | None:
 
 
 def wake(pool: Pool, model: Model, host: Host, victims: Iterable[Copy]) -> None:
-    """Victims sleep as images, for which the least recently used images go to disk; then the model wakes."""
+    """Put victims to sleep as images, moving the least recently used images to disk, then wake the model."""
     for copy in victims:
         room = copy.model.need.host - host.free_images
         images = (other for other in host.copies.values() if other.state is State.IN_HOST and other.model is not model)
@@ -189,7 +194,7 @@ def wake(pool: Pool, model: Model, host: Host, victims: Iterable[Copy]) -> None:
 
 
 def _oldest(victims: list[Copy]) -> float:
-    """When the last of the victims was used; a host that needs none comes first."""
+    """Return the last use of the most recently used victim; hosts without victims come first."""
     return max((copy.last_used for copy in victims), default=float("-inf"))
 
 

@@ -1,19 +1,18 @@
-"""The least that a pool of models of one size could have paid for its requests: a linear program, by what it must obey.
+"""The minimum that a pool of models of one size could have paid for its requests, as a linear program with selectable
+constraints.
 
-`schedules` prices memory until no prices say more; here the whole schedule of every model is in one program, solved to
-its optimum, and duties can be laid on it one after the other: `Duties`. So the distance between what was paid and
-the least can be told apart into what each of them costs.
+`schedules` finds a bound from prices of memory; here the whole schedule of every model is in one program, solved to its
+optimum, and constraints can be added one by one: `Duties`. So the distance between the cost and the minimum can be
+split into the cost of each constraint.
 
-A model's schedule is a way through its requests. Asleep, it waits for the first request that it has not answered yet,
-and must be awake when the first of those that are left is due. It begins then, and goes on for as long as it likes; or
-it begins sooner, and is awake no longer than it must. No other schedule is ever of use: who begins before a request is
-due and ends after it can begin when it is due. At each moment the models of a group that load, are awake or end are no
-more than the group has room for. Shares of schedules are allowed, so that the optimum is a lower bound; every whole
-schedule pays whole loads and wakes, so that the least such sum above the optimum is one too.
-
-Times are in ticks of a tenth of a second, of which all that the replay knows is made; a load or a wake that takes no
-whole ticks has ended a little sooner here. Images of all models are taken to fit beside each other: a model
-comes from its files once.
+A model's schedule is a path through its requests. Asleep, it waits for the first unanswered request, and must be awake
+when the first remaining request is due. Then a run begins and lasts as long as it likes; or it begins sooner and lasts
+no longer than it must. No other schedule is ever better: a run that begins before a request is due and ends after it
+can begin when the request is due. At each moment, the models of a group that load, are awake or end are at most as many
+as the group has room for. Fractions of schedules are allowed, so the optimum is a lower bound; whole schedules pay
+whole loads and wakes, so the least such sum above the optimum is a bound too. Times are in ticks of a tenth of a
+second, which is the resolution of the replay; a load or a wake of fractional ticks ends a little sooner here. Images of
+all models are assumed to fit at once, so a model is loaded from files once.
 """
 
 from __future__ import annotations
@@ -30,21 +29,20 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 TICK = 0.1
-"""Seconds."""
+"""Seconds per tick."""
 SLACK = 1e-6
 _FIRST = ("asleep", 0)
 
 
 class NoScheduleError(ValueError):
-    """No schedule obeys these duties."""
+    """No schedule satisfies these constraints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """What a schedule must obey, in seconds.
-
-    A model is awake for `answer` after a request began, its memory is in use for `stop` after it ended, and it stays
-    for `residency` once it is awake. `on_demand`: its load begins when a request waits for it, and no sooner.
+    """Constraints of a schedule, in seconds. A model is awake for `answer` after a request began, its memory is in use
+    for `stop` after it ended, and it stays for `residency` once it is awake. `on_demand`: a load begins only when a
+    request waits for the model.
     """
 
     answer: float = 0.0
@@ -55,7 +53,7 @@ class Duties:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Models that share the room for so many of them."""
+    """Models that share room for a number of them."""
 
     models: frozenset[str]
     room: int
@@ -63,9 +61,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that are paid for a model's first load, from its files, and for each wake after it.
-
-    `shortest`: in how many seconds a load and a wake are done at the least, where some were done sooner than others.
+    """Seconds paid for a model's first load, from its files, and for each later wake. `shortest`: minimum durations of
+    a load and a wake, if some were shorter than others.
     """
 
     load: float
@@ -73,14 +70,14 @@ class Cost:
     shortest: tuple[float, float] | None = None
 
     def loading(self, first: bool) -> int:
-        """Whole ticks that the first load takes, or any wake."""
+        """Return the whole ticks of the first load, or of a wake."""
         load, wake = self.shortest or (self.load, self.wake)
         return math.floor((load if first else wake) / TICK + SLACK)
 
 
 @dataclass(frozen=True, slots=True)
 class _Arc:
-    """From one node to another; the model takes memory from tick `first` to tick `last`."""
+    """An arc between two nodes; the model uses memory from tick `first` to tick `last`."""
 
     begin: tuple[str, int]
     end: tuple[str, int]
@@ -95,10 +92,9 @@ def least(
     cost: Cost | Mapping[str, Cost],
     duties: Duties,
 ) -> float:
-    """Seconds of loading. `asked` has, for each model, when its requests came and by when they were to begin.
-
-    `cost` is of all models, or has one for each; then the optimum is not rounded up to whole loads.
-    Raises NoScheduleError where nobody could have had them begin in time, ValueError for times between ticks.
+    """Return the minimum seconds of loading. `asked` has, for each model, the arrival and the latest start of its
+    requests. `cost` is for all models, or one for each; then the optimum is not rounded up to whole loads. Raises
+    NoScheduleError if no schedule can start them in time, ValueError for times between ticks.
     """
     program = _Program()
     for group in groups:
@@ -120,10 +116,8 @@ def _ticks(seconds: float) -> int:
 
 
 def _ways(asked: Sequence[tuple[float, float]], cost: Cost, duties: Duties) -> Iterator[_Arc]:
-    """All that a model's schedule can be made of.
-
-    Node ("asleep", j): request j is the first that is left; ("awake", t). It starts asleep before the first
-    request, and ends behind the last.
+    """Return all arcs of a model's schedules. Node ("asleep", j): request j is the first unanswered; ("awake", t).
+    Schedules start asleep before the first request, and end after the last.
     """
     due: dict[int, int] = {}
     for at, until in asked:
@@ -136,7 +130,7 @@ def _ways(asked: Sequence[tuple[float, float]], cost: Cost, duties: Duties) -> I
     stays = max(answer, _ticks(duties.residency))
 
     def left(end: int) -> int:
-        """The first request that a run which ends then has not answered."""
+        """Return the first request that a run ending then has not answered."""
         return bisect_right(came, end - answer)
 
     ends = {at + answer for at in came}
@@ -161,7 +155,9 @@ def _ways(asked: Sequence[tuple[float, float]], cost: Cost, duties: Duties) -> I
 
 
 class _Program:
-    """Rows that are to be zero (or one, where a model starts; minus one, where it ends); columns with their most."""
+    """The linear program: rows must sum to zero (to one at a model's start, minus one at its end); columns have
+    maxima.
+    """
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -171,7 +167,7 @@ class _Program:
         self._changes: dict[int, list[tuple[int, float]]] = defaultdict(list)
 
     def enter(self, arcs: Iterator[_Arc]) -> None:
-        """One more model: its share of each arc."""
+        """Add a model with a variable for the share of each arc."""
         rows: dict[tuple[str, int], int] = {}
         for arc in arcs:
             column = self._column(arc.cost, 1.0)
@@ -181,13 +177,13 @@ class _Program:
                 self._entries.append((rows[node], column, sign))
             self._changes[arc.first].append((column, 1.0))
             self._changes[arc.last].append((column, -1.0))
-        # Without a way that begins at the first request its row is empty, and asks for what cannot be.
+        # Without an arc that begins at the first request, its row is empty and infeasible.
         first = rows[_FIRST] if _FIRST in rows else self._row()
         self._right[first] = 1.0
         self._right[rows[max(node for node in rows if node[0] == "asleep")]] = -1.0
 
     def confine(self, room: int) -> None:
-        """Those that were entered since the last call share this room."""
+        """Let the models added since the last call share this room."""
         before: int | None = None
         for tick in sorted(self._changes):
             row, used = self._row(), self._column(0.0, float(room))
@@ -199,7 +195,7 @@ class _Program:
         self._changes.clear()
 
     def solve(self) -> float:
-        """The least cost."""
+        """Return the minimum cost."""
         rows, columns, values = zip(*self._entries, strict=True)
         shape = (len(self._right), len(self._costs))
         table = csr_array((values, (rows, columns)), shape=shape)

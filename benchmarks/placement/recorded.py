@@ -1,12 +1,11 @@
-"""What a run on a real cluster paid in loading, beside the least that any schedule of its requests could have paid.
+"""Compares the loading cost of a run on a real cluster with the minimum that any schedule of its requests could have
+paid.
 
 The run is recorded as samples of the pool's ModelHosts (`kubectl get modelhosts -o json`, the items) and a list of its
-requests. Every load and wake is counted by the hosts themselves; a host's process that ended between two samples takes
-with it only what it paid after the last one. Sizes of a model are the least that were seen, prices the mean.
-
-`PYTHONPATH=benchmarks python -m placement.recorded RUN.json` judges a record in a file:
-`{"samples": [[ModelHost, ...], ...], "requests": [{"at": s, "model": "namespace/name", "seconds": s}, ...],
-"residency": s}`.
+requests. The hosts themselves count every load and wake; of a host process that ended between two samples, only the
+cost after its last sample is lost. Sizes of a model are the smallest ones seen, prices the mean. `PYTHONPATH=benchmarks
+python -m placement.recorded RUN.json` judges a record in a file: `{"samples": [[ModelHost, ...], ...], "requests":
+[{"at": s, "model": "namespace/name", "seconds": s}, ...], "residency": s}`.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from plimsoll_operator.simulation.trace import Request, Trace
 
 Json = Mapping[str, Any]
 CELL = 0.25
-"""Seconds."""
+"""Seconds per cell."""
 
 
 class RecordError(ValueError):
-    """A record cannot be judged; the message says what it lacks."""
+    """A record cannot be judged; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request: `at` seconds of any clock it came, for `model` ("namespace/name"), and ended `seconds` later."""
+    """A request for `model` ("namespace/name"): it arrived at `at` (seconds of any clock) and ended `seconds` later."""
 
     at: float
     model: str
@@ -50,11 +49,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a pool was asked for and loaded, whose spec has models stay awake for `residency` seconds at the least.
+    """Requests and samples of a pool whose spec keeps models awake for at least `residency` seconds.
 
-    `samples` are its ModelHosts as the API server has them, in the order of time: the first one before the requests.
-    What was awake or slept as an image at the first sample was paid for before, and so was not for the bound: start
-    with all models on disk, or the ratio flatters.
+    `samples` are its ModelHosts from the API server in order of time, the first one before the requests. Models that
+    were awake or images in the first sample were paid for earlier, but count in the bound: start with all models on
+    disk, or the ratio is too good.
     """
 
     samples: Sequence[Sequence[Json]]
@@ -62,13 +61,13 @@ class Run:
     residency: float
 
     def save(self, path: Path) -> None:
-        """Keep it in a file, whose folder is made where it is missing. Raises OSError."""
+        """Save the run to a file, creating its folder if missing. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Out of a file. Raises RecordError, OSError."""
+        """Read a run from a file. Raises RecordError, OSError."""
         try:
             found = json.loads(path.read_text())
             asked = [Asked(float(r["at"]), str(r["model"]), float(r["seconds"])) for r in found["requests"]]
@@ -79,14 +78,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Seconds of loading: `paid`, in so many `loads` and `wakes`, and three bounds for it.
+    """Seconds of loading: `paid`, in a number of `loads` and `wakes`, and three bounds for it.
 
-    `bound` is the least that any schedule pays which leaves models awake for as long as the pool orders, and under
-    which no request takes longer, from its arrival to its end, than it did in this run; `ratio` is the one by the
-    other. `free_bound` and `free_ratio` are for schedules that need not obey that order, `patient_bound` and
-    `patient_ratio` for those that may, moreover, let every request take as long as the longest one did. The bounds'
-    loads are priced with the seconds that each model's own took in this run, so a slow machine raises all of them;
-    `seconds_each` is their mean.
+    `bound` is the minimum of schedules that keep models awake for the configured residency, and in which no request
+    takes longer, from arrival to end, than in this run; `ratio` is paid over bound. `free_bound` and `free_ratio` are
+    for schedules without that residency; in `patient_bound` and `patient_ratio`, in addition, every request may take as
+    long as the longest one did. The bounds' loads have the prices of each model's own loads in this run, so a slow
+    machine raises all of them; `seconds_each` is their mean.
     """
 
     paid: float
@@ -104,7 +102,7 @@ class Judged:
 
 
 def judge(run: Run, steps: int = 3000) -> Judged:
-    """Beside what it could have paid. Raises RecordError."""
+    """Judge a run by the minimum that it could have paid. Raises RecordError."""
     samples, requests = run.samples, run.requests
     if len(samples) < 2 or not requests:
         raise RecordError("a record needs two samples of ModelHosts at least, and the requests between them")
@@ -115,7 +113,7 @@ def judge(run: Run, steps: int = 3000) -> Judged:
     made = sorted((Request(r.at - start, models[r.model].key, r.seconds) for r in requests), key=lambda r: r.at)
     longest = max(request.seconds for request in requests)
     trace, hosts = Trace("recorded", tuple(models.values()), tuple(made)), _hosts(samples)
-    # Several ways to bound the same from below: the highest one counts.
+    # Several lower bounds of the same: the highest counts.
     patient = max(bound.lower_bound(trace, hosts, longest, steps), schedules.lower_bound(trace, hosts, longest))
     costs = {key: one.cost(models[key]) for key, one in seen.items()}
     room, waits = _room(models.values(), hosts), [request.seconds for request in made]
@@ -142,7 +140,7 @@ def judge(run: Run, steps: int = 3000) -> Judged:
 
 @dataclass(slots=True)
 class _Paid:
-    """Of a model on all hosts."""
+    """Cost of a model on all hosts."""
 
     loads: int = 0
     wakes: int = 0
@@ -150,7 +148,9 @@ class _Paid:
 
 
 def _paid(samples: Sequence[Sequence[Json]]) -> dict[str, _Paid]:
-    """What each model's counters grew by, over all hosts' processes. A counter that is new, or fell, began at 0."""
+    """Return the growth of each model's counters over all host processes. A counter that is new, or has decreased,
+    started at 0.
+    """
     paid: dict[str, _Paid] = defaultdict(_Paid)
     before: dict[tuple[str, str, str], _Paid] = {}
     for number, sample in enumerate(samples):
@@ -168,7 +168,7 @@ def _paid(samples: Sequence[Sequence[Json]]) -> dict[str, _Paid]:
 
 
 def _entries(sample: Sequence[Json]) -> Iterator[tuple[tuple[str, str], str, Json]]:
-    """Each host's process with each model that it has."""
+    """Yield each host process with each of its models."""
     for host in sample:
         status = host.get("status") or {}
         for entry in status.get("models") or ():
@@ -178,7 +178,7 @@ def _entries(sample: Sequence[Json]) -> Iterator[tuple[tuple[str, str], str, Jso
 
 @dataclass(slots=True)
 class _Seen:
-    """What the samples say of a model: bytes while awake and as an image, seconds of loads and of wakes."""
+    """Data about a model in the samples: bytes awake and as an image, seconds of loads and of wakes."""
 
     device: list[int] = field(default_factory=list)
     image: list[int] = field(default_factory=list)
@@ -186,7 +186,7 @@ class _Seen:
     wakes: list[float] = field(default_factory=list)
 
     def priced(self, key: str, paid: _Paid) -> Model:
-        """Seconds are scaled so that what was paid is what its loads and wakes cost."""
+        """Return prices scaled so that loads and wakes cost in total what was paid."""
         load, wake = fmean(self.loads), fmean(self.wakes or [0.0])
         scale = paid.seconds / (paid.loads * load + paid.wakes * wake) if paid.loads else 1.0
         namespace, _, name = key.partition("/")
@@ -194,7 +194,7 @@ class _Seen:
         return Model(ObjectKey(namespace, name), "1", (need,), load_seconds=scale * load, wake_seconds=scale * wake)
 
     def cost(self, model: Model) -> Cost:
-        """At the same prices; the shortest took no longer than any that was seen."""
+        """Return the cost at the same prices; the shortest durations are the shortest seen."""
         shortest = (min(self.loads), min(self.wakes or [0.0]))
         return Cost(model.load_seconds, min(model.load_seconds, model.wake_seconds), shortest)
 
@@ -209,15 +209,14 @@ def _seen(key: str, samples: Sequence[Sequence[Json]]) -> _Seen:
                 seen.loads += [float(entry["loadSeconds"])] if "loadSeconds" in entry else []
                 seen.wakes += [float(entry["wakeSeconds"])] if "wakeSeconds" in entry else []
     if not seen.device or not seen.loads:
-        raise RecordError(f"{key} was asked for, but no sample has it awake with the seconds that its load took")
+        raise RecordError(f"{name} has requests, but no sample has it awake with the seconds of its load")
     return seen
 
 
 def _optimum(requests: Sequence[Asked], costs: Mapping[str, Cost], room: int, residency: float) -> float:
-    """The least, were models of one size, and so many of them fitted.
-
-    No answer takes less time than the shortest request did, unless that one waited, too: where no schedule is left,
-    answers take none, and where there is none even then (a load took less than any that was seen) nothing is known.
+    """Return the minimum for models of one size, of which `room` fit, or None. No response takes less time than the
+    shortest request, unless that one waited too. If no schedule exists, responses take no time, and if there is still
+    none (a load took less than any seen), nothing is known.
     """
     shortest = min(request.seconds for request in requests)
     for answer in (math.floor(shortest / TICK), 0):
@@ -230,9 +229,8 @@ def _optimum(requests: Sequence[Asked], costs: Mapping[str, Cost], room: int, re
 
 
 def _due(requests: Sequence[Asked], costs: Mapping[str, Cost], answer: int) -> dict[str, list[tuple[float, float]]]:
-    """When each model's requests came, and when they had to begin: no later than they did, and no sooner.
-
-    Any model may be loaded before the first request.
+    """Return the arrival of each model's requests, and their latest starts: not after they did start, and not sooner
+    than the first possible load. Any model may be loaded before the first request.
     """
     start = min(request.at for request in requests) - max(cost.load for cost in costs.values())
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -243,13 +241,13 @@ def _due(requests: Sequence[Asked], costs: Mapping[str, Cost], answer: int) -> d
 
 
 def _room(models: Iterable[Model], hosts: Sequence[Host]) -> int:
-    """How many models all hosts hold, were each to hold the smallest ones."""
+    """Return how many models fit on all hosts, if each has the smallest ones."""
     sums = list(accumulate(sorted(model.need.device for model in models)))
     return sum(bisect_right(sums, host.line) for host in hosts)
 
 
 def _hosts(samples: Sequence[Sequence[Json]]) -> list[Host]:
-    """The pool as its largest sample has it: what each line leaves beside the runtime's own least share."""
+    """Return the pool in its largest sample: the memory of each line without the runtime's minimum share."""
     largest = max(samples, key=len)
     hosts = []
     for host in largest:

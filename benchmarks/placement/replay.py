@@ -1,9 +1,9 @@
-"""`PYTHONPATH=benchmarks python -m placement.replay`: the end-to-end tests' pool of eight models, without a cluster.
+"""`PYTHONPATH=benchmarks python -m placement.replay`: simulates the end-to-end tests' pool of eight models.
 
-Two hosts with room for so many models each, eight models of one size whose popularity is as in Zipf's law, and users
-who ask one request after the other, as in e2e/scenarios/test_pool.py. What the pool pays in loading is shown beside two
-bounds: the least that any schedule of the same requests pays that lets none of them wait longer than it did here, and
-the least where each may wait as long as the longest did.
+Two hosts with room for a number of models each, eight models of one size with Zipf popularity, and users who send one
+request after another, as in e2e/scenarios/test_pool.py. The pool's loading cost is compared with two bounds: the
+minimum of schedules of the same requests in which no request waits longer than here, and in which each may wait as long
+as the longest did.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ANSWER, PAUSE = 0.4, 0.1
 """Seconds."""
 SPARE, SLEEPERS = 100 * MIB, 256 * MIB
 ROOMS, RESIDENCIES = (1, 2, 3), (2.0, 10.0)
-"""Models that fit into a host (with one, all of them need 3.2 times what the hosts have), and seconds."""
+"""Number of models per host (with one, all models need 3.2 times the hosts' memory), and seconds."""
 MODELS, HOSTS, USERS, LEAST_ANSWERS = 8, 2, 3, 100
 BEGIN, END = "<!-- pool: made by placement.replay -->", "<!-- pool: end -->"
 ROOT = Path(__file__).parents[2]
@@ -50,11 +50,13 @@ DOCUMENT = ROOT / "docs/placement.md"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Simulate, print, write."""
+    """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="seeds, whose means are shown (default 3)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of load at least (default 60)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with where they come from")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
+    )
     parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md")
     args = parser.parse_args(words)
     rows = []
@@ -72,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def replay(pace: str, room: int, seed: int, seconds: float, settings: Settings) -> Hosted:
-    """The pool after the load: users ask for so many seconds, and until so many requests are answered as e2e wants."""
+    """Run the pool with users for `seconds`, and until as many requests are answered as e2e requires; return it."""
     kinds = [Kind(ObjectKey("e2e", f"tiny-{number}"), SIZES, *PACES[pace]) for number in range(MODELS)]
     pool = Hosted(kinds, HOSTS, room * SIZES.least + SPARE, SLEEPERS, settings)
     draw, weights = random.Random(seed), [1 / (rank + 1) for rank in range(MODELS)]
@@ -92,7 +94,7 @@ def replay(pace: str, room: int, seed: int, seconds: float, settings: Settings) 
 
 
 def measure(pace: str, room: int, seed: int, seconds: float, settings: Settings) -> dict[str, float]:
-    """One run, and the bounds for its requests."""
+    """Return one run, and the bounds for its requests."""
     pool = replay(pace, room, seed, seconds, settings)
     waits = [one.waited for one in sorted(pool.asked, key=lambda one: one.at)]
     asked = begun(pool)
@@ -113,7 +115,7 @@ def measure(pace: str, room: int, seed: int, seconds: float, settings: Settings)
 
 
 def begun(pool: Hosted) -> dict[str, list[tuple[float, float]]]:
-    """When each model's requests came, and when they began."""
+    """Return the arrival and the start of each model's requests."""
     asked: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in pool.asked:
         asked[str(one.model)].append((one.at, one.at + one.waited))
@@ -121,7 +123,7 @@ def begun(pool: Hosted) -> dict[str, list[tuple[float, float]]]:
 
 
 def trace(pool: Hosted) -> Trace:
-    """What was asked of it, for the bounds."""
+    """Return the pool's requests, for the bounds."""
     need = Need(SIZES.weights, SIZES.workspace, SIZES.kv_minimum, SIZES.image)
     models = tuple(Model(key, "1", (need,), load_seconds=k.load, wake_seconds=k.wake) for key, k in pool.kinds.items())
     requests = sorted((Request(one.at, one.model, one.seconds) for one in pool.asked), key=lambda request: request.at)
@@ -129,13 +131,13 @@ def trace(pool: Hosted) -> Trace:
 
 
 def mean(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each figure; the longest wait is that of all."""
+    """Return the mean of each figure; the longest wait is the maximum."""
     means = {name: round(fmean(one[name] for one in found), 2) for name in found[0]}
     return means | {"wait_most": round(max(one["wait_most"] for one in found), 2)}
 
 
 def sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
-    """A row for each pool."""
+    """Return a row for each pool."""
     cells = [
         [
             f"{row['pace']}, {row['room']} model{'s' * (row['room'] > 1)} a host, residency {row['residency']:g} s",

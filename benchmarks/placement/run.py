@@ -1,7 +1,7 @@
-"""`PYTHONPATH=benchmarks python -m placement.run`: seconds of loading that placement pays, in traffic that is made up.
+"""`PYTHONPATH=benchmarks python -m placement.run`: seconds of loading that placement costs in generated traffic.
 
-The planner is the operator's own, in a simulated pool; beside it other rules, and what no rule could undercut. `--docs`
-writes the figures into docs/placement.md and the picture beside it.
+The planner is the operator's own, in a simulated pool; it is compared with other rules and with a lower bound. `--docs`
+writes the figures into docs/placement.md and the picture next to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TITLES = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Simulate, print, write. A goal that is missed is told, and ends nothing."""
+    """Simulate, print and write. A missed goal is printed, but is not an error."""
     args = _arguments(words)
     console, shape = tables.console(), Shape(hours=args.hours)
     traces = []
@@ -71,7 +71,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def with_figures(document: str, text: str, first: str = BEGIN, last: str = END) -> str:
-    """The document with other figures between its marks. Raises ValueError where it has none."""
+    """Return the document with new figures between its marks. Raises ValueError if it lacks the marks."""
     before, begin, rest = document.partition(first)
     _, end, after = rest.partition(last)
     if not begin or not end:
@@ -80,7 +80,9 @@ def with_figures(document: str, text: str, first: str = BEGIN, last: str = END) 
 
 
 def compare(kind: str, shape: Shape, rounds: int) -> dict[str, Any]:
-    """All policies on the same traces, the means over several seeds. The bound allows for our own longest wait."""
+    """Run all policies on the same traces, and return means over several seeds. The bound allows the planner's own
+    longest wait.
+    """
     made = [make(kind, shape, seed) for seed in range(rounds)]
     policies: dict[str, Callable[[Trace], Policy]] = {
         "plimsoll": lambda trace: PlannerPolicy(),
@@ -106,12 +108,12 @@ def compare(kind: str, shape: Shape, rounds: int) -> dict[str, Any]:
 
 
 def hosts() -> list[Host]:
-    """The pool that is imagined, empty."""
+    """Return the empty simulated pool."""
     return [Host(f"host-{number}", LINE, SLEEPERS) for number in range(HOSTS)]
 
 
 def sheet(trace: dict[str, Any]) -> Sheet:
-    """Its policies, a row each."""
+    """Return a row for each policy."""
     rows = [
         [
             name,
@@ -163,7 +165,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="traces of each kind, whose means are shown (default 3)")
     parser.add_argument("--hours", type=float, default=2.0, help="of each trace (default 2)")
     parser.add_argument("--only", action="append", choices=list(KINDS), help="only this trace (repeatable)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with where they come from")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
+    )
     parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md and .svg")
     return parser.parse_args(words)
 

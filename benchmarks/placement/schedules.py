@@ -31,12 +31,12 @@ from plimsoll_operator.simulation.trace import Trace
 CELL = 1.0
 STEPS = 200
 FEW = 12
-"""Models; with more of them the fullest set is not looked for, and a line counts in full."""
+"""Number of models up to which the fullest set is searched; with more, a line counts in full."""
 
 
 @dataclass(slots=True)
 class Prices:
-    """Of a byte for each cell: of device memory, and of all memory. The sums are of the cells before each."""
+    """Prices of a byte in each cell: of device memory, and of all memory, with cumulative sums."""
 
     device: list[float]
     memory: list[float]
@@ -50,7 +50,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Awake from cell `first` to cell `last`; `image`: whether it woke from an image, kept since the run before."""
+    """Awake from cell `first` to cell `last`; `image`: whether it woke from an image kept since the previous run."""
 
     first: int
     last: int
@@ -59,10 +59,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A model with what its requests ask of its runs, by cell.
-
-    A run that begins in cell u may follow one that ends in cell `after[u]` or later. Its first run begins no later than
-    `first`, and its last ends no sooner than `last`.
+    """A model with the constraints of its requests, by cell. A run that begins in cell u may follow one that ends in
+    cell `after[u]` or later. Its first run begins at `first` at the latest, and its last ends at `last` or later.
     """
 
     model: Model
@@ -72,17 +70,16 @@ class Asked:
 
     @property
     def least(self) -> int:
-        """Bytes that it takes of all memory, whether awake or asleep."""
+        """Minimum bytes of all memory, awake or asleep."""
         return min(self.model.need.device, self.model.need.host)
 
 
 def lower_bound(
     trace: Trace, hosts: Sequence[Host], waits: float | Sequence[float], steps: int = STEPS, cell: float = CELL
 ) -> float:
-    """Seconds of loading for `trace` that every policy pays under which no request waits longer than its `waits`.
-
-    One number is for all requests, else there is one for each. All models lie on disk at first. Each load and each wake
-    takes what the trace says of its model.
+    """Return the seconds of loading for `trace` that every policy pays in which no request waits longer than its
+    `waits` (one number for all requests, or one for each). All models are on disk at first. Each load and wake takes
+    the trace's time for its model.
     """
     most = [waits] * len(trace.requests) if isinstance(waits, int | float) else waits
     times = [(request.model, request.at, request.at + wait) for request, wait in zip(trace.requests, most, strict=True)]
@@ -97,7 +94,7 @@ def lower_bound(
 
 
 def fullest(needs: Sequence[int], line: int) -> int:
-    """The most bytes below the line that a set of models takes."""
+    """Return the most bytes below the line that a set of models can use."""
     if len(needs) > FEW:
         return min(line, sum(needs))
     sums = {0}
@@ -107,7 +104,7 @@ def fullest(needs: Sequence[int], line: int) -> int:
 
 
 def _asked(model: Model, times: Sequence[tuple[float, float]], cell: float, cells: int) -> Asked:
-    """`times`: when each of its requests came, and when it was due."""
+    """Return a model's constraints. `times`: arrival and latest start of each of its requests."""
     after = [-1] * (cells + 1)
     for at, due in times:
         late = int(due / cell) + 1
@@ -118,7 +115,7 @@ def _asked(model: Model, times: Sequence[tuple[float, float]], cell: float, cell
 
 
 def _ascend(asked: Sequence[Asked], device: float, memory: float, cells: int, cell: float, steps: int) -> float:
-    """The best dual value that subgradient steps find, each as long as would close a gap of a tenth (Polyak)."""
+    """Return the best dual value that subgradient steps find, each as long as would close a gap of a tenth (Polyak)."""
     prices = Prices([0.0] * cells, [0.0] * cells)
     best, reach = 0.0, 0.1
     for step in range(steps):
@@ -130,7 +127,7 @@ def _ascend(asked: Sequence[Asked], device: float, memory: float, cells: int, ce
         value -= device * prices.device_sums[-1] + memory * prices.memory_sums[-1]
         reach = reach if value > best or step % 10 else reach * 0.8
         best = max(best, value)
-        # In shares of the capacities, so that both kinds of prices are of one scale.
+        # As shares of the capacities, so that both kinds of prices have one scale.
         over_device = [used / max(1.0, device) - 1 for used in use_device]
         over_memory = [used / max(1.0, memory) - 1 for used in use_memory]
         norm = sum(
@@ -150,13 +147,13 @@ def _ascend(asked: Sequence[Asked], device: float, memory: float, cells: int, ce
 
 
 def cheapest(asked: Asked, prices: Prices, cell: float = CELL) -> tuple[float, list[Run]]:
-    """The least that a model pays at these prices, and the runs of a schedule that does."""
+    """Return the minimum that a model pays at these prices, and the runs of a schedule that does."""
     search = _Search(asked, prices, cell)
     return search.found()
 
 
 class _Search:
-    """Shortest paths over cells: `begun[c]` is the least of a run that begins in c, `ended[c]` of one that ends."""
+    """Shortest paths over cells: `begun[c]` is the minimum for a run that begins in c, `ended[c]` for one that ends."""
 
     def __init__(self, asked: Asked, prices: Prices, cell: float) -> None:
         self._asked, self._prices, self._cell = asked, prices, cell
@@ -167,7 +164,7 @@ class _Search:
         self._before: list[tuple[int, bool]] = [(-1, False)] * self._cells
 
     def found(self) -> tuple[float, list[Run]]:
-        """The least in the end, and its runs from the first to the last."""
+        """Return the minimum at the end, and its runs in order."""
         self._sweep()
         last = min(range(self._asked.last, self._cells), key=self.ended.__getitem__)
         runs: list[Run] = []
@@ -187,13 +184,13 @@ class _Search:
         pause = loading_cells(model.wake_seconds, self._cell)
         longer = loading_cells(model.load_seconds, self._cell)
         for c in range(self._cells):
-            # Whoever ended in cell c - 1 - (cells of loading) may begin again in c.
+            # A run that ended in cell c - 1 - (cells of loading) may be followed by one that begins in c.
             for window, gap, offset in ((loaded, longer, 0.0), (woken, pause, 1.0)):
                 if (v := c - 1 - gap) >= 0:
                     window.push(v, self.ended[v] - offset * least * prices.memory_sums[v + 1])
                 window.forget(self._asked.after[c])
             self._begin(c, loaded, woken)
-            # A run that goes on through c - 1: that cell lies between its first and its last, unless it is the first.
+            # A run that continues through c - 1: that cell is between its first and its last, unless it is the first.
             on = goes_on + (held[c - 1] if c else 0.0)
             if c and self.begun[c - 1] < on:
                 goes_on, start = self.begun[c - 1], c - 1
@@ -226,12 +223,12 @@ class _Search:
 
 
 def loading_cells(seconds: float, cell: float) -> int:
-    """Whole cells before the one in which a load ends that it surely takes."""
+    """Return the number of whole cells that a load certainly takes before the cell in which it ends."""
     return max(0, math.floor(seconds / cell) - 1)
 
 
 class _Window:
-    """The least of the values whose places are not forgotten; both places only grow."""
+    """Minimum of a sliding window of values, whose both ends only grow."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[int, float]] = deque()

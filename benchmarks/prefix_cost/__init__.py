@@ -1,1 +1,1 @@
-"""What does prefix caching cost when nothing is ever shared?"""
+"""The cost of prefix caching if no prefixes are shared."""

@@ -1,10 +1,9 @@
-"""`python -m prefix_cost.run`: 64 mixed requests that share nothing, with the prefix cache on and off.
+"""`python -m prefix_cost.run`: 64 mixed requests without common prefixes, with the prefix cache on and off.
 
-Two engines in one process; in each round on, off, off, on, so that a machine that slows down favours neither.
-
-It starts when the caches' pages have been taken from the system, which an idle thread does once in an engine's life.
-Without the prefix cache the same blocks are used in every turn, with it ever new ones until all have been used: while
-pages are still being taken, only the engine with the cache would pay for that in its turns.
+Two engines in one process; each round runs on, off, off, on, so that a machine that slows down favours neither. It
+starts after the system has provided all pages of the caches, which an idle thread requests once in an engine's life.
+Without the prefix cache the same blocks are used in every turn, with it new ones until all have been used: otherwise
+only the engine with the cache would pay for new pages in its turns.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TURNS = (True, False, False, True)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """What the cache adds to the time, as a share, median of rounds."""
+    """Return the cache's additional time as a share, median of rounds."""
     engines = {caching: _load(chosen.threads, caching) for caching in (True, False)}
     _wait_for_pages()
     for llm in engines.values():
@@ -37,7 +36,7 @@ def measure(chosen: Options) -> dict[str, Any]:
     for number in range(1, chosen.rounds + 1):
         busy, seconds = quiet.cores_in_use(), {True: 0.0, False: 0.0}
         for turn, caching in enumerate(TURNS):
-            # New tokens each time, or the cache would find those of the turn before.
+            # New tokens each time, else the cache would contain those of the previous turn.
             seconds[caching] += _seconds(engines[caching], workload("W2", chosen.scale, len(TURNS) * number + turn))
         cost = seconds[True] / seconds[False] - 1
         rounds.append(
@@ -50,7 +49,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row."""
+    """Return a table with one row."""
     seconds = [statistics.median(r[name] for r in result["rounds"]) / 2 for name in ("on", "off")]
     row = ["W2", *(f"{s:.2f}" for s in seconds), f"{result['cost']:+.2%}"]
     return Sheet("Prefix caching when nothing is shared", ["requests", "on, s", "off, s", "cost"], [row])

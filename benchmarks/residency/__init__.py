@@ -1,1 +1,1 @@
-"""What does residency's planner pay in loading? The real planner over a simulated host."""
+"""The loading cost of residency's planner: the real planner over a simulated host."""

@@ -1,7 +1,8 @@
-"""`PYTHONPATH=benchmarks python -m residency.density`: how many models one device serves, beside static loading.
+"""`PYTHONPATH=benchmarks python -m residency.density`: number of models that one device serves, compared with static
+loading.
 
-Static loading keeps what it serves awake: it serves as many models as fit, the smallest first, and no other. Residency
-serves them all, and some requests wait. Demand is that of `traces.zipf`, of one rate however many models share it.
+Static loading keeps models awake: it serves as many models as fit, the smallest first, and no other. Residency serves
+all models, and some requests wait. Demand is that of `traces.zipf`, at one rate for all models together.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TIMES = (1, 2, 3, 4, 5)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Simulate, print, write."""
+    """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=1, help="simulated days, each with its own seed")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -62,7 +63,7 @@ def _day(count: int, seed: int) -> dict[str, float]:
 
 
 def fit(made: Sequence[Model], line: int) -> int:
-    """How many of them are awake together at the most, each with the least KV cache it can do with."""
+    """Return the maximum number of models awake at once, each with its minimum KV cache."""
     left, count = line, 0
     for least in sorted(model.sizes.least for model in made[: len(BILLIONS)]):
         if least > left:

@@ -1,4 +1,4 @@
-"""Plain LRU, to compare with: whoever was used longest ago goes, as soon as anybody else is asked for."""
+"""Plain LRU for comparison: evicts the model that was used the longest ago as soon as another model has a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_runtime.residency.states import ASLEEP, Level, State
 
 
 def plan_lru(view: HostView, settings: Settings) -> Plan:
-    """First come, first woken; in-flight and pinned models are left alone, as everywhere."""
+    """Wake models in order of arrival; in-flight and pinned models are not evicted."""
     actions: list[Action] = []
     free, later = view.free, view.free + sum(model.coming for model in view.models)
     idle = sorted(
@@ -37,7 +37,7 @@ def plan_lru(view: HostView, settings: Settings) -> Plan:
 
 
 def lru_images(view: HostView, comer: ModelView, size: int, free: int) -> tuple[DropImage, ...] | None:
-    """The same for images: whoever comes stays, and what was used longest ago goes."""
+    """Keep new images, and drop those that were used the longest ago."""
     drops: list[DropImage] = []
     for sleeper in sorted(filter(may_drop, view.models), key=lambda m: (m.last_used, m.name)):
         if free >= size:

@@ -1,7 +1,7 @@
-"""`PYTHONPATH=benchmarks python -m residency.run`: a simulated day on one device, by our planner and by plain LRU.
+"""`PYTHONPATH=benchmarks python -m residency.run`: simulates a day on one device, with the planner and with plain LRU.
 
-The planner and the ledgers are the runtime's own; loading, waking and answering take what `traces` says. Figures are
-seconds of loading that were paid, and how long requests waited for their model.
+The planner and the ledgers are the runtime's own; loading, waking and answering take the times in `traces`. The results
+are seconds of loading, and waiting times of requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AT_ONCE_SECONDS = 1.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Simulate, print, write."""
+    """Simulate, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=3, help="simulated days of each kind, each with its own seed")
     parser.add_argument("--first-seed", type=int, default=0, help="of the first day; the others follow it")
@@ -78,7 +78,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """The rows of the table in docs/residency.md: loading, mean and longest wait, ours and LRU's."""
+    """Return the rows of the table in docs/residency.md: loading, mean and longest wait, with the planner and
+    with LRU.
+    """
     rows = []
     for name, found in results.items():
         ours, lru = found["plimsoll"], found["lru"]
@@ -90,14 +92,14 @@ def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom, settings: Settings) -> dict[str, float]:
-    """One simulated day."""
+    """Simulate one day."""
     return simulate(models(), TRACES[trace](random.Random(seed)), decide, image_room, settings)
 
 
 def simulate(
     made: list[Model], arrivals: Iterable[Arrival], decide: Planner, image_room: ImageRoom, settings: Settings
 ) -> dict[str, float]:
-    """What these models and requests come to. Raises RuntimeError where a request is never answered."""
+    """Simulate these models and requests. Raises RuntimeError if a request is never answered."""
     spent = [0.0, 0]
 
     def timed(*arguments: Any) -> Any:
@@ -130,12 +132,12 @@ def simulate(
 
 
 def ask(world: World, model: int, seconds: float) -> None:
-    """One request."""
+    """Add one request."""
     world.arrive(list(world.models)[model], seconds)
 
 
 def mean(days: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each figure; the longest wait is that of all days."""
+    """Return the mean of each figure; the longest wait is the maximum of all days."""
     found = {key: fmean(day[key] for day in days) for key in days[0]}
     return found | {"wait_longest": max(day["wait_longest"] for day in days)}
 

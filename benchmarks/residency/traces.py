@@ -1,4 +1,4 @@
-"""A day of requests, made up: who is asked for when, and how long each answer takes. A seed is a day."""
+"""Generated requests of a day: model, time, and duration of each response. A seed defines a day."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from residency.world import Model
 DAY = 86_400.0
 GIB = 2**30
 BILLIONS = (0.6, 1.7, 3.0, 4.0, 7.0, 8.0, 0.6, 1.7, 3.0, 4.0, 7.0, 8.0, 13.0, 0.6, 1.7, 3.0)
-"""Parameters of the models, in the order of their rank in demand: every size is among the liked and the forgotten."""
+"""Parameters of the models by rank in demand: frequent and rare models have all sizes."""
 READ, MAP = 1.2 * GIB, 12 * GIB
-"""Bytes a second from disk into an image, and from there into an engine that answers."""
+"""Bytes per second from disk into an image, and from there into an engine that answers."""
 ENGINE_SECONDS = 0.5
 WORKSPACE, KV = 1 * GIB, 1 * GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request: when, for which model, and the seconds of its answer."""
+    """One request: time, model, and seconds of its response."""
 
     at: float
     model: int
@@ -32,7 +32,7 @@ class Arrival:
 
 
 def models(count: int = len(BILLIONS)) -> list[Model]:
-    """Of half-size weights (bfloat16 takes two bytes a parameter). Sizes recur where there are more than sixteen."""
+    """Return models with half-precision weights (two bytes per parameter). With more than sixteen, sizes repeat."""
     made = []
     for rank, billions in enumerate(islice(cycle(BILLIONS), count)):
         weights = int(2e9 * billions)
@@ -44,12 +44,14 @@ def models(count: int = len(BILLIONS)) -> list[Model]:
 
 
 def zipf(rng: random.Random, count: int = len(BILLIONS)) -> Iterator[Arrival]:
-    """Steady demand, of which the k-th model has a share of 1/k."""
+    """Constant demand, of which the k-th model has a share of 1/k."""
     yield from _poisson(rng, lambda at: 0.1, lambda at: list(range(count)))
 
 
 def shifting(rng: random.Random) -> Iterator[Arrival]:
-    """The same shares, but who is liked changes every two hours; twice as much by day as by night."""
+    """The shares of `zipf`, but the order of models changes every two hours; twice as many requests by day as
+    by night.
+    """
 
     def order(at: float) -> list[int]:
         shift = int(at // 7200) * 3
@@ -59,7 +61,7 @@ def shifting(rng: random.Random) -> Iterator[Arrival]:
 
 
 def scans(rng: random.Random) -> Iterator[Arrival]:
-    """Four models in steady use, and once an hour somebody tries all the others, one after the other."""
+    """Four models in constant use, and once an hour all others one after another."""
     yield from _merged(
         _poisson(rng, lambda at: 0.1, lambda at: [0, 1, 2, 3]),
         (
@@ -71,7 +73,7 @@ def scans(rng: random.Random) -> Iterator[Arrival]:
 
 
 def rhythm(rng: random.Random) -> Iterator[Arrival]:
-    """Steady demand for a few, and jobs that come every half hour with a burst of requests each."""
+    """Constant demand for a few models, and jobs every half hour with a burst of requests each."""
     jobs = [
         Arrival(start + rng.uniform(0, 20), model, rng.expovariate(1 / 4.0))
         for model in range(6, 12)
@@ -99,7 +101,7 @@ def _starts(model: int) -> Iterator[float]:
 def _poisson(
     rng: random.Random, rate: Callable[[float], float], order: Callable[[float], list[int]]
 ) -> Iterator[Arrival]:
-    """Requests at a rate, for models by rank: the k-th in the order has a share of 1/k."""
+    """Return requests at a rate, for models by rank: the k-th in `order` has a share of 1/k."""
     at = 0.0
     while True:
         at += rng.expovariate(rate(at))

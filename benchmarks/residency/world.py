@@ -1,6 +1,6 @@
-"""A host that is simulated: models load, serve and sleep as the planner says, in seconds of a clock of its own.
+"""A simulated host: models load, serve and sleep as the planner decides, in seconds of a simulated clock.
 
-The ledgers are the real ones; what the planner grants beyond them fails here as it would there.
+The ledgers are the real ones, so grants beyond them fail here too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import Level, State, check_transition
 
 STOP_SECONDS = 0.5
-"""How long an engine takes to end."""
+"""Seconds until an engine has ended."""
 Planner = Callable[[HostView, Settings], Plan]
 ImageRoom = Callable[[HostView, ModelView, int, int], tuple[DropImage, ...] | None]
 
 
 class Clock:
-    """What is to happen, in the order of time, and at one time in the order in which it was entered."""
+    """Future events in order of time; simultaneous ones in order of insertion."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -48,11 +48,11 @@ class Clock:
         self._order = itertools.count()
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Have something happen."""
+        """Schedule an event."""
         heapq.heappush(self._events, (when, next(self._order), what))
 
     def step(self, until: float = math.inf) -> bool:
-        """Let everything happen that is due next, if that is not later than `until`; False where nothing is."""
+        """Run the next event if it is not later than `until`; return False if there is none."""
         if not self._events or self._events[0][0] > until:
             return False
         self.now, _, what = heapq.heappop(self._events)
@@ -64,10 +64,7 @@ class Clock:
 
 @dataclass(eq=False)
 class Request:
-    """One use of a model: when it came, how long its answer takes, when it began (None: it waits).
-
-    `answered` is told of its end.
-    """
+    """One use of a model: arrival, duration, and start (None while waiting). `answered` is called at its end."""
 
     arrived: float
     seconds: float
@@ -78,10 +75,8 @@ class Request:
 
 @dataclass
 class Model:
-    """A model in the simulation.
-
-    `wished`: since when an operation wants it awake. `rest`: the level at which one puts it to sleep. `leaving`: it is
-    to be forgotten.
+    """A model in the simulation. `wished`: time since which an operation wants it awake. `rest`: sleep level that an
+    operation requests. `leaving`: it is being removed.
     """
 
     name: ModelName
@@ -106,23 +101,23 @@ class Model:
 
     @property
     def changing(self) -> bool:
-        """Whether an operation puts it to sleep or takes it away: nothing may wake it."""
+        """Whether an operation puts it to sleep or removes it, so that nothing may wake it."""
         return self.leaving or self.rest is not None
 
     @property
     def asked(self) -> float | None:
-        """Since when requests or an operation want it awake."""
+        """Time since which requests or an operation want it awake, or None."""
         since = [request.arrived for request in self.waiting] + ([] if self.wished is None else [self.wished])
         return None if self.changing else min(since, default=None)
 
     def become(self, state: State, now: float) -> None:
-        """Go on to another state, if that may follow."""
+        """Change to another state, if the transition is valid."""
         check_transition(self.state, state)
         self.state, self.since = state, now
 
 
 class World:
-    """One host. `run` drives it; counters are read afterwards."""
+    """One host. `run` advances it; counters are read afterwards."""
 
     def __init__(
         self,
@@ -150,40 +145,40 @@ class World:
 
     @property
     def now(self) -> float:
-        """Seconds since everything began."""
+        """Seconds since the start."""
         return self.time.now
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Have something happen."""
+        """Schedule an event."""
         self.time.at(when, what)
 
     def arrive(self, name: ModelName, seconds: float) -> Request:
-        """A request, now."""
+        """Add a request now."""
         request = Request(self.now, seconds)
         self.take(name, request)
         return request
 
     def take(self, name: ModelName, request: Request) -> None:
-        """A request that came here now, or earlier to somebody else."""
+        """Add a request that arrived here now, or earlier at another host."""
         model = self.models[name]
         model.waiting.append(request)
         self._serve(model)
 
     def place(self, model: Model, level: Level) -> None:
-        """An operation: one more model, as files, which is then brought to a level."""
+        """Operation: add a model as files, then bring it to a level."""
         assert model.name not in self.models
         self.models[model.name] = model
         if level is not Level.ON_DISK:
             self.wish(model.name)
 
     def wish(self, name: ModelName) -> None:
-        """An operation: it is wanted awake."""
+        """Operation: wake a model."""
         model = self.models[name]
         if model.state is not State.RESIDENT and model.wished is None:
             model.wished = self.now
 
     def put_to_sleep(self, name: ModelName, level: Level) -> None:
-        """An operation: it sleeps at this level at most, once its requests have ended."""
+        """Operation: put a model to sleep at this level at most, once its requests have ended."""
         model = self.models[name]
         model.wished = None
         if model.state is State.IN_HOST and level is Level.ON_DISK:
@@ -193,7 +188,7 @@ class World:
             self._leave_device(model)
 
     def remove(self, name: ModelName) -> list[Request]:
-        """An operation: forget it, once its requests have ended. Those that wait are handed back."""
+        """Operation: remove a model once its requests have ended. Waiting requests are returned."""
         model = self.models[name]
         model.leaving, model.wished = True, None
         left = list(model.waiting)
@@ -203,14 +198,14 @@ class World:
         return left
 
     def give_up(self, name: ModelName, request: Request) -> None:
-        """Its client has gone."""
+        """Remove a request whose client has disconnected."""
         model = self.models[name]
         if request in model.waiting:
             request.given_up = True
             model.waiting.remove(request)
 
     def run(self, until: float = math.inf) -> None:
-        """Let everything happen that is due until then."""
+        """Run all events until a time."""
         self.replan()
         while self.time.step(until):
             self.replan()
@@ -218,7 +213,7 @@ class World:
             self.time.now = until
 
     def view(self, *, relieve: bool = False) -> HostView:
-        """What the planner sees."""
+        """Return the planner's view."""
         device = self.memory.device
         models = tuple(self._view_of(model) for model in self.models.values() if not model.stopping or model.grant)
         return HostView(
@@ -227,7 +222,7 @@ class World:
         )  # fmt: skip
 
     def replan(self, *, relieve: bool = False) -> None:
-        """Ask the planner, and do as it says."""
+        """Call the planner, and apply its plan."""
         self.seen = self.view(relieve=relieve)
         plan = self._decide(self.seen, self.settings)
         for action in plan.actions:
@@ -303,7 +298,7 @@ class World:
         self._serve(model)
 
     def _leave_device(self, model: Model) -> None:
-        """Towards sleep, as an operation wants it; what wakes does so first."""
+        """Continue towards sleep for an operation; a waking model wakes first."""
         if model.state is State.RESIDENT:
             model.become(State.DRAINING, self.now)
         model.yielding = False
@@ -321,7 +316,7 @@ class World:
             del self.models[model.name]
 
     def _serve(self, model: Model) -> None:
-        """Begin what waits, if the model is awake."""
+        """Start waiting requests, if the model is awake."""
         if model.state is not State.RESIDENT:
             return
         while model.waiting:
@@ -344,7 +339,7 @@ class World:
             self.at(self.now + STOP_SECONDS, lambda: self._asleep(model))
 
     def _asleep(self, model: Model) -> None:
-        """Its engine has ended: its memory is free, and its image stays if that is worth it."""
+        """Handle the end of an engine: its memory is free, and its image stays if that is worth it."""
         model.yielding = model.stopping = False
         comer = self._view_of(model)
         size = model.sizes.image
@@ -362,5 +357,5 @@ class World:
 
 
 def memory_of(line: int, sleepers: int, *, shared: bool = True) -> Memory:
-    """Of a device with a line, and room for sleepers."""
+    """Return the memory of a device with a line, and space for sleepers."""
     return Memory(DeviceLedger(line, line), SleeperLedger(sleepers), shared=shared)

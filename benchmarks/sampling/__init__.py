@@ -1,1 +1,1 @@
-"""What does it cost to choose tokens as requests want it?"""
+"""The cost of sampling with various parameters."""

@@ -1,7 +1,7 @@
-"""`python -m sampling.run`: choosing tokens, our kernel beside plain torch and beside the most likely token.
+"""`python -m sampling.run`: sampling with Plimsoll's kernel, compared with plain torch and with greedy sampling.
 
-Logits as language models give them (a few tokens far above the rest), and flat ones, where filters keep many. Times are
-of the processor, not of the clock: kernel and reference run on one thread each.
+Typical logits (a few tokens far above the rest), and flat ones, for which filters keep many tokens. Times are CPU
+times: kernel and reference each run on one thread.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ WISHES = {
     "top-p 0.95, flat": (0.8, 0, 0.95, 0.0),
 }
 REFERENCE_LOGITS = 2**21
-"""Most logits (rows x vocabulary) of which the reference is measured; it takes seconds for more."""
+"""Maximum logits (rows x vocabulary) for which the reference is measured; it takes seconds for more."""
 OURS = 5
-"""Calls of ours a round: they are short."""
+"""Calls of the kernel per round, because they are short."""
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Milliseconds a call and their ratios, medians over the rounds."""
+    """Return milliseconds per call and their ratios, medians over the rounds."""
     torch.set_num_threads(1)
     rows = [
         _case(name, wish, vocab, batch, chosen.rounds)
@@ -84,7 +84,7 @@ def _milliseconds(work: Callable[[], object], calls: int) -> float:
 
 
 def _peaked(batch: int, vocab: int) -> torch.Tensor:
-    """A few tokens hold nearly all of the mass."""
+    """Return logits in which a few tokens have nearly all of the mass."""
     generator = torch.Generator().manual_seed(vocab)
     logits = torch.randn(batch, vocab, generator=generator) * 1.5
     likely = torch.randint(0, vocab, (batch, 20), generator=generator)
@@ -105,7 +105,7 @@ def _params(batch: int, temperature: float, top_k: int, top_p: float, min_p: flo
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each wish, vocabulary and batch."""
+    """Return a row for each set of parameters, vocabulary and batch."""
     rows = [
         [
             *(case["name"], str(case["vocabulary"]), str(case["batch"])),

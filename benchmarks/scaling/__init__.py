@@ -1,1 +1,1 @@
-"""A day of bursty traffic through the operator's own scaler, beside fixed numbers of replicas and an HPA's rule."""
+"""A day of bursty traffic with the operator's scaler, compared with fixed numbers of replicas and an HPA."""

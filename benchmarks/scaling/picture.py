@@ -1,4 +1,4 @@
-"""A day as two curves, requests and replicas, in an SVG that follows the reader's light or dark page."""
+"""Draws a day as two curves, requests and replicas, in an SVG that adapts to light and dark pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ BAR, NAME = 20, 190
 
 
 def draw(course: Sequence[tuple[float, int, int]], policies: Mapping[str, Mapping[str, Any]]) -> str:
-    """`course` has (second, replicas, requests a minute); below it, the device-hours of each policy as bars."""
+    """Draw `course`, which has (second, replicas, requests per minute), and below it the device-hours of each policy as
+    bars.
+    """
     parts = [_curve("requests a minute", [(at, count) for at, _, count in course], TOP, "bar")]
     second = TOP + HEIGHT + GAP
     parts.append(_curve("replicas, from zero", [(at, number) for at, number, _ in course], second, "best"))

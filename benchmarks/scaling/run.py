@@ -1,7 +1,8 @@
-"""`PYTHONPATH=benchmarks python -m scaling.run`: what a day of requests costs in device-hours, and who keeps a target.
+"""`PYTHONPATH=benchmarks python -m scaling.run`: device-hours for a day of requests, and which policies meet a latency
+target.
 
-The scaler is the operator's own, with what a gateway would have told it; the replicas are simulated. `--docs` writes
-the figures into docs/scaling.md and the picture beside it.
+The scaler is the operator's own, with simulated gateway metrics and replicas. `--docs` writes the figures into
+docs/scaling.md and the picture next to it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT, PICTURE = ROOT / "docs/scaling.md", ROOT / "docs/scaling.svg"
 BEGIN, END = "<!-- figures: made by scaling.run -->", "<!-- figures: end -->"
 START, TTFT, MOST, HPA_TARGET = 45.0, 0.8, 12, 8.0
-"""Seconds that a replica takes to start, the target, maxReplicas, and the HPA's requests in flight a replica."""
+"""Seconds until a replica has started, the target, maxReplicas, and the HPA's target of requests in flight per
+replica.
+"""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Simulate, print, write."""
+    """Simulate, print and write."""
     args = _arguments(words)
     day = Day(hours=args.hours)
     policies = compare(day, args.rounds)
@@ -53,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def compare(day: Day, rounds: int) -> dict[str, Any]:
-    """Means over several days, and the course of the first of them."""
+    """Return means over several days, and the course of the first."""
     made = [day.requests(seed) for seed in range(1, rounds + 1)]
     target = Target(queue=4, ttft=TTFT)
     policies: dict[str, Callable[[], Policy]] = {
@@ -87,7 +90,7 @@ def _figures(outcomes: Sequence[SimulationResult]) -> dict[str, float]:
 
 
 def sheet(policies: dict[str, Any]) -> Sheet:
-    """A row each."""
+    """Return a row for each policy."""
     rows = [
         [
             name,
@@ -108,7 +111,9 @@ def sheet(policies: dict[str, Any]) -> Sheet:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scaling.run", description="What scaling costs and keeps over a day.")
     parser.add_argument("--hours", type=float, default=24.0, help="of the day (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="days, of which the means are told (default %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="number of simulated days for the means (default %(default)s)"
+    )
     parser.add_argument("--json", type=Path, help="write the result there")
     parser.add_argument("--docs", action="store_true", help="write docs/scaling.md and docs/scaling.svg")
     return parser.parse_args(words)

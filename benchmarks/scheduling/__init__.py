@@ -1,1 +1,1 @@
-"""Which policy serves whom how well? The real scheduler against a cost model of the engine."""
+"""Compares scheduling policies: the real scheduler with a cost model of the engine."""

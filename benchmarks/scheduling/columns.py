@@ -1,4 +1,4 @@
-"""What is shown of a run's figures: the same columns in the terminal, in the document and in the picture."""
+"""Columns of a run's figures, the same in the terminal, the document and the picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure: `less` is better or not, `text` writes it; `drawn` in the picture too."""
+    """One figure: `less` is better or not, `text` formats it; `drawn`: in the picture too."""
 
     key: str
     heading: str
@@ -44,12 +44,12 @@ COLUMNS = (
 
 
 def cells(figures: Mapping[str, float]) -> list[str]:
-    """A run's figures as text."""
+    """Return a run's figures as text."""
     return [column.text(figures[column.key]) for column in COLUMNS]
 
 
 def markdown(traces: Sequence[Mapping[str, object]]) -> str:
-    """A table for each trace, for a document."""
+    """Return a table for each trace, for a document."""
     return "\n\n".join(map(_one, traces))
 
 

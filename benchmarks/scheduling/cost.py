@@ -1,4 +1,4 @@
-"""How long a step of the engine takes, as a function of what is in it."""
+"""The duration of an engine step as a function of its work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from plimsoll_runtime.engine.protocol.plan import StepPlan
 
 
 class StepWork(NamedTuple):
-    """What a step's time depends on. `context` counts what decodes read, `pairs` what prompts attend to."""
+    """Quantities that determine a step's duration. `context` counts tokens read by decodes, `pairs` pairs of tokens in
+    prompts.
+    """
 
     steps: int
     prefill_tokens: int
@@ -22,7 +24,7 @@ class StepWork(NamedTuple):
 
 
 def work_of(plan: StepPlan) -> StepWork:
-    """A plan in figures: a sequence with one token is a decode."""
+    """Return the work of a plan; a sequence with one token is a decode."""
     prefill = rows = context = pairs = 0
     for sequence in plan.sequences:
         count, start = len(sequence.token_ids), sequence.start
@@ -37,7 +39,7 @@ def work_of(plan: StepPlan) -> StepWork:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds for each unit of a step's work; the fields stand in the order of `StepWork`'s."""
+    """Seconds per unit of a step's work; the fields are in the order of `StepWork`'s."""
 
     step: float
     prefill_token: float
@@ -46,18 +48,17 @@ class CostModel:
     attention_pair: float
 
     def seconds(self, work: StepWork) -> float:
-        """How long a step takes."""
+        """Return the duration of a step."""
         return float(sum(unit * count for unit, count in zip(astuple(self), work, strict=True)))
 
     def as_dict(self) -> dict[str, float]:
-        """For a file."""
+        """Return the model for a file."""
         return asdict(self)
 
 
 def fit(samples: Sequence[tuple[StepWork, float]]) -> CostModel:
-    """The cost model with the least relative error over measured steps; no unit of work gives time back.
-
-    Raises ValueError for fewer samples than there are units.
+    """Return the cost model with the least relative error over measured steps; no cost is negative. Raises ValueError
+    for fewer samples than units.
     """
     units = len(StepWork._fields)
     if len(samples) < units:
@@ -74,5 +75,5 @@ def fit(samples: Sequence[tuple[StepWork, float]]) -> CostModel:
 
 
 def error(model: CostModel, samples: Sequence[tuple[StepWork, float]]) -> float:
-    """The median relative error over measured steps."""
+    """Return the median relative error over measured steps."""
     return float(np.median([abs(model.seconds(work) - seconds) / seconds for work, seconds in samples]))

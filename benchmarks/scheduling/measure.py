@@ -1,4 +1,4 @@
-"""Steps of the real engine, timed: what the cost model is fitted to."""
+"""Times steps of the real engine, for fitting the cost model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from serving import models
 MODEL = models.SMALL
 PROMPTS = (16, 64, 128, 256, 512, 1024)
 BATCHES = ((1, 32), (1, 1024), (4, 256), (8, 64), (8, 512), (16, 128), (32, 32), (32, 256), (64, 16), (64, 128))
-"""Sequences that decode together, and the length of their prompts."""
+"""Number of sequences that decode together, and the length of their prompts."""
 DECODES, REPEATS = 8, 3
 
 
 class Recorder:
-    """Looks into an engine: what the last step consisted of."""
+    """Observes an engine: the work of the last step."""
 
     def __init__(self) -> None:
         self.timeline = Timeline()
@@ -36,23 +36,23 @@ class Recorder:
         self._runner: Runner | None = None
 
     def watch_decoder(self, decoder: Decoder) -> Decoder:
-        """The decoder is left alone."""
+        """Return the decoder unchanged."""
         return decoder
 
     def watch_runner(self, runner: Runner) -> Runner:
-        """Stand before the runner."""
+        """Wrap the runner."""
         self._runner = runner
         return self
 
     def run(self, plan: StepPlan) -> Launched:
-        """Note the work, and have it done."""
+        """Record the work, and run the step."""
         assert self._runner is not None
         self.work = work_of(plan)
         return self._runner.run(plan)
 
 
 def measure(threads: int) -> list[tuple[StepWork, float]]:
-    """Seconds of steps of many shapes, from schedule to commit; medians where a shape came several times."""
+    """Return seconds of steps of many shapes, from schedule to commit; medians for repeated shapes."""
     recorder = Recorder()
     config = EngineConfig(
         model=models.source(MODEL),

@@ -1,4 +1,4 @@
-"""The figures as bars, in an SVG that follows the reader's light or dark page."""
+"""Draws the figures as bars, in an SVG that adapts to light and dark pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.columns import COLUMNS, Column
 
 LEFT, PANEL, GAP, TOP, HEAD, BAR, FOOT = 80, 172, 14, 34, 22, 18, 16
 LABEL = 62
-"""Room for a bar's figure, to its right."""
+"""Space for a bar's figure, to its right."""
 
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #24292f; }
@@ -25,7 +25,9 @@ text { font: 12px system-ui, sans-serif; fill: #24292f; }
 
 
 def draw(traces: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each trace, a panel for each figure, a bar for each policy; the best of each panel stands out."""
+    """Draw a row for each trace, a panel for each figure, a bar for each policy; the best of each panel is
+    highlighted.
+    """
     drawn = [column for column in COLUMNS if column.drawn]
     width = LEFT + len(drawn) * (PANEL + GAP)
     parts, top = [_headings(drawn)], float(TOP)
@@ -48,7 +50,7 @@ def draw(traces: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _headings(drawn: Sequence[Column]) -> str:
-    """The arrow says where better is."""
+    """Draw headings; arrows point to better values."""
     return "\n".join(
         f'<text class="small" x="{LEFT + number * (PANEL + GAP)}" y="16">{escape(column.heading)} '
         f"{'↓' if column.less else '↑'}</text>"

@@ -1,4 +1,4 @@
-"""What a run was like for those who waited."""
+"""Figures of a run from the users' perspective."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scheduling.simulate import Engine, Outcome, Run
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a user is content with: seconds to the first token where there is no deadline, and between tokens."""
+    """Latency objective: seconds to the first token (without a deadline), and between tokens."""
 
     ttft: float = 30.0
     gap: float = 0.1
 
     def met_by(self, outcome: Outcome) -> bool:
-        """Whether the whole answer came as it should."""
+        """Return whether the whole output met the objective."""
         if not outcome.token_times:
             return False
         deadline = outcome.request.deadline
@@ -28,10 +28,9 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Seconds; shares from 0 to 1; `goodput` in requests a second that met their objective.
-
-    TTFT is over the requests that were answered. `fairness` is Jain's index of what each request got of its due:
-    the time it would take alone by the time it took, 0 if it was given up.
+    """Seconds; shares from 0 to 1; `goodput` in requests per second that met their objective. TTFT is over answered
+    requests. `fairness` is Jain's index of the service of each request: the time it would take alone over the time it
+    took, 0 if it was dropped.
     """
 
     ttft_mean: float
@@ -47,12 +46,12 @@ class Figures:
     preemptions: float
 
     def as_dict(self) -> dict[str, float]:
-        """For a file, rounded to what means something."""
+        """Return the figures for a file, rounded to significant digits."""
         return {name: float(f"{value:.4g}") for name, value in asdict(self).items()}
 
 
 def figures(engine: Engine, run: Run, objective: Objective) -> Figures:
-    """The figures of one run."""
+    """Return the figures of one run."""
     answered = [outcome for outcome in run.outcomes if outcome.token_times]
     waits = [ttft(outcome) for outcome in answered]
     urgent = [ttft(outcome) for outcome in answered if outcome.request.interactive]
@@ -73,29 +72,29 @@ def figures(engine: Engine, run: Run, objective: Objective) -> Figures:
 
 
 def mean_of(several: Sequence[Figures]) -> Figures:
-    """The mean of each figure over runs of the same kind."""
+    """Return the mean of each figure over runs of the same kind."""
     return Figures(**{name: fmean(getattr(one, name) for one in several) for name in asdict(several[0])})
 
 
 def ttft(outcome: Outcome) -> float:
-    """Seconds from the arrival to the first token."""
+    """Return seconds from arrival to the first token."""
     return outcome.token_times[0] - outcome.request.at
 
 
 def mean_gap(outcome: Outcome) -> float:
-    """Seconds between tokens, on average; 0 for an answer of one token."""
+    """Return mean seconds between tokens; 0 for an output of one token."""
     times = outcome.token_times
     return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's index: 1 when all have the same, 1 / n when one has everything."""
+    """Return Jain's index: 1 if all values are equal, 1 / n if one has everything."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so many per cent do not exceed; 0 of nothing."""
+    """Return the smallest value that is at least as large as `percent` % of the values; 0 without values."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * share // 100) - 1)] if ordered else 0.0
 

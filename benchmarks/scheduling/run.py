@@ -1,7 +1,7 @@
-"""`PYTHONPATH=benchmarks python -m scheduling.run`: the policies beside each other, in traffic that is made up.
+"""`PYTHONPATH=benchmarks python -m scheduling.run`: compares scheduling policies in generated traffic.
 
-The scheduler is the engine's own; a step takes what a cost model says, fitted to steps of the real engine (`--fit`
-measures them anew, in about a quarter of a minute). Times are those of the machine and model that were measured.
+The scheduler is the engine's own; the duration of a step comes from a cost model, fitted to steps of the real engine
+(`--fit` measures them again, in about 15 seconds). Times are those of the measured machine and model.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PICTURE = ROOT / "docs/scheduling.svg"
 BEGIN, END = "<!-- figures: made by scheduling.run -->", "<!-- figures: end -->"
 WIDTH = 170
 SCATTER = 0.15
-"""Median relative error of a fit that is tolerated: 0.08 and 0.09 on a quiet machine, 0.27 beside other work."""
+"""Maximum accepted median relative error of a fit: 0.08 and 0.09 on an idle machine, 0.27 on a busy one."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Fit if asked to, simulate, print, write."""
+    """Fit if requested, simulate, print and write."""
     args = _arguments(words)
     if args.fit and (complaint := _fit(args.threads)):
         print(complaint, file=sys.stderr)
@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def with_figures(document: str, table: str) -> str:
-    """The document with other figures between its marks. Raises ValueError where it has none."""
+    """Return the document with new figures between its marks. Raises ValueError if it lacks the marks."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -69,7 +69,7 @@ def with_figures(document: str, table: str) -> str:
 
 
 def _compare(engine: Engine, trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
-    """All policies on the same requests, several times with others."""
+    """Run all policies on the same requests, several times with different ones."""
     capacity = 1 / fmean(map(engine.seconds_in_crowd, trace.sample()))
     policies = {}
     for policy in POLICIES:
@@ -103,7 +103,7 @@ def _result(engine: Engine, traces: list[dict[str, Any]], args: argparse.Namespa
 
 
 def _fit(threads: int) -> str | None:
-    """Measure the real engine and keep what its steps cost; or say why what was measured is worth nothing."""
+    """Measure the real engine and save the costs of its steps; report a fit that is too inaccurate."""
     from scheduling.measure import MODEL, measure
 
     before = quiet.complaint(quiet.cores_in_use())
@@ -147,7 +147,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="TRACE", help="only this trace (repeatable)")
     parser.add_argument("--fit", action="store_true", help="measure the engine's steps on this machine first")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the measured engine")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with where they come from")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
+    )
     parser.add_argument("--docs", action="store_true", help="write them into docs/scheduling.md and .svg")
     return parser.parse_args(words)
 

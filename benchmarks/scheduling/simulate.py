@@ -1,4 +1,4 @@
-"""The real scheduler, step by step, with a clock that the cost model moves on."""
+"""Runs the real scheduler step by step, with a clock that the cost model advances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERACTIVE_PRIORITY = -1
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine that is imagined: what a step costs, and the scheduler's limits."""
+    """The simulated engine: step costs, and the scheduler's limits."""
 
     cost: CostModel
     num_blocks: int = 1281
@@ -30,7 +30,7 @@ class Engine:
     max_sequences: int = 32
 
     def limits(self) -> Limits:
-        """For the scheduler."""
+        """Return the scheduler's limits."""
         return Limits(
             self.num_blocks,
             self.block_size,
@@ -41,14 +41,16 @@ class Engine:
         )
 
     def seconds_alone(self, request: TraceRequest) -> float:
-        """How long a request takes with nobody else there and nothing cached."""
+        """Return the duration of a request without other requests and cache hits."""
         prompt, answer = request.prompt_len, request.answer_len
         steps = -(-prompt // self.max_batch_tokens) + answer - 1
         context = (answer - 1) * (prompt + answer // 2)
         return self.cost.seconds(StepWork(steps, prompt, answer - 1, context, prompt * (prompt + 1) // 2))
 
     def seconds_in_crowd(self, request: TraceRequest) -> float:
-        """A request's share of the engine's time when as many run as may, and what its tenant shares is cached."""
+        """Return a request's share of the engine's time with the maximum number of sequences and its tenant's prefix
+        cached.
+        """
         own, answer = request.prompt_len - request.prefix, request.answer_len
         context = answer * (request.prompt_len + answer // 2)
         pairs = own * request.prefix + own * (own + 1) // 2
@@ -58,7 +60,7 @@ class Engine:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request: seconds at which its tokens came; none when its deadline passed before."""
+    """Result of a request: seconds of its tokens; none if its deadline passed before."""
 
     request: TraceRequest
     token_times: list[float] = field(default_factory=list)
@@ -67,7 +69,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All outcomes of a trace under a policy, and what the engine did."""
+    """All outcomes of a trace under a policy, and the engine's counters."""
 
     outcomes: list[Outcome]
     seconds: float
@@ -126,7 +128,7 @@ class _Simulation:
             self._scheduler.add(AddRequest(str(self._serial), prompt, context))
 
     def _prompt(self, request: TraceRequest) -> list[int]:
-        """Tokens that tell the tenant, then tokens that tell the request."""
+        """Return tokens that identify the tenant, then tokens that identify the request."""
         own = FIRST_OWN_TOKEN + self._serial
         return [FIRST_TENANT_TOKEN + request.tenant] * request.prefix + [own] * (request.prompt_len - request.prefix)
 
@@ -138,7 +140,7 @@ class _Simulation:
         return StepResult([self._output(s.slot) if s.sample else SequenceOutput() for s in plan.sequences])
 
     def _output(self, slot: int) -> SequenceOutput:
-        """Some token, or the last one of its answer."""
+        """Return some token, or the last one of the output."""
         outcome = self._slots[slot]
         last = len(outcome.token_times) + 1 >= outcome.request.answer_len
         return SequenceOutput(EOS if last else TOKEN)

@@ -1,8 +1,8 @@
-"""Who asks what when: made-up traffic whose lengths are like those of people who chat.
+"""Generated traffic whose lengths are like those of chat users.
 
-Prompts and answers are log-normal with the means of ShareGPT's conversations as the vLLM paper reports them (161 and
-338 tokens); the spread of the logarithm, 1, makes the 99th percentile six times the mean. What clients set as
-max_tokens says little about the length, as in life: one of three round numbers, of which the answer uses a part.
+Prompts and outputs are log-normal with the means of ShareGPT's conversations in the vLLM paper (161 and 338 tokens);
+the spread of the logarithm, 1, makes the 99th percentile six times the mean. max_tokens reveals little about the
+length, as in real traffic: one of three round numbers, of which the output uses a part.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ BURST = 40
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request: seconds at which it comes, what it asks, how long its answer will be.
-
-    An interactive one is of no use unless its first token is there within `deadline` seconds. The first `prefix`
-    tokens of the prompt are the tenant's own, the same in each of its requests.
+    """One request: arrival in seconds, prompt, and output length. An interactive one is useful only if its first token
+    arrives within `deadline` seconds. The first `prefix` tokens of the prompt are the same for all requests of a
+    tenant.
     """
 
     at: float
@@ -39,7 +38,7 @@ class TraceRequest:
 
     @property
     def interactive(self) -> bool:
-        """Whether somebody sits and waits for it."""
+        """Whether a user waits for it."""
         return self.deadline is not None
 
 
@@ -47,7 +46,7 @@ Arrivals = Callable[[random.Random, float, int], Iterator[float]]
 
 
 def poisson(rng: random.Random, rate: float, count: int) -> Iterator[float]:
-    """Each by itself, `rate` a second on average."""
+    """Return independent requests, `rate` per second on average."""
     now = 0.0
     for _ in range(count):
         now += rng.expovariate(rate)
@@ -55,7 +54,7 @@ def poisson(rng: random.Random, rate: float, count: int) -> Iterator[float]:
 
 
 def bursts(rng: random.Random, rate: float, count: int) -> Iterator[float]:
-    """BURST at a time, the same rate on average."""
+    """Return BURST requests at a time, at the same average rate."""
     now = 0.0
     for index in range(count):
         if index % BURST == 0:
@@ -64,12 +63,14 @@ def bursts(rng: random.Random, rate: float, count: int) -> Iterator[float]:
 
 
 def chats(rng: random.Random, times: Iterator[float]) -> list[TraceRequest]:
-    """People who chat, each with a prompt of their own."""
+    """Return requests of chat users, each with its own prompt."""
     return [_chat(rng, at) for at in times]
 
 
 def tenants(rng: random.Random, times: Iterator[float]) -> list[TraceRequest]:
-    """Applications with a long prompt of their own in front of every short question; more than the cache holds."""
+    """Return requests of applications with a long prompt before every short question; together more than the cache
+    holds.
+    """
     requests = []
     for at in times:
         own = _length(rng, 32, 200)
@@ -82,7 +83,7 @@ def tenants(rng: random.Random, times: Iterator[float]) -> list[TraceRequest]:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A kind of traffic, at a share of what the engine can do."""
+    """A kind of traffic, at a share of the engine's capacity."""
 
     name: str
     title: str
@@ -91,12 +92,12 @@ class Trace:
     requests: Callable[[random.Random, Iterator[float]], list[TraceRequest]]
 
     def make(self, seed: int, count: int, capacity: float) -> list[TraceRequest]:
-        """So many requests; `capacity` is what the engine can do in requests of this kind a second."""
+        """Return this number of requests; `capacity` is the engine's requests of this kind per second."""
         rng = random.Random(f"{self.name}/{seed}")
         return self.requests(rng, self.arrivals(rng, self.load * capacity, count))
 
     def sample(self, count: int = 2000) -> list[TraceRequest]:
-        """Requests without a rate, to see what one of them takes on average."""
+        """Return requests without rate, for measuring their average duration."""
         return self.make(0, count, 1.0)
 
 
@@ -119,5 +120,5 @@ def _deadline(rng: random.Random) -> float | None:
 
 
 def _length(rng: random.Random, mean: int, longest: int) -> int:
-    """Log-normal, from 1 up."""
+    """Draw a log-normal length of at least 1."""
     return max(1, min(longest, round(rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD))))

@@ -1,1 +1,1 @@
-"""How fast do we serve, beside what people would use instead? Workloads W1 to W4, systems taking turns."""
+"""Serving speed compared with other systems. Workloads W1 to W4, alternating systems."""

@@ -1,4 +1,4 @@
-"""A server with OpenAI's completions under streaming users: started as a person would, measured by its client."""
+"""A server of OpenAI's completions with streaming users: started like by a user, measured by its client."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ class HttpServer:
             raise
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """As many requests at a time as there are users (streaming), or all at once (not streaming)."""
+        """Send as many requests at a time as there are users (streaming), or all at once (not streaming)."""
         return asyncio.run(self._run(workload))
 
     def batch(self, requests: Sequence[Request], users: int) -> float:
-        """Seconds in which `users` clients get all answers, each whole and the next asked for at once."""
+        """Return seconds in which `users` clients get all complete responses, each sending its next request
+        immediately.
+        """
         return asyncio.run(self._batch(requests, users))
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class HttpServer:
             return time.perf_counter() - start
 
     async def _serve(self, session: aiohttp.ClientSession, workload: Workload) -> list[Timeline]:
-        """When each request's tokens came, in the order in which the requests were sent."""
+        """Return the times of each request's tokens, in the order in which the requests were sent."""
         if workload.users is None:
             await asyncio.gather(*(self._answer(session, request) for request in workload.requests))
             return []
@@ -133,7 +135,7 @@ class HttpServer:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """Return a free loopback port."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
@@ -141,7 +143,9 @@ def free_port() -> int:
 
 
 def _session() -> aiohttp.ClientSession:
-    """A connection for each request: a server may close an idle one just when the next request goes out."""
+    """Return a session with one connection per request, because a server may close an idle one just when the next
+    request is sent.
+    """
     timeout = aiohttp.ClientTimeout(total=None)
     return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 

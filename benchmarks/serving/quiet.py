@@ -1,4 +1,4 @@
-"""Whether the machine is at rest before a round: a ratio means little while something else takes a core."""
+"""Checks that the machine is idle before a round, because a ratio means little while other programs use cores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ TOLERATED_CORES = 0.15
 
 
 def cores_in_use() -> float:
-    """Cores' worth of work that went on during half a second, while nothing of ours is asked for anything."""
+    """Return the number of cores in use during half a second without our own work."""
     return float(psutil.cpu_percent(WINDOW_SECONDS)) / 100 * (psutil.cpu_count() or 1)
 
 
 def complaint(cores: float) -> str | None:
-    """What to say about it, or None when the machine is quiet enough."""
+    """Return a warning, or None if the machine is idle enough."""
     if cores <= TOLERATED_CORES:
         return None
     return f"not quiet: others use {cores:.1f} cores, and the figures of this round suffer"

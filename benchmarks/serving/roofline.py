@@ -1,12 +1,10 @@
-"""What the machine allows: bytes over its memory bandwidth, or operations over its matrix rate, step by step.
+"""The machine's limits: bytes over its memory bandwidth, or operations over its matrix rate, step by step.
 
-A decode step reads every weight once and each sequence's cache; a token of a prompt takes two operations for each
-parameter of the layers, a token that chooses the next one also those of the output layer; attention's own operations
-are left out. The floor of a workload is the sum over steps of the larger of the two times, with all requests batched
-perfectly and what they share computed once.
-
-The matrix rate of a CPU is the better of two: oneDNN's product, the fastest in stock torch, and our own kernels'.
-oneDNN multiplies float32 where the processor has no AVX-512: it packs no bfloat16 there.
+A decode step reads every weight once and each sequence's cache; a prompt token takes two operations for each parameter
+of the layers, a sampled token also those of the output layer; attention's own operations are left out. The floor of a
+workload is the sum over steps of the larger of the two times, with all requests batched perfectly and shared prefixes
+computed once. The matrix rate of a CPU is the better of two: oneDNN's product, the fastest in stock torch, and
+Plimsoll's own kernels. Without AVX-512, oneDNN multiplies float32, because it packs no bfloat16 there.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Machine:
 
 
 def device() -> torch.device:
-    """Where every system computes: the GPU if there is one."""
+    """Return the device of every system: the GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -51,7 +49,7 @@ def measure(threads: int) -> Machine:
 
 
 def floor_seconds(workload: Workload, machine: Machine) -> float:
-    """The least time in which the workload could be computed."""
+    """Return the minimum time for the workload."""
     shape = workload.shape
     seconds = _prefill(shape, workload.prompt_tokens, len(workload.requests), machine)
     for wave in _waves(workload):
@@ -64,7 +62,7 @@ def floor_seconds(workload: Workload, machine: Machine) -> float:
 
 
 def burst_seconds(workload: Workload, machine: Machine) -> float:
-    """The least time to the first token of all requests that arrive together at the start."""
+    """Return the minimum time to the first token of all requests that arrive together at the start."""
     burst = workload.requests[: workload.users]
     return _prefill(workload.shape, sum(len(r.prompt) for r in burst), len(burst), machine)
 
@@ -75,7 +73,7 @@ def _prefill(shape: Shape, tokens: int, requests: int, machine: Machine) -> floa
 
 
 def _waves(workload: Workload) -> list[tuple[Request, ...]]:
-    """Requests that run together: all at once, or as many at a time as there are users."""
+    """Yield groups of requests that run together: all at once, or as many at a time as there are users."""
     if workload.users is None:
         return [workload.requests]
     count = -(-len(workload.requests) // workload.users)
@@ -83,7 +81,7 @@ def _waves(workload: Workload) -> list[tuple[Request, ...]]:
 
 
 def _cpu_flops() -> float:
-    """Of oneDNN's product with a weight in its own layout, or of ours, whichever is faster here."""
+    """Return the rate of oneDNN's product with a weight in its own layout, or of Plimsoll's, whichever is higher."""
     rows = torch.randn(512, 2048, dtype=torch.bfloat16)
     weight = torch.randn(4096, 2048, dtype=torch.bfloat16)
     packs = onednn_packs_bfloat16()
@@ -95,12 +93,12 @@ def _cpu_flops() -> float:
 
 
 def onednn_packs_bfloat16() -> bool:
-    """Whether it has a layout of its own for such weights here; that takes AVX-512."""
+    """Return whether oneDNN has its own layout for such weights here, which requires AVX-512."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def onednn_product(weight: torch.Tensor, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """x [rows, inputs] -> [rows, outputs], a weight [outputs, inputs] in oneDNN's own layout."""
+    """Return x [rows, inputs] -> [rows, outputs] with a weight [outputs, inputs] in oneDNN's own layout."""
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
     def product(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Rounds: the systems take turns on one workload, and the machine's limits are measured beside each round."""
+"""Runs the systems alternately on one workload, and measures the machine's limits in each round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 def measure(name: str, systems: Sequence[str], pool: Pool, options: Options, say: Say) -> dict[str, Any]:
-    """All rounds of a workload; the first of `systems` is ourselves. A peer that fails is out from there on."""
+    """Run all rounds of a workload; the first of `systems` is Plimsoll. A peer that fails is left out from then on."""
     rounds = []
     for number in range(1, options.rounds + 1):
         there = [s for s in systems if s not in pool.absent]
@@ -53,13 +53,13 @@ def _round(work: Workload, number: int, systems: list[str], pool: Pool, options:
 
 
 def _turn(systems: list[str], number: int) -> list[str]:
-    """Who goes first changes from round to round."""
+    """Return the order of systems, which changes from round to round."""
     shift = (number - 1) % len(systems)
     return systems[shift:] + systems[:shift]
 
 
 def _summary(work: Workload, us: str, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds that a system took part in."""
+    """Return medians over the rounds of a system."""
     peers = sorted({s for r in rounds for s in r["ratios"]})
     speeds = {
         s: statistics.median(work.output_tokens / r["systems"][s]["seconds"] for r in rounds if s in r["systems"])

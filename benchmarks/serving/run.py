@@ -1,4 +1,4 @@
-"""`python -m serving.run`: W1 to W4, the demo model and a mixture, the systems taking turns in one run."""
+"""`python -m serving.run`: W1 to W4, the demo model and a mixture, with alternating systems in one run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = {
     "D16": (US_HTTP, LLAMA_CPP),
     "W6": (US, LLAMA_CPP),
 }
-"""Who takes part in what. OpenVINO GenAI brings no server: in W4 its users are loops in its own process."""
+"""Systems of each workload. OpenVINO GenAI has no server: in W4 its users are loops in its own process."""
 
 
 GPU_LINES = {
@@ -36,11 +36,11 @@ GPU_LINES = {
     "W3": (US, TRANSFORMERS),
     "W4": (US_HTTP, TRANSFORMERS),
 }
-"""On a GPU: the other peers were built for the processor. In W4 Transformers has all requests before it, no users."""
+"""On a GPU: the other peers were built for the CPU. In W4 Transformers gets all requests at once, without users."""
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print and write."""
     parser = options.parser(__doc__)
     parser.add_argument("--gpu", action="store_true", help="refuse to measure without one")
     args = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def run(lines: Mapping[str, Sequence[str]], chosen: Options, console: Console) -> list[dict[str, Any]]:
-    """The chosen workloads, shape after shape: only the systems of one shape are in memory."""
+    """Run the chosen workloads by shape, so that only the systems of one shape are in memory."""
     names = [n for n in lines if not chosen.only or n in chosen.only]
     shapes = {w.name: w.shape for w in workloads(chosen.scale)}
     rows = []

@@ -1,4 +1,4 @@
-"""A process that holds one system and runs workloads as they are named, and the side that asks it."""
+"""A process that has one system and runs requested workloads, and its client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_TAIL = 2000
 
 
 class SystemFailed(RuntimeError):
-    """A system could not be loaded or ended in the middle; `reason` is the last line that it wrote."""
+    """A system could not be loaded or ended during a round; `reason` is its last line of output."""
 
     def __init__(self, system: str, status: int, log: str) -> None:
         super().__init__(f"{system} ended with {status}:\n{log}")
@@ -32,7 +32,7 @@ class Worker:
     """One system in a child process."""
 
     def __init__(self, system: str, shape: Shape, threads: int, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: variables of another tree's sources; by default those of this one."""
+        """`environment`: variables that select another tree's sources; by default this one's."""
         entry = SYSTEMS[system]
         self._name = system
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
@@ -53,7 +53,7 @@ class Worker:
             raise
 
     def run(self, name: str, scale: float, number: int) -> dict[str, Any]:
-        """One round of a workload. Raises SystemFailed."""
+        """Run one round of a workload. Raises SystemFailed."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name} {scale} {number}\n")
         self._process.stdin.flush()
@@ -78,9 +78,9 @@ class Worker:
 
 
 def main() -> None:
-    """`python -m serving.worker SYSTEM SHAPE MODEL THREADS`: one line in, one line of JSON out."""
+    """`python -m serving.worker SYSTEM SHAPE MODEL THREADS`: reads lines, writes a line of JSON for each."""
     name, shape, model, threads = sys.argv[1:]
-    # What a library prints belongs to the log, also from code that is not Python's.
+    # Redirect all output of libraries to the log, including output of native code.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     system = SYSTEMS[name].load(SHAPES[shape], model, int(threads))

@@ -1,7 +1,7 @@
-"""The workloads: who asks what. All greedy, EOS ignored, the same prompts for every system.
+"""The workloads. All are greedy, ignore EOS, and have the same prompts for every system.
 
-Lengths are the same in every round and the tokens are new ones, so that no system finds an earlier round's prompts
-in its cache.
+Lengths are the same in every round and the tokens are new, so that no system finds an earlier round's prompts in its
+cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PREFIX, FIRST_TOKEN = 512, 300
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Prompt token ids and how many tokens to generate."""
+    """Prompt token ids, and the number of tokens to generate."""
 
     prompt: tuple[int, ...]
     output_len: int
@@ -24,9 +24,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests that arrive together; `users` of them at a time, streaming, when that is set.
-
-    The first `shared` tokens of every prompt are the same; `primer` is answered before the clock starts.
+    """Requests that arrive together; with `users`, this many at a time, streaming. The first `shared` tokens of all
+    prompts are equal; `primer` is answered before the clock starts.
     """
 
     name: str
@@ -39,20 +38,19 @@ class Workload:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of prompts that have to be computed: what they share once, or never when it was primed."""
+        """Number of prompt tokens to compute: shared ones once, or not at all if primed."""
         once = 0 if self.primer is not None else self.shared
         return sum(len(r.prompt) - self.shared for r in self.requests) + once
 
     @property
     def output_tokens(self) -> int:
-        """Tokens that the requests ask for."""
+        """Number of requested tokens."""
         return sum(r.output_len for r in self.requests)
 
 
 def workloads(scale: float = 1.0, number: int = 1) -> list[Workload]:
-    """W1 to W4, the demo model's and the mixture's, with the tokens of round `number`.
-
-    `scale` below 1 cuts requests and lengths for a quick look; results are only recorded at 1.
+    """Return W1 to W4, the demo model's and the mixture's, with the tokens of round `number`. `scale` below 1 reduces
+    requests and lengths for a quick test; results are only recorded at 1.
     """
 
     def n(count: int) -> int:
@@ -84,7 +82,7 @@ def workloads(scale: float = 1.0, number: int = 1) -> list[Workload]:
 
 
 def workload(name: str, scale: float, number: int) -> Workload:
-    """One of them, as round `number` has it."""
+    """Return one workload of round `number`."""
     return next(w for w in workloads(scale, number) if w.name == name)
 
 
@@ -93,5 +91,5 @@ def _request(rng: random.Random, prompt_len: int, output_len: int, shape: Shape 
 
 
 def _tokens(rng: random.Random, count: int, shape: Shape) -> tuple[int, ...]:
-    """Tokens past those that a vocabulary keeps for bytes and control."""
+    """Draw tokens above those that a vocabulary uses for bytes and control."""
     return tuple(rng.randrange(FIRST_TOKEN, shape.vocab) for _ in range(count))

@@ -1,1 +1,1 @@
-"""How large is the code, and how much of it do a step and a request run through?"""
+"""The size of the code, and the part of it that runs in a step and in a request."""

@@ -1,4 +1,4 @@
-"""Lines of code: neither blank nor comment nor docstring."""
+"""Counts lines of code: neither blank nor comment nor docstring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _IGNORED = {
 @dataclass(frozen=True, slots=True)
 class Package:
     """The size of a package: Python files, lines of code, lines of its longest file and entries of its largest folder.
-
     `entries` counts files and folders, without `__init__.py`.
     """
 
@@ -34,7 +33,7 @@ class Package:
 
 
 def measured(root: Path) -> Package:
-    """The size of all Python files below a folder."""
+    """Return the size of all Python files below a folder."""
     files = sorted(root.rglob("*.py"))
     texts = [file.read_text() for file in files]
     folders = {file.parent for file in files}
@@ -47,7 +46,7 @@ def measured(root: Path) -> Package:
 
 
 def code_lines(text: str) -> int:
-    """How many lines hold code. A string that is a statement by itself is a docstring."""
+    """Return the number of lines with code. A string statement is a docstring."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _IGNORED:

@@ -1,8 +1,8 @@
-"""`python -m shape.names`: check docs/design/names.md, which says where old paths and public names are now.
+"""`python -m shape.names`: checks docs/design/names.md, which maps old paths and public names to new ones.
 
-The page has a row for each Python file of the old commit: its path, the paths that it became, and names that changed.
-A public name that the row does not list has kept its name, in one of those paths. Missing rows, paths that do not exist
-and names that are in none of them are printed, and the exit status is 1.
+The page has a row for each Python file of the old commit: its path, its new paths, and changed names. A public name
+that the row does not list is unchanged, in one of those paths. Missing rows, missing paths, and names in none of them
+are printed, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _RENAMED = re.compile(r"`(\w+)` -> (?:`(\w+)`|gone)")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`paths`: where the file's code is now, none if it is gone. `names`: old names that changed; None is gone."""
+    """`paths`: new paths of the file's code, none if it is deleted. `names`: old names that changed; None is
+    deleted.
+    """
 
     path: str
     paths: tuple[str, ...]
@@ -35,10 +37,10 @@ class Row:
 
 
 def main() -> int:
-    """See the module."""
+    """Check the page and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", default=OLD, metavar="COMMIT", help="whose names the page lists (default %(default)s)")
-    parser.add_argument("--new", default=NEW, metavar="COMMIT", help="where they must be found (default %(default)s)")
+    parser.add_argument("--new", default=NEW, metavar="COMMIT", help="commit with the new names (default %(default)s)")
     args = parser.parse_args()
     rows = {row.path: row for row in rows_of(PAGE.read_text())}
     complaints = list(complaints_of(rows, args.old, args.new))
@@ -49,7 +51,7 @@ def main() -> int:
 
 
 def rows_of(page: str) -> Iterator[Row]:
-    """The rows of the page's tables."""
+    """Return the rows of the page's tables."""
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 3 and cells[0].startswith("`"):
@@ -58,7 +60,7 @@ def rows_of(page: str) -> Iterator[Row]:
 
 
 def complaints_of(rows: dict[str, Row], old: str, new: str) -> Iterator[str]:
-    """What the page lacks or says wrongly of two commits."""
+    """Return missing and wrong entries of the page for two commits."""
     there = set(_files(new))
     for path in _files(old):
         row = rows.get(path)
@@ -75,7 +77,7 @@ def complaints_of(rows: dict[str, Row], old: str, new: str) -> Iterator[str]:
 
 @cache
 def public_names(commit: str, path: str) -> frozenset[str]:
-    """Classes, functions and constants of a module, without those that begin with an underscore."""
+    """Return classes, functions and constants of a module whose names do not begin with an underscore."""
     found: set[str] = set()
     for node in ast.parse(_git("show", f"{commit}:{path}")).body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

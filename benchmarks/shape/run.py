@@ -1,8 +1,9 @@
-"""`python -m shape.run`: the size of the code, and how many of its files a decode step and a streamed chat run through.
+"""`python -m shape.run`: the size of the code, and the number of its files that a decode step and a streamed chat run
+through.
 
 The step is one of 4 sequences of "tiny" on the CPU kernels: the smallest number of files over 16 steps, and all files
-of these steps, among them those that a filled block adds. The chat is the second one of a server of the demo model, 24
-tokens streamed.
+of these steps, including those for a filled block. The chat is the second one of a server of the demo model, with 24
+streamed tokens.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ ROOTS = {
     "kernels": Path(plimsoll_kernels.__file__).parent,
     "operator": Path(plimsoll_operator.__file__).parents[1],
 }
-"""The folder `operator` holds plimsoll_operator, plimsoll_gateway and plimsoll_cluster, which both import."""
+"""The folder `operator` contains plimsoll_operator, plimsoll_gateway and plimsoll_cluster, which both import."""
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """All measures, by name."""
+    """Return all measures, by name."""
     packages = {name: lines.measured(root) for name, root in ROOTS.items()}
     return {
         "packages": {name: asdict(each) for name, each in packages.items()},
@@ -56,7 +57,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row a measure."""
+    """Return a row per measure."""
     rows = [
         [f"{name}: {figure}", str(value)] for name, each in result["packages"].items() for figure, value in each.items()
     ]
@@ -125,7 +126,7 @@ def _ask(port: int) -> None:
 
 
 def _signal(folder: Path, name: str, suffix: str) -> list[Path]:
-    """Make a file that the recorders wait for; their answers, once the server and its engine have given theirs."""
+    """Create a file that the recorders wait for, and return the answers of the server and its engine."""
     (folder / name).touch()
     deadline = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:

@@ -1,1 +1,1 @@
-"""An hour of mixed load: what leaks, drifts or answers differently only after a long time."""
+"""An hour of mixed load, looking for leaks, drift, and changed outputs after a long time."""

@@ -1,4 +1,4 @@
-"""Sends one request over loopback and says in one word what became of it."""
+"""Sends one request over loopback and returns its outcome as one word."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import aiohttp
 from soak.traffic import HUNG_UP, WHOLE, Ask
 
 REQUEST_SECONDS = 180.0
-"""What takes longer is stuck: the longest request is some seconds of work, even behind all others."""
+"""A longer request counts as stuck: the longest one takes some seconds, even after all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request: its outcome, and of a whole one the choices' texts and the generated tokens."""
+    """Result of a request: its outcome, and for a complete one the texts of its choices and the number of tokens."""
 
     outcome: str
     texts: tuple[str, ...] = ()
@@ -26,13 +26,15 @@ class Answer:
 
 
 def session() -> aiohttp.ClientSession:
-    """A connection for each request, so that a client that hangs up really does."""
+    """Return a session with one connection per request, so that a disconnecting client really closes it."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
     return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
 
 async def send(session: aiohttp.ClientSession, url: str, ask: Ask) -> Answer:
-    """The outcome is "STATUS CODE" for errors, "lost: WHY" without an answer; never raises for what a server does."""
+    """Send a request. The outcome is "STATUS CODE" for errors, "lost: WHY" without a response; never raises for a
+    server's behaviour.
+    """
     try:
         async with asyncio.timeout(ask.hang_up_seconds):
             return await _send(session, url, ask)
@@ -68,7 +70,7 @@ async def _read_stream(response: aiohttp.ClientResponse, ask: Ask) -> Answer:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any] | None]:
-    """The events of a stream; None is its end."""
+    """Yield the events of a stream; None is its end."""
     async for line in response.content:
         data = line.strip().removeprefix(b"data: ")
         if data:
@@ -76,7 +78,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
 
 
 class Collected:
-    """An answer as it comes, in events or at once."""
+    """A response, collected from events or at once."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
@@ -84,7 +86,7 @@ class Collected:
         self.tokens = 0
 
     def add(self, event: dict[str, Any]) -> Collected:
-        """Take over what an event says."""
+        """Add an event's data."""
         for choice in event["choices"]:
             index = choice["index"]
             self.texts[index] = self.texts.get(index, "") + choice["text"]
@@ -96,7 +98,7 @@ class Collected:
 
 
 def _judge(ask: Ask, collected: Collected) -> Answer:
-    """WHOLE, or what is wrong with an answer that came to its end."""
+    """Return WHOLE, or what is wrong with a complete response."""
     texts = tuple(text for _, text in sorted(collected.texts.items()))
     wrong = sorted(set(collected.reasons.values()) - {"stop", "length"})
     if wrong or len(collected.reasons) != len(texts):

@@ -1,10 +1,9 @@
-"""When a process grows: the rule by which a series of memory readings is judged.
+"""Judges a series of memory readings of a process for growth.
 
-Memory that is used again and again finds its level: buffers grow with the largest batch that was seen, in steps that
-become rare. A leak goes on. So the second half of the series is judged: of all pairs of its readings the median slope
-is taken (Theil and Sen's: single peaks do not move it), and what it comes to over that half may be at most
-`ALLOWED_GROWTH`. And no reading at all may be more than `ALLOWED_PEAK` above the median: a process that takes much for
-a moment is a process that a limit kills.
+Reused memory reaches a level: buffers grow with the largest batch so far, in steps that become rare. A leak continues.
+So the second half of the series is judged: the median slope of all pairs of its readings (Theil-Sen, which single peaks
+do not move) over that half may be at most `ALLOWED_GROWTH`. No reading may be more than `ALLOWED_PEAK` above the
+median, because a memory limit would kill a process with such a peak.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from itertools import combinations
 MIB = 2**20
 ALLOWED_GROWTH = 6 * MIB
 ALLOWED_PEAK = 256 * MIB
-"""Log probabilities of a long prompt take up to 128 MiB of logits for a moment, and their exponentials."""
+"""Log probabilities of a long prompt temporarily take up to 128 MiB of logits, and as much for their exponentials."""
 FEWEST = 12
-"""Readings below which the slope of their half says nothing."""
+"""Minimum number of readings for a meaningful slope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a series says: bytes by which its second half rises, and the peak of all of it over its median."""
+    """Bytes by which the second half of a series rises, and the peak of the series over its median."""
 
     over_half: float
     per_hour: float
@@ -40,7 +39,7 @@ class Growth:
 
     @property
     def complaint(self) -> str | None:
-        """What is wrong, in words with numbers; None where nothing is."""
+        """Return what is wrong, with numbers, or None."""
         if self.over_half > ALLOWED_GROWTH:
             return (
                 f"grew by {self.over_half / MIB:.1f} MiB in the second half ({self.per_hour / MIB:.1f} MiB an hour), "
@@ -52,7 +51,7 @@ class Growth:
 
 
 def growth(readings: Sequence[Reading]) -> Growth:
-    """Judge a series. Raises ValueError when it is too short to judge."""
+    """Judge a series. Raises ValueError if it is too short."""
     if len(readings) < FEWEST:
         raise ValueError(f"{len(readings)} readings are too few to judge; {FEWEST} are needed")
     half = readings[len(readings) // 2 :]

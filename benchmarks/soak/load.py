@@ -1,4 +1,4 @@
-"""Users, probes and readings side by side for a while, and the tally of what came of it."""
+"""Runs users, probes and readings in parallel for a while, and counts their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_FINDINGS = 20
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen. `findings` holds the first of what should not have been; `wrong` counts them all."""
+    """Results so far. `findings` has the first faults; `wrong` counts all of them."""
 
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     tokens: int = 0
@@ -34,25 +34,25 @@ class Tally:
 
     @property
     def requests(self) -> int:
-        """All that were sent."""
+        """Number of sent requests."""
         return sum(sum(by_outcome.values()) for by_outcome in self.outcomes.values())
 
     def count(self, ask: Ask, outcome: str, tokens: int) -> None:
-        """A request ended."""
+        """Count a finished request."""
         self.outcomes.setdefault(ask.kind, Counter())[outcome] += 1
         self.tokens += tokens
         if outcome not in ask.expected:
             self.complain(f"{ask.kind}: {outcome!r}, expected {' or '.join(sorted(ask.expected))}")
 
     def complain(self, finding: str) -> None:
-        """Something should not have been."""
+        """Record a fault."""
         self.wrong += 1
         if len(self.findings) < KEPT_FINDINGS:
             self.findings.append(finding)
 
 
 class Load:
-    """Bounded users on one server: each sends a request, waits for its end, sends the next."""
+    """A fixed number of users of one server: each sends a request, waits for its end, and sends the next."""
 
     def __init__(self, server: SoakedServer, session: aiohttp.ClientSession, users: Sequence[Traffic]) -> None:
         self._server = server
@@ -63,14 +63,14 @@ class Load:
         self._began = time.monotonic()
 
     async def learn(self, tally: Tally) -> None:
-        """Take the probes' answers, each alone on the server."""
+        """Record the probes' outputs, each alone on the server."""
         for probe in self._probes:
             answer = await send(self._session, self._server.url, probe)
             tally.count(probe, answer.outcome, answer.tokens)
             self._known[probe.kind] = answer.texts
 
     async def run(self, seconds: float, tally: Tally, show: Callable[[Tally], None]) -> None:
-        """Load for so long, then wait until every request has ended. Ends early when the server does."""
+        """Run the load for this time, then wait until every request has ended. Ends early if the server does."""
         end = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             for traffic in self._users:
@@ -108,7 +108,7 @@ class Load:
 
 
 def difference(known: Sequence[str], now: Sequence[str]) -> str | None:
-    """Where an answer leaves the known one; None where they are the same."""
+    """Return the position at which an output differs from the known one, or None."""
     if tuple(known) == tuple(now):
         return None
     for choice, (before, after) in enumerate(zip(known, now, strict=False)):
@@ -120,7 +120,7 @@ def difference(known: Sequence[str], now: Sequence[str]) -> str | None:
 
 
 def merged(outcomes: Sequence[Mapping[str, Counter[str]]]) -> dict[str, dict[str, int]]:
-    """The histograms of several tallies as one, kinds and outcomes in order."""
+    """Merge the histograms of several tallies, with kinds and outcomes in order."""
     kinds = sorted({kind for one in outcomes for kind in one})
     return {
         kind: dict(sorted(sum((one.get(kind, Counter()) for one in outcomes), Counter[str]()).items()))

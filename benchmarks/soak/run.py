@@ -1,7 +1,7 @@
-"""`make soak`: bounded mixed load on a real server over loopback, and whether anything leaks, drifts or breaks.
+"""`make soak`: limited mixed load on a real server over loopback, looking for leaks, drift and errors.
 
-What follows `--` goes to `plimsoll serve`, e.g. `--minutes 1 -- --attention-backend torch`. The exit status is 1 when
-anything is not as it must be, and the findings say what.
+Arguments after `--` are passed to `plimsoll serve`, e.g. `--minutes 1 -- --attention-backend torch`. The exit status is
+1 if anything is wrong, and the findings say what.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COUNTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a soak is told."""
+    """Options of a soak."""
 
     minutes: float
     model: str
@@ -55,7 +55,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Soaked:
-    """What is known once the load is over."""
+    """Measurements after the load."""
 
     warm_up: Tally
     load: Tally
@@ -66,7 +66,7 @@ class Soaked:
 
 
 def main() -> int:
-    """Soak, print, write: 0 when everything holds, 1 when not."""
+    """Soak, print and write. Return 0 if everything holds, else 1."""
     chosen = _options()
     shape = models.SHAPES[chosen.model]
     command = ["--policy", chosen.policy, "--threads", str(chosen.threads)]
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 async def soak(server: SoakedServer, chosen: Options) -> Soaked:
-    """Warm up, take stock of the idle server, load it, take stock again."""
+    """Warm up, measure the idle server, load it, measure again."""
     seconds = chosen.minutes * 60
     warm_seconds = min(WARM_UP_SHARE * seconds, WARM_UP_MOST)
     users = [Traffic(chosen.seed * 1000 + number, chosen.policy) for number in range(chosen.users)]
@@ -117,7 +117,7 @@ async def soak(server: SoakedServer, chosen: Options) -> Soaked:
 
 
 def report(soaked: Soaked, chosen: Options, findings: list[str]) -> dict[str, Any]:
-    """Everything, as it is written."""
+    """Return the complete record."""
     tallies = (soaked.warm_up, soaked.load)
     return {
         "run": provenance(),
@@ -137,7 +137,7 @@ def report(soaked: Soaked, chosen: Options, findings: list[str]) -> dict[str, An
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """A few lines for whoever watched."""
+    """Return a few lines for the user."""
     engine = ", ".join(f"{value:.0f} {name}" for name, value in result["engine"].items() if value is not None)
     lines = [
         f"{result['requests']} requests, {result['probes_compared']} probes compared; {engine}",
@@ -172,9 +172,9 @@ def _memory(soaked: Soaked, name: str) -> dict[str, Any]:
 async def _settle(
     server: SoakedServer, before: Mapping[str, Footprint] | None
 ) -> tuple[Mapping[str, Footprint], Mapping[str, float]]:
-    """What an idle server holds once it has closed what the last clients left; no metrics when it has ended.
-
-    The rules judge whatever is left after a while. Footprints are taken first: asking for metrics is a connection.
+    """Return footprints and metrics of an idle server after it has closed the last clients' connections; no metrics if
+    it has ended. The rules judge whatever is left after a while. Footprints are taken first, because reading metrics
+    opens a connection.
     """
     deadline = time.monotonic() + SETTLE_SECONDS
     while server.alive:
@@ -187,7 +187,7 @@ async def _settle(
 
 
 def _show(phase: str, seconds: float) -> Any:
-    """A callback that keeps one line of a terminal up to date, and is silent elsewhere."""
+    """Return a callback that updates one line of a terminal, and prints nothing elsewhere."""
     began = time.monotonic()
 
     def show(tally: Tally) -> None:

@@ -1,4 +1,4 @@
-"""The server that is soaked: `plimsoll serve` as a person would start it, its processes and its counters."""
+"""The soaked server: `plimsoll serve` started like by a user, its processes and its counters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from soak.traffic import CONTEXT, MODEL
 
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 120.0, 60.0, 0.1
 POOL_TOKENS = 4096
-"""Four of the longest requests fill it: sequences give way and cached prefixes go."""
+"""Four of the longest requests fill it, so sequences are preempted and cached prefixes evicted."""
 LOG_TAIL = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process holds: resident bytes, open file descriptors, threads."""
+    """Resident bytes, open file descriptors and threads of a process."""
 
     resident: int
     descriptors: int
@@ -35,7 +35,7 @@ class Footprint:
 
 
 class ServerProcess:
-    """A server's process on a free loopback port and the engine's process under it. Raises RuntimeError at its end."""
+    """A server's process on a free loopback port and its engine's process. Raises RuntimeError if it ends."""
 
     def __init__(self, model: str, options: Sequence[str]) -> None:
         port = free_port()
@@ -59,7 +59,7 @@ class ServerProcess:
         return self._process.poll() is None
 
     def footprints(self) -> Mapping[str, Footprint]:
-        """Of the processes "server" and "engine", as far as they are there."""
+        """Return footprints of the processes "server" and "engine", if they run."""
         found = {}
         for name, process in self._processes.items():
             try:
@@ -70,12 +70,12 @@ class ServerProcess:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Every series of /metrics that has no label but the model's."""
+        """Return every series of /metrics without labels other than the model's."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             return parse_metrics(response.read().decode())
 
     def stop(self) -> int:
-        """Ask the process to end, as an operator does; its exit code. Raises TimeoutExpired when it does not."""
+        """Send SIGTERM and return the exit code. Raises TimeoutExpired if the process does not end."""
         self._process.terminate()
         try:
             return self._process.wait(STOP_SECONDS)
@@ -85,11 +85,11 @@ class ServerProcess:
             raise
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_bytes()[-LOG_TAIL:].decode(errors="replace")
 
     def close(self) -> None:
-        """Forget the log."""
+        """Delete the log."""
         self._folder.cleanup()
 
     def _wait_ready(self) -> None:
@@ -106,7 +106,7 @@ class ServerProcess:
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
                 report: dict[str, Any] = json.load(response)
-        except OSError:  # nobody listens yet, or it is too busy with loading to answer
+        except OSError:  # the port is not open yet, or loading delays the response
             return False
         return bool(report["status"] == "ready")
 
@@ -119,7 +119,7 @@ class ServerProcess:
 
 
 class SoakedServer(ServerProcess):
-    """One whose pool of blocks is small, and that refuses fields which it does not know."""
+    """A server with a small pool of blocks, which refuses unknown fields."""
 
     def __init__(self, model: str, kv_bytes_per_token: int, options: Sequence[str]) -> None:
         bounds = ["--max-model-len", str(CONTEXT), "--kv-memory", str(POOL_TOKENS * kv_bytes_per_token)]
@@ -127,6 +127,6 @@ class SoakedServer(ServerProcess):
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Samples by name, of those that the model's name alone labels."""
+    """Return samples by name that have no label except the model's name."""
     samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
     return {s.name: s.value for s in samples if set(s.labels) == {"model"}}

@@ -1,4 +1,4 @@
-"""What users of a soak send: mixed prompts, every way of choosing tokens, and requests that must be refused."""
+"""Requests of soak users: mixed prompts, all sampling parameters, and requests that must be refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 MODEL = "soaked"
 CONTEXT = 1024
-"""Tokens of prompt and answer together."""
+"""Maximum tokens of prompt and output together."""
 FIRST_TOKEN, VOCAB = 300, 8000
-"""Ids of prompts: plain words of every model that is soaked."""
+"""Range of prompt ids: plain words in every soaked model."""
 
 WHOLE, HUNG_UP, TOO_LATE = "whole", "hung up", "504 deadline_exceeded"
 TOO_LATE_IN_STREAM = "in the stream deadline_exceeded"
-"""One of several answers in a stream was too late, when another had begun."""
+"""One of several choices in a stream missed its deadline after another had begun."""
 PREFIXES, PREFIX_TOKENS = 4, 256
 SALTS = ("tenant-a", "tenant-b")
 PROBE_SEED = 20261121
@@ -23,10 +23,9 @@ PROBE_SEED = 20261121
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, and what may become of it.
-
-    `expected` are outcomes: WHOLE, HUNG_UP, or "STATUS CODE" of a refusal. A whole answer has from `least` to `most`
-    generated tokens. The client hangs up after `hang_up_events` events of a stream, or `hang_up_seconds`.
+    """One request and its possible results. `expected` are outcomes: WHOLE, HUNG_UP, or "STATUS CODE" of a refusal. A
+    complete response has `least` to `most` generated tokens. The client disconnects after `hang_up_events` events of a
+    stream, or `hang_up_seconds`.
     """
 
     kind: str
@@ -41,13 +40,13 @@ class Ask:
 
     @property
     def streams(self) -> bool:
-        """Whether the answer comes as events."""
+        """Whether the response is a stream of events."""
         return isinstance(self.body, dict) and bool(self.body.get("stream"))
 
 
 @dataclass(slots=True)
 class Traffic:
-    """An endless, repeatable supply of requests: the same seed gives the same ones in the same order."""
+    """An endless, repeatable supply of requests: a seed always gives the same ones in the same order."""
 
     seed: int
     policy: str
@@ -55,13 +54,15 @@ class Traffic:
     _prefixes: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        # All users share the prefixes, whatever their own seed is.
+        # All users share the prefixes, whatever their seeds are.
         shared = random.Random(PROBE_SEED)
         self._prefixes = [_tokens(shared, PREFIX_TOKENS) for _ in range(PREFIXES)]
         self._rng = random.Random(self.seed)
 
     def next(self) -> Ask:
-        """Mostly answers to be read in full; about one in eight ends early, and one in twelve is refused."""
+        """Return the next request: most are read completely; about one in eight ends early, and one in twelve is
+        refused.
+        """
         draw = self._rng.random()
         if draw < 1 / 12:
             return self._refused()
@@ -149,7 +150,7 @@ class Traffic:
 
 
 def refusals(policy: str) -> list[Ask]:
-    """Requests that no server may serve, each with the refusal that it must get."""
+    """Return invalid requests, each with its expected refusal."""
     good: dict[str, Any] = {"model": MODEL, "prompt": [FIRST_TOKEN], "max_tokens": 1}
 
     def refused(outcome: str, body: dict[str, Any] | str, **where: str) -> Ask:
@@ -181,7 +182,7 @@ def refusals(policy: str) -> list[Ask]:
 
 
 def probes() -> list[Ask]:
-    """Requests whose answers are the same every time, whatever else is in the batch: greedy, and with a seed."""
+    """Return requests with deterministic outputs, whatever else is in the batch: greedy, and with a seed."""
     rng = random.Random(PROBE_SEED + 1)
     shared = _tokens(random.Random(PROBE_SEED), PREFIX_TOKENS)
     greedy: dict[str, Any] = {"model": MODEL, "temperature": 0, "ignore_eos": True}

@@ -1,4 +1,4 @@
-"""What must hold after a soak: pure rules over what was measured, each with a complaint in words."""
+"""Rules that must hold after a soak, as pure functions over the measurements that return complaints."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ IDLE = (
     "plimsoll_requests_in_flight",
     "plimsoll_answers_waiting",
 )
-"""Gauges that are zero while nobody asks anything."""
+"""Gauges that are zero on an idle server."""
 REACHED = (
     "plimsoll_preemptions_total",
     "plimsoll_evictions_total",
     "plimsoll_prefix_hit_tokens_total",
     "plimsoll_expired_total",
 )
-"""Counters of what the load is there to provoke: a soak in which one stays at zero has proved less than it says."""
+"""Counters of situations that the load must provoke; if one stays at zero, the soak has tested less than it claims."""
 
 
 def of_idleness(metrics: Mapping[str, float]) -> list[str]:
-    """Complaints about what an idle server still holds."""
+    """Return complaints about resources that an idle server still holds."""
     return [f"{name} is {metrics[name]:g} though nothing is asked" for name in IDLE if metrics[name]]
 
 
 def of_reach(metrics: Mapping[str, float]) -> list[str]:
-    """Complaints about what the load did not provoke."""
+    """Return complaints about situations that the load did not provoke."""
     return [f"{name} is 0: the load was too small to show anything about it" for name in REACHED if not metrics[name]]
 
 
 def of_checks(metrics: Mapping[str, float], every: int) -> list[str]:
-    """Complaints when the engine never compared its records; where they disagree it ends by itself."""
+    """Return complaints if the engine never checked its records; if they disagree, it ends by itself."""
     steps = metrics["plimsoll_engine_steps_total"]
     return [f"{steps:g} steps are too few for a check each {every}"] if steps < every else []
 
 
 def of_memory(readings: Mapping[str, Sequence[Reading]]) -> list[str]:
-    """Complaints about processes that grow."""
+    """Return complaints about growing processes."""
     found = []
     for name, series in readings.items():
         if len(series) < FEWEST:
@@ -52,9 +52,8 @@ def of_memory(readings: Mapping[str, Sequence[Reading]]) -> list[str]:
 
 
 def of_handles(before: Mapping[str, Footprint], after: Mapping[str, Footprint], spare_threads: int) -> list[str]:
-    """Complaints about descriptors and threads that an idle process holds and did not hold before.
-
-    `spare_threads`: a pool of threads grows up to its size when it is first used by so many at once.
+    """Return complaints about new descriptors and threads of an idle process. `spare_threads`: a pool of threads grows
+    up to its size on first use.
     """
     found = []
     for name, was in before.items():
@@ -67,7 +66,7 @@ def of_handles(before: Mapping[str, Footprint], after: Mapping[str, Footprint], 
 
 
 def of_end(exit_code: int, log: str) -> list[str]:
-    """Complaints about how the server ended, and about what its log says of itself."""
+    """Return complaints about how the server ended, and about errors in its log."""
     found = [] if exit_code == 0 else [f"the server ended with {exit_code}"]
     bad = [line for line in log.splitlines() if " ERROR " in line or line.startswith("Traceback")]
     return [*found, f"the log has {len(bad)} errors, first: {bad[0][:300]}"] if bad else found

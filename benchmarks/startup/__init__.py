@@ -1,1 +1,1 @@
-"""How long from the start of a server to its first token?"""
+"""Time from the start of a server to its first token."""

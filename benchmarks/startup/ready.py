@@ -1,4 +1,4 @@
-"""Waiting until a server that was just started can answer."""
+"""Waits until a started server answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POLL_SECONDS = 0.01
 
 
 def wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float) -> None:
-    """Returns once /health is 200. Raises RuntimeError where the server ends before, TimeoutError after so long."""
+    """Return once /health is 200. Raises RuntimeError if the server ends before, TimeoutError after `seconds`."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         if process.poll() is not None:
@@ -21,7 +21,7 @@ def wait_ready(process: subprocess.Popen[bytes], port: int, seconds: float) -> N
             if connection.getresponse().status == 200:
                 return
         except OSError:
-            pass  # nobody listens yet
+            pass  # the port is not open yet
         finally:
             connection.close()
         time.sleep(POLL_SECONDS)

@@ -1,6 +1,6 @@
-"""`python -m startup.run`: from the start of `plimsoll serve` to the first token of "medium", imports included.
+"""`python -m startup.run`: time from the start of `plimsoll serve` to the first token of "medium", including imports.
 
-The files are in the page cache after the first round, as on a machine that served the model before.
+The files are in the page cache after the first round, like on a machine that served the model before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROMPT = list(range(300, 332))
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Seconds until the server is ready and until its first token, by round."""
+    """Return seconds until the server is ready and until its first token, by round."""
     model = models.source(models.MEDIUM)
     _start(model, chosen.threads)
     rounds = []
@@ -39,13 +39,13 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row."""
+    """Return a table with one row."""
     row = ["medium", f"{result['ready_seconds']:.2f}", f"{result['first_token_seconds']:.2f}"]
     return Sheet("Seconds from the start of a server, median", ["model", "ready", "first token"], [row])
 
 
 def _start(model: str, threads: int) -> dict[str, float]:
-    """One start, and its end."""
+    """Start and end a server once."""
     port = free_port()
     command = [*PLIMSOLL, "serve", model, "--name", "medium", "--port", str(port), "--threads", str(threads)]
     command += ["--dtype", "bfloat16", "--kv-memory", "512MiB", "--max-model-len", "2048"]
@@ -66,7 +66,7 @@ def _start(model: str, threads: int) -> dict[str, float]:
 
 
 def _first_token(port: int) -> None:
-    """Raises RuntimeError when no token comes."""
+    """Return the time of the first token. Raises RuntimeError if none arrives."""
     body = {"model": "medium", "prompt": PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -1,1 +1,1 @@
-"""What do snapshots of recurrent states spare, and what do they cost where nothing is shared?"""
+"""The savings of snapshots of recurrent states, and their cost without shared prefixes."""

@@ -1,10 +1,10 @@
-"""`python -m state_snapshots.run`: what snapshots of recurrent states spare a hybrid, and what they cost.
+"""`python -m state_snapshots.run`: savings and cost of snapshots of recurrent states for a hybrid model.
 
-A made hybrid of Mamba 2 and attention, with snapshots and without, in three kinds of traffic (`--only` takes some).
-`shared`: 12 prompts with 512 tokens in common, at once. `turns`: two conversations of six turns side by side, each
-prompt all that was said before. `nothing`: 12 prompts with nothing in common, which pay for the steps that end where a
-snapshot is taken. Two engines in one process; in each round with, without, without, with, so that a machine that slows
-down favours neither. Seconds are the process's own on all cores.
+A generated hybrid of Mamba 2 and attention, with snapshots and without, in three kinds of traffic (`--only` selects
+some). `shared`: 12 prompts with 512 common tokens, at once. `turns`: two conversations of six turns in parallel, each
+prompt the whole conversation so far. `nothing`: 12 prompts with nothing in common, which pay for steps that end at
+snapshots. Two engines in one process; each round runs with, without, without, with, so that a machine that slows down
+favours neither. Seconds are the process's CPU seconds on all cores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ Prompt = list[int]
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Of each kind of traffic the share of prompt tokens that was not computed, and CPU seconds, medians of rounds."""
+    """Return, for each kind of traffic, the share of prompt tokens that was not computed, and CPU seconds, medians of
+    rounds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         _save(folder)
         engines = {on: _load(folder, chosen.threads, on) for on in (True, False)}
@@ -45,7 +47,7 @@ def measure(chosen: Options) -> dict[str, Any]:
             if chosen.only and kind not in chosen.only:
                 continue
             rounds = [_round(engines, ask, number, chosen.scale) for number in range(chosen.rounds + 1)]
-            del rounds[0]  # which warmed both up
+            del rounds[0]  # this warms both up
             found[kind] = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
             found[kind]["rounds"] = rounds
         info, stats = engines[True].info, engines[True].stats.snapshots
@@ -57,7 +59,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 def _round(engines: Mapping[bool, LLM], ask: Ask, number: int, scale: float) -> dict[str, float]:
     seconds, computed = {True: 0.0, False: 0.0}, {True: 0, False: 0}
     for turn, on in enumerate(ORDER):
-        # New tokens each time, or those of the turn before would be found.
+        # New tokens each time, else those of the previous turn would be cached.
         rng, llm = random.Random(len(ORDER) * number + turn), engines[on]
         before, began = llm.stats.prompt_tokens, time.process_time()
         ask(llm, rng, scale)
@@ -72,13 +74,13 @@ def _round(engines: Mapping[bool, LLM], ask: Ask, number: int, scale: float) -> 
 
 
 def ask_shared(llm: LLM, rng: random.Random, scale: float) -> None:
-    """Many prompts at once that begin alike."""
+    """Send many prompts at once that start alike."""
     shared = _tokens(rng, SHARED)
     _answers(llm, [shared + _tokens(rng, OWN) for _ in range(_scaled(PROMPTS, scale))], ANSWER)
 
 
 def ask_in_turns(llm: LLM, rng: random.Random, scale: float) -> None:
-    """Conversations, each of whose prompts is all that was said before and something more."""
+    """Run conversations, each of whose prompts is the conversation so far plus new tokens."""
     said = [list[int]() for _ in range(CONVERSATIONS)]
     for _ in range(_scaled(TURNS, scale)):
         prompts = [each + _tokens(rng, SAID) for each in said]
@@ -86,7 +88,7 @@ def ask_in_turns(llm: LLM, rng: random.Random, scale: float) -> None:
 
 
 def ask_nothing_shared(llm: LLM, rng: random.Random, scale: float) -> None:
-    """Many prompts at once, as long as those that begin alike."""
+    """Send many prompts at once, of the same length as in `ask_shared`."""
     _answers(llm, [_tokens(rng, SHARED + OWN) for _ in range(_scaled(PROMPTS, scale))], ANSWER)
 
 
@@ -140,7 +142,7 @@ def _load(folder: str, threads: int, on: bool) -> LLM:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each kind of traffic."""
+    """Return a row for each kind of traffic."""
     rows = [
         [
             kind,

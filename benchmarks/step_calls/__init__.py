@@ -1,1 +1,1 @@
-"""How much Python does a decode step run?"""
+"""The amount of Python in a decode step."""

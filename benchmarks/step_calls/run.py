@@ -1,7 +1,8 @@
-"""`python -m step_calls.run`: Python calls and bytecodes of a decode step, counted: nobody else on the machine matters.
+"""`python -m step_calls.run`: counts Python calls and bytecodes of a decode step, independently of other load on the
+machine.
 
-The model is "tiny" on the CPU kernels; steps do not overlap, so that one thread runs all of a step. Counted are whole
-steps of the engine over as many steps as fill blocks, every sequence decoding greedily.
+The model is "tiny" on the CPU kernels; steps do not overlap, so that one thread runs the whole step. The counts are of
+whole engine steps, over as many steps as fill blocks, with greedy decoding.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ BATCHES, PROMPT, STEPS = (1, 16, 64), 256, 64
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Calls and bytecodes a step, by batch."""
+    """Return calls and bytecodes per step, by batch."""
     engine, names = tiny_engine(max(BATCHES)), itertools.count()
     return {"steps": STEPS, "context": PROMPT, "batches": {size: _counts(engine, size, names) for size in BATCHES}}
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row a batch."""
+    """Return a row per batch."""
     rows = [[str(size), f"{each['calls']:.1f}", f"{each['bytecodes']:.0f}"] for size, each in result["batches"].items()]
     title = f"A decode step in Python, means of {result['steps']} steps, {result['context']} tokens of context"
     return Sheet(title, ["sequences", "calls", "bytecodes"], rows)
@@ -51,7 +52,7 @@ See = Callable[[FrameType, str, Any], Any]
 
 
 def _counted(engine: EngineCore, see_into: Callable[[list[int]], See], install: Callable[[See | None], None]) -> float:
-    """A step's mean of what is seen, which grows a list's one number."""
+    """Return the mean per step of a counter, which increments a list's only number."""
     found = [0]
     see = see_into(found)
     for _ in range(STEPS):

@@ -1,1 +1,1 @@
-"""What does it cost to keep answers to a schema?"""
+"""The cost of constraining outputs to a schema."""

@@ -1,8 +1,8 @@
-"""`python -m structured.run`: compiling schemas and computing masks, llguidance beside xgrammar where that is installed
-(`pip install --no-deps xgrammar apache-tvm-ffi`), over vocabularies of three sizes and schemas of growing difficulty.
+"""`python -m structured.run`: compiles schemas and computes masks, with llguidance and (if installed) xgrammar.
 
-Both walk through the same valid documents; a mask that leaves out the document's next token ends the walk. Times are of
-the processor. Vocabularies of 32,000 and 128,000 are trained on Python's own library, the third is the demo model's.
+(`pip install --no-deps xgrammar apache-tvm-ffi`.) Vocabularies of three sizes and schemas of increasing difficulty.
+Both walk through the same valid documents; a mask that excludes the document's next token ends the walk. Times are CPU
+times. Vocabularies of 32,000 and 128,000 are trained on Python's own library, the third is the demo model's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Milliseconds: compiling, and each mask in turn. `left_out` is the first token that a mask does not hold."""
+    """Milliseconds of compiling, and of each mask. `left_out` is the first token that a mask excludes."""
 
     compiled: float
     masks: list[float]
@@ -53,7 +53,7 @@ class Walk(NamedTuple):
 
 
 def flat(count: int) -> Case:
-    """An object of so many fields, all required."""
+    """Return an object with this number of fields, all required."""
     kinds = ("string", "integer", "boolean")
     fields = {f"field_{i}": {"type": kinds[i % 3]} for i in range(count)}
     schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
@@ -61,7 +61,7 @@ def flat(count: int) -> Case:
 
 
 def cases() -> dict[str, Case]:
-    """By name, the easy ones first."""
+    """Return cases by name, the easy ones first."""
     node = {
         "type": "object",
         "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
@@ -116,7 +116,7 @@ def cases() -> dict[str, Case]:
 
 
 def trained_tokenizer(size: int) -> Tokenizer:
-    """A byte-level tokenizer of Python's library's sources."""
+    """Return a byte-level tokenizer trained on the sources of Python's library."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -133,25 +133,25 @@ def trained_tokenizer(size: int) -> Tokenizer:
 
 @functools.cache
 def trained(size: int) -> Ours:
-    """The same, as the engine takes it."""
+    """Return the trained tokenizer in the engine's form."""
     return Ours(trained_tokenizer(size), TokenizerSettings(tokens={"eos_token": END}))
 
 
 def demo() -> Ours:
-    """The demo model's."""
+    """Return the demo model's tokenizer."""
     folder = tokenizer_folder(resolve("demo://gemma-3-270m"))
     return Ours(read_backend(folder / "tokenizer.json"), TokenizerSettings(tokens={"eos_token": "<eos>"}))
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What it makes, and the milliseconds of the processor that it took."""
+    """Return the result of a function, and its CPU milliseconds."""
     began = time.process_time()
     made = work()
     return made, 1000 * (time.process_time() - began)
 
 
 def walk(fill: Callable[[], object], take: Callable[[int], object], mask: torch.Tensor, ids: list[int]) -> Walk:
-    """One matcher through a document."""
+    """Walk one matcher through a document."""
     masks = []
     for token in ids:
         masks.append(timed(fill)[1])
@@ -162,7 +162,7 @@ def walk(fill: Callable[[], object], take: Callable[[int], object], mask: torch.
 
 
 def ours(tokenizer: Ours) -> Callable[[Case, list[int]], Walk]:
-    """llguidance as the engine uses it."""
+    """Return llguidance as the engine uses it."""
     from llguidance import LLMatcher
 
     assert tokenizer.eos_token_id is not None
@@ -179,7 +179,7 @@ def ours(tokenizer: Ours) -> Callable[[Case, list[int]], Walk]:
 
 
 def theirs(tokenizer: Ours) -> Callable[[Case, list[int]], Walk] | None:
-    """xgrammar, on one thread and without its cache; None where it is not installed."""
+    """Return xgrammar, on one thread and without its cache; None if it is not installed."""
     try:
         import xgrammar
     except ImportError:
@@ -202,13 +202,13 @@ def theirs(tokenizer: Ours) -> Callable[[Case, list[int]], Walk] | None:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Each case with each vocabulary: the median over the rounds for compiling, masks of all rounds together."""
+    """Return each case with each vocabulary: the median over the rounds for compiling, masks of all rounds together."""
     torch.set_num_threads(1)
     return {"cases": [row for tokenizer in tokenizers() for row in _rows(tokenizer, chosen.rounds)]}
 
 
 def tokenizers() -> Iterator[Ours]:
-    """From small to large."""
+    """Return tokenizers from small to large."""
     yield from map(trained, TRAINED)
     yield demo()
 
@@ -233,7 +233,7 @@ def _rows(tokenizer: Ours, rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each vocabulary and schema."""
+    """Return a row for each vocabulary and schema."""
     rows = []
     for row in result["cases"]:
         cells = [row["name"], f"{row['vocabulary']:,}", str(row["tokens"])]
@@ -242,7 +242,9 @@ def table(result: dict[str, Any]) -> Sheet:
         rows.append(cells)
     measures = ("compile ms", "mask us", "mask p99 us")
     headings = ["schema", "vocabulary", "tokens", *(f"{m}, {s}" for m in measures for s in ("ours", "xgrammar"))]
-    return Sheet("llguidance (ours) beside xgrammar, milliseconds and microseconds of one core", headings, rows)
+    return Sheet(
+        "llguidance (used by Plimsoll) and xgrammar, milliseconds and microseconds of one core", headings, rows
+    )
 
 
 if __name__ == "__main__":

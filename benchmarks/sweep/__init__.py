@@ -1,1 +1,3 @@
-"""Every class of Transformers that generates text, as a tiny random model: whether it is served, how, and how right."""
+"""Every class of Transformers that generates text, as a tiny random model: whether and how it is served, and its
+accuracy.
+"""

@@ -1,4 +1,4 @@
-"""`make sweep`: the table of docs/models.md, one row a class, by what was seen and nothing else."""
+"""`make sweep`: the table of docs/models.md, one row per class, from measurements only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plimsoll_runtime.models.transformers_code.outline import TransformersOutlin
 from sweep.shrink import MOST_PARAMETERS, small_configs
 
 PROMPTS = prompts((1, 17, 40, 40))
-"""Two of one length."""
+"""Two of them have the same length."""
 CHUNK, ANSWER = 24, 8
 TOLERANCE = 2e-3
 GOAL = 0.95
@@ -41,8 +41,8 @@ SERVED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Row:
-    """`outcome`: one of SERVED, else other (no decoder of text alone), refused, not made (no small one could be), or
-    wrong; `detail`: the largest difference of log probabilities, or the reason.
+    """`outcome`: one of SERVED, else other (not a text decoder), refused, not made (no small model could be created),
+    or wrong; `detail`: the largest difference of log probabilities, or the reason.
     """
 
     kind: str
@@ -51,9 +51,8 @@ class Row:
 
 
 def sweep(only: Sequence[str], seen: Sequence[Row] = ()) -> list[Row]:
-    """Each model type of Transformers' table of causal language models, once.
-
-    only: these alone; of the others what was seen before.
+    """Test each model type in Transformers' table of causal language models once. `only`: test only these, and keep
+    earlier results of the others.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -70,7 +69,9 @@ def sweep(only: Sequence[str], seen: Sequence[Row] = ()) -> list[Row]:
 
 
 def _row(kind: str, config_class: type[Any]) -> Row:
-    """A type that is no decoder of text alone is tried all the same: some of these have a text part that is served."""
+    """Return a type's row. Types that are not text decoders are tried too, because some have a text part that is
+    served.
+    """
     if kind in DRAFTS:
         return Row(kind, "refused", DRAFTS[kind])
     other = what_else(kind)
@@ -93,7 +94,9 @@ def _row(kind: str, config_class: type[Any]) -> Row:
 
 
 def _difference(folder: str, reference: Any, expected: Sequence[Tensor]) -> float:
-    """The largest of prompts at once, of prompts in chunks, and of answers of which some go on together."""
+    """Return the largest difference for prompts at once, prompts in chunks, and outputs of different lengths in one
+    batch.
+    """
     whole = largest_difference(of_engine(folder, PROMPTS), expected)
     chunked = largest_difference(of_engine(folder, PROMPTS, max_batch_tokens=CHUNK), expected)
     llm = LLM(folder, dtype="float32", threads=1, kv_memory="4MiB", check_integrity_every=1)
@@ -117,7 +120,7 @@ def _who(config: Mapping[str, Any]) -> str:
 
 
 def _model(config_class: type[Any], kind: str) -> Any:
-    """The first small model that can be made and that answers."""
+    """Return the first small model that can be created and answers."""
     import transformers
 
     build: Any = transformers.AutoModelForCausalLM.from_config
@@ -141,7 +144,7 @@ def _model(config_class: type[Any], kind: str) -> Any:
 
 
 def _without_padding(model: Any) -> None:
-    """Rows of tables that stand for padding are zeros, as training leaves them: some classes make them so on load."""
+    """Set padding rows of tables to zeros, like training leaves them: some classes do so on load."""
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
@@ -149,7 +152,7 @@ def _without_padding(model: Any) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For docs/models.md."""
+    """Return the table for docs/models.md."""
     lines = ["| | model types |", "|---|---|"]
     for outcome, title in {**SERVED, "wrong": "WRONG"}.items():
         kinds = [row.kind for row in rows if row.outcome == outcome]
@@ -175,17 +178,17 @@ def _not_served(rows: Sequence[Row]) -> str:
 
 
 def counted(rows: Sequence[Row]) -> int:
-    """Model types that are decoders of text, or have one that is served."""
+    """Return the number of model types that are text decoders, or have one that is served."""
     return sum(row.outcome != "other" for row in rows)
 
 
 def share(rows: Sequence[Row]) -> float:
-    """Of those that count, how many are served."""
+    """Return how many of the counted types are served."""
     return sum(row.outcome in SERVED for row in rows) / max(1, counted(rows))
 
 
 def write_page(page: Path, rows: Sequence[Row]) -> None:
-    """Put the table between its marks."""
+    """Write the table between its marks."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     if not rest or not after:
@@ -194,7 +197,7 @@ def write_page(page: Path, rows: Sequence[Row]) -> None:
 
 
 def _reason(error: PlimsollError) -> str:
-    """Without what every refusal begins with."""
+    """Return the reason without the common start of refusals."""
     return re.sub(r"^config.json: architecture \w+ is not supported: ", "", _first_line(error))
 
 
@@ -203,7 +206,7 @@ def _first_line(error: Exception) -> str:
 
 
 def main() -> int:
-    """Run it, and write what was seen."""
+    """Run the sweep, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--seen", type=Path, help="rows of an earlier run, for the types that are not among `only`")

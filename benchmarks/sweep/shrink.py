@@ -1,4 +1,4 @@
-"""Configs of any class, made small."""
+"""Creates small configs of any class."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from sweep.sizes import BY_TYPE, SECOND, SIZES
 
 MOST_PARAMETERS = 20_000_000
 _TYPES = ("layer_types", "layers_block_type", "mlp_layer_types")
-"""What configs call their lists of layers' kinds."""
+"""Names of the lists of layers' kinds in configs."""
 
 
 def small_configs(kind: type[Any], name: str) -> Iterator[Any]:
-    """Those that a class may take, the first to be tried first. What a config does not know is left out.
-
-    Raises whatever the class has to say to the last of them.
+    """Yield configs that a class may accept, the best first. Unknown fields of a config are left out. Raises the
+    class's error for the last config.
     """
     last: Exception | None = None
     made = False
@@ -42,11 +41,11 @@ def _defaults(kind: type[Any], name: str) -> dict[str, Any]:
 def _known(
     defaults: Mapping[str, Any], sizes: Mapping[str, Any], kind: type[Any] | None, name: str | None
 ) -> dict[str, Any]:
-    """The sizes that a config has, one layer of each kind that it has, and of the configs within it the same."""
+    """Return the known sizes of a config with one layer of each of its kinds, and the same for nested configs."""
     names = {*defaults, *getattr(kind, "attribute_map", {})}
     found = {field: value for field, value in sizes.items() if field in names}
     if "qk_rope_head_dim" in found:
-        found.pop("head_dim", None)  # there it is what turns, and said by the other
+        found.pop("head_dim", None)  # there it is the rotated part, given by the other field
     found |= _layers(defaults)
     for field, value in defaults.items():
         if field.endswith("_config") and isinstance(value, dict) and isinstance(value.get("model_type"), str):
@@ -56,7 +55,7 @@ def _known(
 
 
 def _layers(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists of layers' kinds that have each of them, at least two, and all as many."""
+    """Return lists of layers' kinds with each of them, at least two, all of equal length."""
     listed = {name: list(dict.fromkeys(defaults[name])) for name in _TYPES if isinstance(defaults.get(name), list)}
     if not listed:
         return {}

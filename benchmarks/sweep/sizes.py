@@ -1,4 +1,4 @@
-"""Small sizes by the names that configs have for them, and what single types need beside."""
+"""Small sizes by their names in configs, and additional fields of single types."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SIZES: Mapping[str, Any] = {
     "linear_num_heads": 4,
 }
 SECOND: Mapping[str, Any] = {**SIZES, "num_key_value_heads": 4}
-"""The same, for classes in which each head has keys of its own."""
+"""Like SIZES, for classes in which each head has its own keys."""
 
 _GEMMA = {"vocab_size_per_layer_input": 20, "hidden_size_per_layer_input": 8, "per_layer_config": {}}
 _BLT = {"hidden_size_global": 64, "num_key_value_heads": 4}
@@ -142,4 +142,4 @@ BY_TYPE: Mapping[str, Mapping[str, Any]] = {
     },
     "zaya": {"num_experts_per_tok": 1},
 }
-"""What a type needs beside, or instead."""
+"""Additional or different fields of a type."""

@@ -1,1 +1,1 @@
-"""What is a prefix on the disk worth, beside computing it and beside finding it in the pool?"""
+"""The value of a prefix on disk, compared with computing it and with finding it in the pool."""

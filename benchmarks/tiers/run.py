@@ -1,9 +1,9 @@
-"""`python -m tiers.run`: time to the first token of a prompt whose prefix is computed, in the pool, or on the disk.
+"""`python -m tiers.run`: time to the first token of a prompt whose prefix is computed, in the pool, or on disk.
 
-"small" in a pool of 16,384 tokens. In each round a prompt of each length is asked for three times: new (all of it is
-computed), at once again (the pool has it), and after other prompts have displaced it (the disk has it: once with its
-files in the page cache, once with them dropped from it first). Beside the disk's times stand the bytes that have to be
-read and the floor: how long one thread takes to read just those files and do nothing with them.
+"small" with a pool of 16,384 tokens. In each round a prompt of each length is sent three times: new (all of it is
+computed), immediately again (the pool has it), and after other prompts have displaced it (the disk has it: once with
+its files in the page cache, once with them dropped from it). The disk's times are compared with the bytes read and with
+a floor: the time in which one thread reads only those files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Milliseconds and ratios to computing, by length, medians of rounds."""
+    """Return milliseconds and ratios to computing, by length, medians of rounds."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-tiers-") as folder:
         bench = _Bench(Path(folder), chosen)
         bench.ask(bench.prompt(64))
@@ -54,7 +54,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """A row for each length."""
+    """Return a row for each length."""
     rows = []
     for length, row in result["lengths"].items():
         cells = [f"{row[name] * 1e3:.1f}" for name in ("computed", "pool", "disk", "floor", "cold_disk", "cold_floor")]
@@ -62,12 +62,12 @@ def table(result: dict[str, Any]) -> Sheet:
         rows.append([length, f"{row['bytes'] / 2**20:.1f}", *cells, *ratios])
     headings = ["tokens", "MiB", "computed, ms", "pool", "disk", "its floor", "disk, cold", "its floor"]
     return Sheet(
-        "Time to the first token by where the prefix is", [*headings, "pool", "disk", "cold, of computed"], rows
+        "Time to the first token by place of the prefix", [*headings, "pool", "disk", "cold, of computed"], rows
     )
 
 
 class _Bench:
-    """An engine with a disk, and prompts that nobody has asked before."""
+    """An engine with a disk tier, and new prompts."""
 
     def __init__(self, folder: Path, chosen: Options) -> None:
         self._folder = folder
@@ -85,11 +85,11 @@ class _Bench:
         self._core: EngineCore = build_engine(config, lambda stage, fraction: None)
 
     def prompt(self, length: int) -> list[int]:
-        """New tokens, one more than `length`."""
+        """Return new tokens, one more than `length`."""
         return [self._random.randrange(models.SMALL.vocab) for _ in range(length + 1)]
 
     def round(self) -> dict[str, Any]:
-        """Seconds by length and place."""
+        """Return seconds by length and place."""
         prompts = {length: self.prompt(length) for length in LENGTHS}
         found: dict[str, Any] = {"cores_used_by_others": round(quiet.cores_in_use(), 2)}
         for length, prompt in prompts.items():
@@ -105,7 +105,7 @@ class _Bench:
         return found
 
     def ask(self, prompt: list[int]) -> int:
-        """Answer a prompt with one token; how many of its own were found."""
+        """Generate one token for a prompt, and return its number of cached tokens."""
         self._count += 1
         self._core.add(AddRequest(str(self._count), prompt, RequestContext(PARAMS, PARAMS.output_seed())))
         while True:
@@ -113,7 +113,7 @@ class _Bench:
                 return output.cached_tokens
 
     def _timed(self, prompt: list[int], cached: int, restored: int) -> float:
-        """Seconds to the first token. Raises RuntimeError where the prefix was not where it should have been."""
+        """Return seconds to the first token. Raises RuntimeError if the prefix was not in the expected place."""
         self._settle()
         before = self._restored()
         start = time.perf_counter()
@@ -135,7 +135,7 @@ class _Bench:
         return 0 if tiers is None else tiers.hit_tokens
 
     def _settle(self) -> None:
-        """Let the disk's threads come to rest."""
+        """Wait until the disk's threads are idle."""
         while (tiers := self._core.stats.tiers) is not None and tiers.under_way:
             time.sleep(PAUSE)
             self._core.step()
@@ -144,7 +144,7 @@ class _Bench:
         return list(self._folder.glob("*/*.kv"))
 
     def _drop_pages(self) -> None:
-        """Put all blocks on the device, and out of memory."""
+        """Write all blocks to the device, and drop them from memory."""
         for file in self._files():
             handle = os.open(file, os.O_RDONLY)
             os.fsync(handle)
@@ -152,7 +152,7 @@ class _Bench:
             os.close(handle)
 
     def _read(self, length: int, name: str) -> float:
-        """Seconds to read as many files as a prefix has."""
+        """Return the seconds for reading as many files as a prefix has."""
         if name == "cold_disk":
             self._drop_pages()
         files = self._files()[: length // BLOCK]

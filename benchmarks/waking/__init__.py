@@ -1,1 +1,1 @@
-"""How long from the wish for a sleeping model to its first token?"""
+"""Time from a wake request for a sleeping model to its first token."""

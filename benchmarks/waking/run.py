@@ -1,9 +1,8 @@
-"""`python -m waking.run`: from the wish for a model to its first token, without HTTP.
+"""`python -m waking.run`: time from a wake request for a model to its first token, without HTTP.
 
-Four ways: from its files in a new process, from an image in a new process, from an image in a process that is forked
-then, and in one that was forked before and stood by, as a host has it. What an engine has beside its image is told too:
-its private memory before it had anything, and its anonymous memory after the answer, which counts what it shares with
-others.
+Four ways: from its files in a new process, from an image in a new process, from an image in a process forked on demand,
+and in a standby process, like in a host. Also measures an engine's memory apart from its image: its private memory
+before the wake, and its anonymous memory after the output, which includes shared memory.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ SHAPES = (models.SMALL, models.DEMO)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Medians of seconds by way, for each model."""
+    """Return medians of seconds by way, for each model."""
     wanted = [shape for shape in SHAPES if not chosen.only or shape.name in chosen.only]
     return {"cases": [asyncio.run(_case(shape.name, models.source(shape), chosen)) for shape in wanted]}
 
 
 def table(result: dict[str, Any]) -> Sheet:
-    """One row a model."""
+    """Return a row per model."""
     rows = [
         [
             case["model"],
@@ -98,7 +97,7 @@ async def _needs(server: ForkServer, config: EngineConfig) -> Needs:
 async def _first_token(
     config: EngineConfig, fork: Callable[[], Awaitable[StandbyProcess]] | None = None, **options: Any
 ) -> dict[str, float]:
-    """One start, from the call to the first token of a prompt of 32, and its end. `fork` makes its process first."""
+    """Start once, from the call to the first token of a prompt of 32, and end. `fork` creates the process first."""
     busy = quiet.cores_in_use()
     start = time.perf_counter()
     if fork is not None:

@@ -57,7 +57,7 @@ def read(path: Path) -> Ledger:
         found = json.loads(path.read_text(encoding="utf-8"))
         return Ledger(found["run"], {name: _record(each) for name, each in found["parts"].items()})
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError("): remove it to start over") from error
+        raise ValueError(f"{path} is not a record of parts ({error!r}); remove it to start over") from error
 
 
 def _plain(record: Record) -> dict[str, Any]:

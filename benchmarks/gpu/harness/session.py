@@ -63,7 +63,7 @@ class Session:
         for part in parts:
             before = found.parts.get(part.name)
             if before is not None and before.done and not self.again:
-                print(", before; AGAIN=1 runs it again", flush=True)
+                print(f"== {part.name}: {told(before, digest)}, before; AGAIN=1 runs it again", flush=True)
                 continue
             left = part.seconds if ends is None else min(part.seconds, ends - self.clock())
             found.parts[part.name] = self._perform(part, None if self.again else before, left, digest)
@@ -77,7 +77,10 @@ class Session:
         command = [sys.executable, *part.arguments(self._result(part)), *self._of_pytest(part, tests)]
         record = Record(Status.NOT_BEGUN, "", spent, _sources(before, digest), _shown(command), tests=tests)
         if part.needs and self.missing:
-            reason = "missing: run make gpu-wheels on a machine with network access, then set WHEELS=FOLDER"
+            reason = (
+                f"{', '.join(self.missing)} missing: run make gpu-wheels on a machine with network access, "
+                "then set WHEELS=FOLDER"
+            )
             return replace(record, reason=reason)
         if seconds < min(LEAST_SECONDS, part.seconds):
             return replace(record, reason="the time of this call was up: call again")
@@ -166,7 +169,7 @@ def _reason(status: Status, ended: bounded.Ended, seconds: float, tests: Outcome
     if status is Status.SKIPPED and tests is not None:
         return Counter(tests.skipped.values()).most_common(1)[0][0]
     if status is Status.STOPPED:
-        return "s: call again to resume" if tests else f"not done within {seconds:.0f} s"
+        return f"not done within {seconds:.0f} s: call again to resume" if tests else f"not done within {seconds:.0f} s"
     if tests is not None and tests.failed:
         return ", ".join(sorted(tests.failed)[:5]) + (", ..." if len(tests.failed) > 5 else "")
     return ended.tail[-1] if ended.tail else f"it wrote nothing and ended with {ended.code}"

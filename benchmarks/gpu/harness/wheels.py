@@ -58,7 +58,7 @@ def install(folder: Path, target: Path, run: Run = subprocess.call) -> list[str]
     """
     wheels = sorted(folder.glob("*.whl"))
     if not wheels:
-        raise ValueError("has no wheels: `make gpu-wheels` downloads them on a machine with network access")
+        raise ValueError(f"{folder} has no wheels: `make gpu-wheels` downloads them on a machine with network access")
     wanted = [wheel for wheel in wheels if installed(_name(wheel.name.split("-")[0])) is None]
     if wanted:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]

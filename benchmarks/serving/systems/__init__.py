@@ -1,4 +1,6 @@
-"""The systems that take turns, ourselves among them. Imports of what they need stay inside: one process a system."""
+"""The compared systems, including Plimsoll. They import their dependencies lazily, because each runs as a separate
+process.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,12 @@ def _bfloat16_gguf(shape: Shape) -> str:
 
 
 def _ours(shape: Shape) -> str:
-    """A mixture from the very file that llama.cpp reads."""
+    """Return Plimsoll's model: for a mixture, the same file that llama.cpp reads."""
     return _bfloat16_gguf(shape) if shape is models.MIXTURE else models.source(shape)
 
 
 def _float16_gguf(shape: Shape) -> str:
-    """OpenVINO reads no bfloat16 GGUF; the numbers are the same, for half precision holds all of these weights."""
+    """Convert to float16, because OpenVINO reads no bfloat16 GGUF; float16 represents all of these weights exactly."""
     from peers import gguf_files
 
     return str(gguf_files.from_safetensors(models.folder(shape), "F16"))

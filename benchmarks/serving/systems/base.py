@@ -1,4 +1,4 @@
-"""What a system under measurement is: loaded once in a process of its own, then asked for rounds."""
+"""The interface of a system: loaded once in a separate process, then asked for rounds."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from serving.models import Shape
 from serving.workloads import Workload
 
 KV_TOKENS = 65536
-"""Room in every system's cache: all requests of a workload fit at once."""
+"""Size of every system's cache: all requests of a workload fit at once."""
 
 
 class System(Protocol):
     """A loaded system."""
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """Answer every request; `seconds`, and latencies in milliseconds where there are users."""
+        """Run every request; return `seconds`, and latencies in milliseconds if there are users."""
 
     def close(self) -> None:
-        """End it and what it started."""
+        """End it and all processes that it has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A system that can take part.
-
-    `load(shape, model, threads)` makes it; `prepare(shape)` finds or converts what it loads, in the project's own
-    environment; `absent()` says why it cannot take part here, or None. `python()` is the interpreter it needs.
+    """A system that can take part. `load(shape, model, threads)` creates it; `prepare(shape)` finds or converts its
+    model in the project's own environment; `absent()` returns why it cannot take part, or None. `python()` is its
+    interpreter.
     """
 
     title: str
@@ -40,5 +39,5 @@ class Entry:
 
 
 def ready() -> str | None:
-    """What is part of the project is always there."""
+    """Return None: parts of the project are always available."""
     return None

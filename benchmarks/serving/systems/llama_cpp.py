@@ -8,11 +8,11 @@ from serving.models import Shape
 
 SLOTS, SLOT_TOKENS = 16, 1024
 CONNECTIONS = 80
-"""Threads of its HTTP side, one a connection: more than any workload has users."""
+"""HTTP threads, one per connection: more than any workload has users."""
 
 
 class LlamaServer(HttpServer):
-    """`llama-server` over a GGUF in bfloat16. More slots than 16 were slower on the machines measured so far."""
+    """`llama-server` with a GGUF in bfloat16. More slots than 16 were slower on the machines measured so far."""
 
     def __init__(self, shape: Shape, model: str, threads: int) -> None:
         command = [str(places.program("llama-server")), "--model", model, "--alias", self.model]

@@ -17,9 +17,8 @@ GIB = 2**30
 
 
 class OpenVinoGenAi:
-    """One pipeline over a GGUF of half-precision weights, computing in bfloat16, its prefix cache on as ours is.
-
-    Without AVX-512 it computes in float32: OpenVINO has no bfloat16 there, and its attention takes no other cache.
+    """One pipeline over a GGUF with half-precision weights, computing in bfloat16, with prefix cache. Without AVX-512
+    it computes in float32, because OpenVINO has no bfloat16 there, and its attention supports no other cache.
     """
 
     def __init__(self, shape: Shape, model: str, threads: int) -> None:
@@ -38,7 +37,7 @@ class OpenVinoGenAi:
         self._next = 0
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """As many requests at a time as there are users, or all; each user's next follows the last at once."""
+        """Run as many requests at a time as there are users, or all; each user's next request follows immediately."""
         if workload.primer is not None:
             self._serve([workload.primer], 1)
         start = time.perf_counter()
@@ -49,10 +48,10 @@ class OpenVinoGenAi:
         return {"seconds": seconds, **measured}
 
     def close(self) -> None:
-        """The process ends with it."""
+        pass
 
     def _serve(self, requests: tuple[Request, ...] | list[Request], users: int) -> list[Timeline]:
-        """When each request's tokens came, in the order in which the requests were sent."""
+        """Return the times of each request's tokens, in the order in which the requests were sent."""
         todo, timelines = iter(requests), list[Timeline]()
         running = [served for _ in range(users) if (served := self._send(todo, timelines)) is not None]
         while running:
@@ -66,7 +65,7 @@ class OpenVinoGenAi:
         return timelines
 
     def _send(self, todo: Iterator[Request], timelines: list[Timeline]) -> tuple[Any, Timeline] | None:
-        """The next request under way, or None when there is no more."""
+        """Start the next request, or return None if there are no more."""
         import numpy as np
         import openvino
         import openvino_genai as genai
@@ -84,7 +83,7 @@ class OpenVinoGenAi:
     def _advance(
         self, handle: Any, timeline: Timeline, now: float, todo: Iterator[Request], timelines: list[Timeline]
     ) -> tuple[Any, Timeline] | None:
-        """Take what the step gave this request; when that was the last of it, its user sends the next."""
+        """Record the step's tokens of this request; after its last one, its user sends the next request."""
         from openvino_genai import GenerationStatus
 
         while handle.can_read():

@@ -1,4 +1,4 @@
-"""Ourselves: the `LLM` class in process, and the server as a person would start it."""
+"""Plimsoll: the `LLM` class in process, and the server started like by a user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LEN = 2048
 
 
 class PlimsollOffline:
-    """Our `LLM`, in process."""
+    """The `LLM` class, in process."""
 
     def __init__(self, shape: Shape, model: str, threads: int) -> None:
         from plimsoll_runtime import LLM
@@ -25,7 +25,7 @@ class PlimsollOffline:
         self._llm = LLM(model, dtype="bfloat16", threads=threads, kv_memory=kv, max_model_len=MAX_LEN)
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """All requests at once, offline. What earlier rounds left in the prefix cache is gone."""
+        """Run all requests at once, offline, with an empty prefix cache."""
         self._llm.reset_prefix_cache()
         if workload.primer is not None:
             self._generate([workload.primer])
@@ -36,7 +36,6 @@ class PlimsollOffline:
         return {"seconds": seconds}
 
     def close(self) -> None:
-        """The process ends with it."""
         self._llm.close()
 
     def _generate(self, requests: tuple[Request, ...] | list[Request]) -> int:

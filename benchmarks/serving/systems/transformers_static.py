@@ -26,7 +26,7 @@ class TransformersStatic:
         self._model = loaded.to(self._device)
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """Batch after batch; only the tokens that were asked for count."""
+        """Run batch after batch; only requested tokens count."""
         import torch
 
         start = time.perf_counter()
@@ -45,8 +45,8 @@ class TransformersStatic:
                     max_new_tokens=count,
                     pad_token_id=0,
                 )
-        # The last tokens are on the host by now: generate looks at each for the end of the sequence.
+        # The last tokens are on the host, because generate checks each for the end of the sequence.
         return {"seconds": time.perf_counter() - start}
 
     def close(self) -> None:
-        """The process ends with it."""
+        pass

@@ -1,7 +1,7 @@
-"""Records which files of the project run in a process and in its forks.
+"""Records which files of the project run in a process and its forks.
 
-Python imports a module of this name at start if its folder is on the path. SHAPE_FOLDER takes the records: recording
-starts over when a file `begin` appears there, and PID.json is written when a file `end` does.
+Python imports a module of this name at start if its folder is on the path. SHAPE_FOLDER gets the records: recording
+restarts when a file `begin` appears there, and PID.json is written when a file `end` does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two trees in turns: which sources run, how sure a ratio is, and what is refused."""
+"""Comparison of two trees: selected sources, confidence of ratios, and refused arguments."""
 
 from __future__ import annotations
 

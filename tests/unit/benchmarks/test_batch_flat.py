@@ -1,4 +1,4 @@
-"""`batch.flat`: whose memory is read, when, and what is said of the series."""
+"""`batch.flat`: the measured processes, the times of readings, and the judgement of the series."""
 
 from __future__ import annotations
 

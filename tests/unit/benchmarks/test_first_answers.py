@@ -1,4 +1,4 @@
-"""The questions to the demo model and their grades."""
+"""The questions for the demo model and their grading."""
 
 from __future__ import annotations
 

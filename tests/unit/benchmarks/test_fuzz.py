@@ -1,4 +1,4 @@
-"""What is sent is as the document says until it is spoiled, and the judge finds what it is there for."""
+"""Requests follow the document until they are damaged, and the judge finds faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU's bench: what is counted and judged, and that all of it runs, interpreted and on a tiny model."""
+"""The GPU benchmark: its figures and goals, and that all of it runs, interpreted and on a tiny model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ZERO = {"copy_gb_s": 0.0, "product_tflop_s": 0.0}
 
 @pytest.fixture(autouse=True)
 def _seen_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is interpreted is slow."""
+    """Limit repetitions, because interpreted kernels are slow."""
     pytest.importorskip("triton")
     monkeypatch.setattr(clock, "WARM", 0)
     monkeypatch.setattr(steps, "STEPS", 2)
@@ -109,7 +109,7 @@ ASKED = {
     "start": (start, "measure", 1),
     "memory": (load, "measure", 1),
 }
-"""Of each question: the module's function that answers it, and how often it is called."""
+"""For each benchmark: the function that runs it, and its number of calls."""
 
 
 @pytest.mark.parametrize("name", run.QUESTIONS)
@@ -145,7 +145,7 @@ def test_what_attention_costs() -> None:
 
 
 def test_the_floor_of_what_64_share() -> None:
-    """Of a layer of Llama 3 8B: 33.5 MB that are shared, 134 MB that are not; 2.28 GB were each to read all."""
+    """For a layer of Llama 3 8B: 33.5 MB shared, 134 MB not; 2.28 GB if each sequence read all."""
     shape = program_for(LLAMA_8B).facts.attention[0]
     floors = {case.bytes(shape, 2) for case in attention.CASES if case.shared}
     assert floors == {(8192 + 64 * 512) * 4096 + 2 * 64 * 4096 * 2}
@@ -314,7 +314,7 @@ def test_small_ops(triton_device: str, name: str) -> None:
 
 
 def test_small_ops_are_all_that_there_are() -> None:
-    """A kernel that is new needs a small case."""
+    """A new kernel needs a small case."""
     folders = {path.parent.name for path in Path(plimsoll_kernels.__path__[0]).rglob("op.py")}
     covered = {
         "paged_attention": "decode",
@@ -360,7 +360,7 @@ def test_a_trace_without_a_device() -> None:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A tiny model as the bench makes the large one."""
+    """A tiny model, created like the benchmark's large one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PLIMSOLL_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(model, "FILE_BYTES", 8000)
@@ -406,7 +406,7 @@ def test_sleeping_and_waking_are_timed(drawn: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_random_load_fills_the_cache(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as room is kept for those that run to grow: a block each, which is much of so few."""
+    """Except for the blocks kept for running sequences: one each, which is a large share of a small cache."""
     monkeypatch.setattr(load, "FULL", 0.75)
     work = load.Load(seconds=2.0, prompts=(16, 100), answers=(4, 100), sequences=200)
     reads = iter(range(1000, 10**9))
@@ -507,7 +507,7 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
 
 
 def test_only_the_devices_own_events_count() -> None:
-    """Neither the host's nor ranges that somebody named; and torch's own events are so."""
+    """Host events and named ranges do not count; torch's own device events do."""
     events = [
         SimpleNamespace(device_type=kind, is_user_annotation=named, time_range=SimpleNamespace(start=at, end=at + 2))
         for at, (kind, named) in enumerate(
@@ -523,7 +523,7 @@ def test_only_the_devices_own_events_count() -> None:
 
 
 def judged(figures: dict[str, Any]) -> dict[str, str]:
-    """What became of the goals that were measured."""
+    """Return the status of the measured goals."""
     verdicts = goals.judge(goals.Results([], {"gpu": figures}), goals.GPU_GOALS)
     return {v.goal.wanted: str(v.status) for v in verdicts if v.status is not goals.Status.NOT_MEASURED}
 
@@ -572,7 +572,7 @@ def test_goals() -> None:
 
 
 def test_goals_are_about_what_is_asked() -> None:
-    """The cases that goals name are those that are measured."""
+    """Goals refer to measured cases."""
     assert {(work.sequences, work.context) for work in steps.BATCHES} == {(64, 2048), (256, 1024)}
     assert (idle.IDLE.sequences, idle.IDLE.prompt) == (32, 128)
     assert {(work.sequences, work.prompt) for work in idle.HOST} == {(256, 128), (128, 32_000)}

@@ -1,4 +1,4 @@
-"""What a device's machine is asked before anything else, its sanitizer, its attention backends: without a device."""
+"""The environment check of a device's machine, its sanitizer and its attention backends, without a device."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_table_of_backends() -> None:
 
 
 class Wrong(ReferenceBackend):
-    """Twice what it should be."""
+    """Returns twice the correct values."""
 
     name: ClassVar[str] = "wrong"
     capabilities: ClassVar[Capabilities] = Capabilities()
@@ -148,7 +148,7 @@ def test_the_shapes_of_the_table_are_served_by_triton() -> None:
 
 
 def test_parity_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is patched there exists; our kernels come first; graphs are captured where tests are about them."""
+    """The patched functions exist; Plimsoll's kernels come first; graphs are captured if tests need them."""
     real = GraphForwardPass.capture_graphs
     with pytest.MonkeyPatch.context() as patch:
         prepare(patch, "test_texts.py")

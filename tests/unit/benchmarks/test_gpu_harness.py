@@ -1,4 +1,4 @@
-"""Parts of a device's checks, with commands that stand in for them: bounds, breaks, missing packages, records."""
+"""Parts of a device's checks, with fake commands: time limits, interruptions, missing packages, records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Make = Callable[..., Session]
 
 
 def part(name: str, code: str, seconds: int = 60, **more: Any) -> Part:
-    """A stand-in: a few lines of Python."""
+    """Return a fake part: a few lines of Python."""
     return Part(name, f"that {name} works", seconds, ("-c", code), **more)
 
 
@@ -120,7 +120,7 @@ def test_a_second_call_goes_on(make: Make, tmp_path: Path, capsys: pytest.Captur
         make().perform([counted, broken])
     assert (tmp_path / "runs").read_text() == "x"
     assert (tmp_path / "tries").read_text() == "xxx"
-    assert "before; AGAIN=1 runs it anew" in capsys.readouterr().out
+    assert "before; AGAIN=1 runs it again" in capsys.readouterr().out
     make(again=True).perform([counted])
     assert (tmp_path / "runs").read_text() == "xx"
 
@@ -159,7 +159,7 @@ def test_absent():
 
 @pytest.fixture
 def tested(tmp_path: Path) -> Callable[[bool], Part]:
-    """A part of three tests, one of which is right or wrong."""
+    """Return a part of three tests, one of which passes or fails."""
 
     def write(right: bool) -> Part:
         file = tmp_path / "test_stand_in.py"
@@ -228,7 +228,7 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert ledger.read(tmp_path / "deep" / "one.json") == ledger.read(tmp_path / "two.json") == written
     assert ledger.read(tmp_path / "none.json") == Ledger()
     (tmp_path / "two.json").write_text("[]")
-    with pytest.raises(ValueError, match="remove it to begin anew"):
+    with pytest.raises(ValueError, match="remove it to start over"):
         ledger.read(tmp_path / "two.json")
 
 

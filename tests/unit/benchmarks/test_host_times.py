@@ -1,4 +1,4 @@
-"""Steps on a stand-in for a GPU go through the engine as those of one do: from graphs, with tokens that come late."""
+"""Steps on a fake GPU take the same path through the engine: from graphs, with late tokens."""
 
 from __future__ import annotations
 

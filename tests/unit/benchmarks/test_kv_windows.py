@@ -1,4 +1,4 @@
-"""What windows give back is there for other sequences."""
+"""Blocks freed by windows are available to other sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load takes little more memory than it keeps: the bench's own measure, on a small model."""
+"""A load takes little more memory than it keeps: the benchmark's own measure, on a small model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from model_support.tiny import make_model, save_model
 from loading.run import load
 
 SIZES = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 12, "num_key_value_heads": 4}
-"""50 MB in float32, of which a layer, which exists twice for a moment, is a twelfth."""
+"""50 MB in float32; a layer, which temporarily exists twice, is a twelfth of it."""
 BOUND = 1.3
 LIBRARIES = 8 * 2**20
-"""Of the libraries' pages a load needs 7 MiB, measured."""
+"""A load needs 7 MiB of the libraries' pages, measured."""
 
 
 @pytest.fixture(params=["shards", "Q8_0"])
@@ -30,7 +30,9 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_the_peak_of_a_load(model: Path) -> None:
-    """Of the second one in a process: by then the libraries' pages are there, unless the kernel has taken some back."""
+    """Of the second load in a process: by then the libraries' pages are present, unless the kernel has
+    reclaimed some.
+    """
     taken = load(str(model), 1, "--dtype", "float32", "--backend", "auto", "--again")
     kept, faulted = taken["anonymous"], min(max(0, taken["files_mapped"]), LIBRARIES)
     assert kept > taken["weights"] / 2, "the rest may lie in what the first one had taken and given back"

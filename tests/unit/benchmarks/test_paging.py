@@ -1,4 +1,4 @@
-"""The best rule that knows popularities, beside the best schedule."""
+"""The best rule that knows popularities, compared with the best schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARES = [weight / sum(ZIPF) for weight in ZIPF]
 
 
 def fewest(asked: list[int], room: int) -> int:
-    """Of all schedules that load what is asked for when it is."""
+    """Return the fewest loads of all schedules that load only requested models."""
     reached = {frozenset[int](): 0}
     for model in asked:
         after: dict[frozenset[int], int] = {}

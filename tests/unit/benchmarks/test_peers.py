@@ -80,7 +80,7 @@ def test_query_rows_of_a_head_go_from_halves_to_pairs(llama: Path) -> None:
 
 
 def test_a_mixtures_experts_become_one_tensor_in_their_order(llama: Path) -> None:
-    """More than ten, whose names do not come in the order of their numbers; heads are not turned in pairs there."""
+    """More than ten experts, whose names do not sort by number; heads are not reordered in pairs."""
     config = json.loads((llama / "config.json").read_text())
     mixture = {"num_local_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "head_dim": 8}
     (llama / "config.json").write_text(json.dumps({**config, **mixture, "model_type": "qwen3_moe"}))

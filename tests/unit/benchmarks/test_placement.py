@@ -1,4 +1,4 @@
-"""The placement bench: its bound against the best schedules, the rules beside ours, and the document."""
+"""The placement benchmark: its bound against the best schedules, the other rules, and the document."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def trace(order: str, gap: float = 1000.0, size: int = 10) -> Trace:
 
 
 def belady(order: str, slots: int) -> float:
-    """The least that a cache of so many models pays, which need not keep what it serves: tries all that it may keep."""
+    """Return the minimum cost of a cache of this many models, which need not keep the model it serves, by trying all
+    choices.
+    """
     best = {frozenset[str](): 0.0}
     for name in order:
         after: dict[frozenset[str], float] = {}
@@ -51,7 +53,7 @@ def belady(order: str, slots: int) -> float:
 @settings(max_examples=15, deadline=None)
 @given(st.text("abcd", min_size=1, max_size=9), st.integers(1, 3))
 def test_the_bound_is_never_above_the_best_schedule_and_is_close_to_it(order: str, slots: int) -> None:
-    """Of models of one size without images the relaxation is exact, so the dual comes close."""
+    """For models of one size without images the relaxation is exact, so the dual is close."""
     best = belady(order, slots)
     found = lower_bound(trace(order), [Host("h", 10 * slots, 0)], 0.0, steps=2000)
     assert found <= best + 1e-6

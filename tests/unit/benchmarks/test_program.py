@@ -1,4 +1,4 @@
-"""The least that a pool of equal models can pay: against every schedule of a few ticks."""
+"""The minimum cost of a pool of equal models, compared with every schedule of a few ticks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Asked = dict[str, list[tuple[int, int]]]
 
 
 class Phase(NamedTuple):
-    """A model at one tick: `name`, for how many ticks so (or still), ticks of answers left, and requests begun."""
+    """A model at one tick: `name`, ticks spent in it (or left), ticks of responses left, and started requests."""
 
     name: str = "asleep"
     ticks: int = 0
@@ -33,13 +33,13 @@ class Phase(NamedTuple):
 
 
 def brute(asked: Asked, room: int, duties: Duties) -> float | None:
-    """Ticks of loading of the best schedule, of all; None where there is none."""
+    """Return the ticks of loading of the best of all schedules, or None if there is none."""
     answer, stop, stays = (round(one / TICK) for one in (duties.answer, duties.stop, duties.residency))
     models = sorted(asked)
     due = {model: sorted(asked[model]) for model in models}
 
     def choices(model: str, phase: Phase, tick: int) -> list[tuple[Phase, int]]:
-        """What it may be from this tick on, and what that costs; nothing where a request is late."""
+        """Yield possible next phases with their costs; none if a request is late."""
         if phase.name in ("loading", "ending") and not phase.ticks:
             phase = phase._replace(name="awake" if phase.name == "loading" else "asleep")
         left = [until for at, until in due[model][phase.begun :] if at <= tick]

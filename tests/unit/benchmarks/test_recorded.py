@@ -1,4 +1,4 @@
-"""A recorded run: what hosts counted, and the bound beside it."""
+"""A recorded run: the hosts' counters, and the bound."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_model_that_was_placed_again_on_the_same_process_is_counted_from_zero(
 
 
 def test_memory_that_the_runtime_takes_and_kv_that_could_shrink_do_not_raise_the_bound() -> None:
-    """Two models of a GiB fit into what is left of the line, though one of them took two for a while."""
+    """Two models of a GiB fit into the rest of the line, although one of them temporarily took two."""
     asked = [Asked(at, f"t/{name}", 1.0) for at, name in enumerate("abababab")]
     asked = [Asked(100 * one.at, one.model, one.seconds) for one in asked]
     before = [sample(entry("a"), entry("b"), reserved=GIB)]
@@ -85,7 +85,9 @@ def test_what_a_record_lacks_is_told(samples: list[list[Any]], asked: list[Asked
 
 
 def test_who_is_asked_for_more_often_than_requests_wait_has_to_be_awake_for_it() -> None:
-    """Two models take turns on a host of one. The slowest request took 25 s: pair by pair nothing need be paid."""
+    """Two models take turns on a host of one. The slowest request took 25 s: considering pairs of requests, nothing
+    need be paid.
+    """
     asked = [Asked(10.0 * at, f"t/{name}", 25.0) for at, name in enumerate("ab" * 8)]
     large: dict[str, Any] = {"bytes": 2 * GIB, "wakeSeconds": "4"}
     before = [sample(entry("a", **large), entry("b", **large))]
@@ -96,8 +98,9 @@ def test_who_is_asked_for_more_often_than_requests_wait_has_to_be_awake_for_it()
 
 
 def test_what_the_pool_orders_to_stay_awake_raises_the_bound_for_those_who_obey_and_no_other() -> None:
-    """Room for one of A, B and C, who stay for 20 s. Without that order C comes between B and A; with it A has to come
-    first, and wakes again after C."""
+    """The host has room for one of A, B and C, which stay for 20 s. Without that constraint C is between B and A; with
+    it A must be first, and wakes again after C.
+    """
     held: dict[str, Any] = {"bytes": 2 * GIB, "hostBytes": GIB, "wakeSeconds": "4"}
     asked = [Asked(0, "t/b", 1), Asked(0, "t/a", 25), Asked(0, "t/c", 49), Asked(50, "t/a", 23)]
     before = [sample(*(entry(name, **held) for name in "abc"))]
@@ -134,7 +137,7 @@ def test_what_a_simulated_pool_pays_is_what_its_samples_say_and_no_less_than_the
 
 
 class Counting(Pool):
-    """Keeps what hosts would count, and a sample at each wake."""
+    """Counts like hosts, with a sample at each wake."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

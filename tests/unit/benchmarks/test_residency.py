@@ -1,4 +1,4 @@
-"""The simulated host of residency: its arithmetic, plain LRU beside it, and that a seed is a day."""
+"""The simulated host of residency: its arithmetic, plain LRU, and reproducible days."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = Settings(minimum_residency=0.0, service_slice=0.0, patience=0.0)
 
 
 def world_of(decide: Planner, *, line: int, sleepers: int = 10, settings: Settings = SETTINGS) -> World:
-    """Three models of two bytes each, 10 s from disk and 2 s from an image."""
+    """Return three models of two bytes each, 10 s from disk and 2 s from an image."""
     sizes = Sizes(1, 1, 0, 1, 1)
     models = [Model(name, sizes, Seconds(load=8.0, wake=2.0)) for name in (A, B, C)]
     return World(models, memory_of(line, sleepers), settings, decide)

@@ -29,7 +29,7 @@ def test_small_has_107_million_parameters() -> None:
 
 
 def test_a_token_of_the_mixture_goes_through_as_much_as_one_of_small() -> None:
-    """But for the routers, 0.6 million parameters."""
+    """Except for the routers, 0.6 million parameters."""
     assert MIXTURE.body - SMALL.body == 12 * 64 * 768
 
 
@@ -93,7 +93,7 @@ assert found["over_memory"] is not None, found
 
 
 def test_a_processor_with_avx2_alone_has_a_roofline() -> None:
-    """oneDNN takes the limit for what the processor has: it then packs no bfloat16, as where there is no AVX-512."""
+    """oneDNN's instruction limit simulates such a processor: it then packs no bfloat16, like without AVX-512."""
     found = kernels(torch.bfloat16, "avx2")
     if found is None:
         pytest.skip("no CPU kernels for AVX2 here")

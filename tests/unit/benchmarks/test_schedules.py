@@ -1,4 +1,4 @@
-"""The bound for pools of few models: against every schedule of a model, and against what pools pay."""
+"""The bound for pools of few models, compared with every schedule of a model, and with the cost of pools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def made(order: str, gap: float, size: int = 10, load: float = 10.0, wake: float
 
 
 def rows_of_runs(after: int = -1) -> Iterator[list[Run]]:
-    """All that fit into the cells, each a cell of loading and a cell awake at least after the one before."""
+    """Yield all sequences of runs that fit into the cells, each at least a cell of loading and a cell awake after the
+    previous one.
+    """
     yield []
     for first in range(after + 1, CELLS):
         for last in range(first, CELLS):
@@ -45,7 +47,7 @@ def rows_of_runs(after: int = -1) -> Iterator[list[Run]]:
 
 
 def cost(model: Model, runs: list[Run], prices: Prices) -> float:
-    """As the module says it, cell by cell; infinite where a run begins before its load could have."""
+    """Return the cost by the module's definition, cell by cell; infinite if a run begins before its load could have."""
     paid, before, need, least = 0.0, -1, model.need.device, min(model.need.device, model.need.host)
     for run in runs:
         seconds = model.wake_seconds if run.image else model.load_seconds
@@ -88,7 +90,9 @@ def test_the_cheapest_schedule_of_a_model_is_that_of_all(
 
 
 def test_two_that_are_asked_for_more_often_than_they_may_wait_do_not_cost_nothing() -> None:
-    """Pair by pair nothing need be paid after the first loads: the second request comes while the first may wait."""
+    """Considering pairs of requests, nothing need be paid after the first loads: the second request comes while the
+    first may wait.
+    """
     asked, hosts = made("ab" * 12, 10.0), [Host("h", 10, 0)]
     assert pairs_bound(asked, hosts, 25.0) == 20.0
     # Each may wait for 25 s, and asks every 20: who is awake at one time cannot be away for more than 45.
@@ -123,7 +127,9 @@ def test_what_a_line_cannot_hold_whole_is_no_room() -> None:
 
 @pytest.mark.parametrize("room", [2, 3])
 def test_hosts_serve_who_waits_and_no_model_is_loaded_by_two_of_them(room: int) -> None:
-    """Both planners over the pool of the end-to-end tests: all are answered, each model comes from its files once."""
+    """Both planners over the pool of the end-to-end tests: all requests are answered, each model is loaded from its
+    files once.
+    """
     pool = replay("slow", room, 1, 30.0, Settings(minimum_residency=2.0))
     assert len(pool.asked) >= 100
     assert (pool.loads, pool.moves) == (8, 0)

@@ -1,4 +1,6 @@
-"""The scheduling simulator: its arithmetic, that everybody is served, and that the document shows what was recorded."""
+"""The scheduling simulator: its arithmetic, that every request is served, and that the document has the recorded
+figures.
+"""
 
 from __future__ import annotations
 

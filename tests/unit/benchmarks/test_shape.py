@@ -44,7 +44,7 @@ def test_packages_are_measured(tmp_path: Path) -> None:
 
 
 def test_files_that_run_are_recorded(tmp_path: Path) -> None:
-    """What ran before `begin` is left out; threads and forks record too."""
+    """Files that ran before `begin` are left out; threads and forks are recorded too."""
     (tmp_path / "early.py").write_text("def f():\n    pass\n")
     (tmp_path / "late.py").write_text("def f():\n    pass\n")
     (tmp_path / "forked.py").write_text("def f():\n    pass\n")

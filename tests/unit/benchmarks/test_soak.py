@@ -1,4 +1,4 @@
-"""The rules of a soak: each finds what it is there for, and nothing in what is as it must be."""
+"""The rules of a soak: each finds its faults, and none in correct measurements."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def whole(tokens: int, reason: str | None = "length") -> dict[str, Any]:
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    """A server that does what a request's field "do" says."""
+    """A server that behaves as a request's field "do" says."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         todo = (await request.json())["do"]
