@@ -62,7 +62,7 @@ def measure(
             continue
         try:
             out, figures = _figures(backend, case, cache, query, rounds)
-        except Exception as error:  # noqa: BLE001 - one that fails, however it does, is what the table has to tell
+        except Exception as error:  # noqa: BLE001 - the table shows every failure
             found["reason"] = f"failed: {type(error).__name__}: {error}"
             continue
         expected = out if expected is None else expected

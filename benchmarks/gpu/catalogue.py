@@ -98,7 +98,7 @@ def _row(shape: str, backend: type[AttentionBackend], target: Target, mix: Mix, 
         check(backend, target, expected)
         watch = Stopwatch(time.perf_counter, time.perf_counter() + SECONDS, patient=True)
         timing = measure(backend, target, mix, watch)
-    except Exception as error:  # noqa: BLE001 - one that fails, however it does, is what the table has to tell
+    except Exception as error:  # noqa: BLE001 - the table shows every failure
         return row(reason=f"failed: {type(error).__name__}: {error}", failed=True)
     return row(round(timing.decode_ms, 4), round(timing.chunk_ms, 4))
 

@@ -107,7 +107,7 @@ def of_device() -> list[Line]:
     """Return the device as torch reports it, and whether it supports the runtime's operations."""
     try:
         import torch
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from being imported is what is to be told
+    except Exception as error:  # noqa: BLE001 - the line shows every import failure
         return [Line("torch", f"cannot be imported: {error!r}", "MISSING")]
     lines = [Line("torch", f"{torch.__version__}, CUDA {torch.version.cuda}, HIP {torch.version.hip}")]
     if not torch.cuda.is_available():
@@ -130,7 +130,7 @@ def of_device() -> list[Line]:
 def _tried(name: str, work: Callable[[], str]) -> Line:
     try:
         return Line(name, work())
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the line has to tell
+    except Exception as error:  # noqa: BLE001 - the line shows every failure
         return Line(name, f"{type(error).__name__}: {error}", "MISSING")
 
 

@@ -52,7 +52,7 @@ def measure(
     _forget(device)
     try:
         theirs = of_transformers(model, asked[0], device)
-    except Exception as error:  # noqa: BLE001 - a peer that fails, however it does, takes no part; the reason is told
+    except Exception as error:  # noqa: BLE001 - a failing peer is left out, with the reason
         return {**found, "absent": f"Transformers failed: {type(error).__name__}: {error}"}
     return {**found, "absent": "", "transformers_seconds": round(theirs, 3), "ratio": round(theirs / ours, 3)}
 

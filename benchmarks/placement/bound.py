@@ -1,29 +1,29 @@
-"""Seconds of loading that no policy can undercut on a trace, whatever it knows of the future.
+"""Lower bound for the seconds of loading that any policy pays on a trace, even if it knows the future.
 
 The bound is the Lagrangian dual of a relaxation of offline caching, in Belady's sense with sizes and costs. Let a model
-be asked for at t_1 <= t_2 <= ..., and let no request wait longer than W. Say s_j is when it is first awake at or after
-t_j; so t_j <= s_j <= t_j + W, and s_j does not decrease. The first load has to be paid: l seconds. Between s_j and
-s_(j+1) every schedule does one of three things:
+have requests at t_1 <= t_2 <= ..., and let no request wait longer than W. Let s_j be the first time at or after t_j at
+which the model is awake; then t_j <= s_j <= t_j + W, and s_j does not decrease. The first load costs l seconds. Between
+s_j and s_(j+1) every schedule does one of three things:
 
 - it keeps the model on a device all the time, and pays nothing;
-- it keeps it in memory all the time, on a device or as an image, and pays a wake: w seconds;
-- it has it nowhere at some moment, and pays a load after that: l seconds.
+- it keeps the model in memory all the time, on a device or as an image, and pays a wake: w seconds;
+- it drops the model from memory at some moment, and pays a load after that: l seconds.
 
-The payments of different j are of different moments, so they add up. Whatever is kept all the time from s_j to s_(j+1)
-is kept during I_j = [t_j + W, t_(j+1)], which lies within; where that is empty, nothing need be paid. At each moment
-what is kept on devices takes at most D, the sum of all lines, and what is kept in memory at most D + S, S the sum of
-the sleepers' memory, if every model takes the smaller of its two sizes. So the least that can be paid is no less than
+The payments of different j are at different times, so they add up. A model that is kept all the time from s_j to
+s_(j+1) is kept during I_j = [t_j + W, t_(j+1)], which is within; if I_j is empty, nothing need be paid. At each moment,
+models on devices take at most D, the sum of all lines, and models in memory at most D + S, with S the sum of the
+sleepers' memory, if every model counts with the smaller of its two sizes. So the minimum payment is at least
 
     min  sum_j [ l - (l - w) y_j - w x_j ]   over x_j <= y_j in {0, 1}
     s.t. sum_(j: t in I_j) d_j x_j <= D  and  sum_(j: t in I_j) min(d_j, i_j) y_j <= D + S  for all t,
 
-in which hosts' borders, replicas, what a model takes while it only serves, and the time of loads are left out: each
-would make it dearer. By weak duality every pair of multipliers a(t), b(t) >= 0 gives a lower bound of that:
+without the division into hosts, replicas, the memory of models that only serve, and the time of loads, all of which
+would increase it. By weak duality every pair of multipliers a(t), b(t) >= 0 gives a lower bound of this minimum:
 
     sum_j min( l, w + m_j B_j, d_j A_j + m_j B_j ) - integral (D a + (D + S) b),
 
-with A_j and B_j the integrals of a and b over I_j. Subgradient steps look for good multipliers. Where they stop early
-the bound is lower than it could be, never wrong.
+with A_j and B_j the integrals of a and b over I_j. Subgradient steps search for good multipliers. If they stop early,
+the bound is lower than possible, but never wrong.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _seen(key: str, samples: Sequence[Sequence[Json]]) -> _Seen:
                 seen.loads += [float(entry["loadSeconds"])] if "loadSeconds" in entry else []
                 seen.wakes += [float(entry["wakeSeconds"])] if "wakeSeconds" in entry else []
     if not seen.device or not seen.loads:
-        raise RecordError(f"{name} has requests, but no sample has it awake with the seconds of its load")
+        raise RecordError(f"{key} has requests, but no sample has it awake with the seconds of its load")
     return seen
 
 

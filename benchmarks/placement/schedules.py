@@ -1,19 +1,20 @@
-"""A higher bound for pools of few models: each model's best schedule at prices of memory, found exactly.
+"""A higher lower bound for pools of few models: each model's best schedule at given memory prices, found exactly.
 
-`bound.lower_bound` looks at two requests of a model at a time, and finds that nothing need be paid or kept between them
-where the second comes while the first may still wait. A model that is asked for more often than that costs it nothing
-at all, though nobody could serve it so. Here a schedule is a row of runs in which the model is awake, and every request
-falls into a run or waits for one that begins in time. Left out are hosts' borders, and that bytes are whole models.
+`bound.lower_bound` considers pairs of consecutive requests of a model. If the second arrives while the first may still
+wait, it finds that nothing need be paid or kept between them. So a model with more frequent requests costs nothing at
+all, although no schedule could serve it like that. Here a schedule is a sequence of runs in which the model is awake,
+and every request is within a run or waits for one that begins in time. The division into hosts, and that bytes belong
+to whole models, are left out.
 
-Time is cut into cells. A run [u, v] of cells is charged a load or a wake and the device's price for the cells between u
-and v, and for those before u in which it must have been loading; the next run begins after as many cells as that takes.
-Between two runs the model's image is kept all the time, at the price of memory, or it is loaded from files. What is
-charged for is only what a schedule in continuous time surely holds, so that each such schedule is found here at no
-higher cost, and by weak duality every row of prices a, b >= 0 gives a lower bound:
+Time is divided into cells. A run [u, v] of cells is charged a load or a wake, and the device's price for the cells
+between u and v and for the cells before u in which it must have been loading; the next run begins after as many cells
+as that takes. Between two runs, the model's image is kept all the time at the price of memory, or the model is loaded
+from files. Only bytes that a schedule in continuous time certainly uses are charged, so each such schedule exists here
+at no higher cost, and by weak duality every sequence of prices a, b >= 0 gives a lower bound:
 
-    sum_m (the least that model m pays at these prices)  -  sum_c (D a_c + (D + S) b_c)
+    sum_m (the minimum that model m pays at these prices)  -  sum_c (D a_c + (D + S) b_c)
 
-where D is what hosts can hold at a time: no host holds more than the fullest set of models that fits its line.
+with D the bytes that hosts can use at a time: each at most those of the fullest set of models that fits its line.
 """
 
 from __future__ import annotations

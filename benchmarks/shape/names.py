@@ -39,7 +39,7 @@ class Row:
 def main() -> int:
     """Check the page and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--old", default=OLD, metavar="COMMIT", help="whose names the page lists (default %(default)s)")
+    parser.add_argument("--old", default=OLD, metavar="COMMIT", help="commit with the old names (default %(default)s)")
     parser.add_argument("--new", default=NEW, metavar="COMMIT", help="commit with the new names (default %(default)s)")
     args = parser.parse_args()
     rows = {row.path: row for row in rows_of(PAGE.read_text())}

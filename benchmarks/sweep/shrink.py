@@ -21,7 +21,7 @@ def small_configs(kind: type[Any], name: str) -> Iterator[Any]:
     for sizes in (SIZES, SECOND):
         try:
             config = kind(**_known(_defaults(kind, name), sizes, kind, name))
-        except Exception as error:  # noqa: BLE001 - of anybody's class, with sizes that it may not take
+        except Exception as error:  # noqa: BLE001 - any class may reject these sizes
             last = error
             continue
         made = True
@@ -33,7 +33,7 @@ def small_configs(kind: type[Any], name: str) -> Iterator[Any]:
 def _defaults(kind: type[Any], name: str) -> dict[str, Any]:
     try:
         made: dict[str, Any] = kind().to_dict()
-    except Exception:  # noqa: BLE001 - there are classes that do not take what they have for defaults
+    except Exception:  # noqa: BLE001 - some classes reject their own defaults
         made = kind(**BY_TYPE.get(name, {})).to_dict()
     return made
 

@@ -40,7 +40,7 @@ def _parity(name: str, proves: str, files: Sequence[str]) -> Part:
 PARTS = (
     Part(
         "environment",
-        "driver, device, versions, memory, what can be imported and what is missing",
+        "driver, device, versions, memory, importable and missing packages",
         120,
         ("-m", "gpu.environment", "--json", "{json}"),
         needs=False,

@@ -253,7 +253,7 @@ def test_without_packages_only_what_needs_none_is_begun(make: Make) -> None:
     found = make(missing=["msgspec", "pyzmq"]).perform(parts)
     assert found.parts["environment"].status is Status.PASSED
     assert found.parts["kernels"].status is Status.NOT_BEGUN
-    assert found.parts["kernels"].reason.startswith("msgspec, pyzmq missing: make gpu-wheels")
+    assert found.parts["kernels"].reason.startswith("msgspec, pyzmq missing: run make gpu-wheels")
 
 
 def test_parts_that_are_begun_anyway(

@@ -65,7 +65,8 @@ def test_memory_for_images_and_patience_lower_the_bound() -> None:
     without = lower_bound(trace(order), [Host("h", 10, 0)], 0.0)
     images = lower_bound(trace(order), [Host("h", 10, 20)], 0.0)
     patient = lower_bound(trace(order), [Host("h", 10, 0)], 2500.0)
-    # Of six that come again, two may stay on the device; four wake. Who may wait so long is served in one go.
+    # Of six repeated models, two may stay on the device and four wake. With long waits, a model serves all its requests
+    # at once.
     assert images == pytest.approx(30 + 4, rel=0.05)
     assert images < without
     assert patient < without
@@ -120,7 +121,7 @@ def test_whoever_is_told_the_rates_keeps_the_popular_model_and_pays_no_less_than
     made = trace("ab" + "acad" * 6, gap=40.0)
     outcome = Pool(made, [Host("h", 20, 0)], Informed(made)).run()
     assert outcome.served == len(made.requests)
-    # One load of the popular one; the others come and go beside it.
+    # The popular model is loaded once, the others for each request.
     assert outcome.loads == 1 + 1 + 12
     assert outcome.seconds >= lower_bound(made, [Host("h", 20, 0)], max(outcome.waits))
 

@@ -74,7 +74,7 @@ def test_memory_that_the_runtime_takes_and_kv_that_could_shrink_do_not_raise_the
     [
         ([[sample()]], ASKED, "two samples"),
         ([[sample()], [sample()]], [], "the requests between them"),
-        ([[sample()], [sample()]], ASKED, "t/a was asked for, but no sample has it awake"),
+        ([[sample()], [sample()]], ASKED, "t/a has requests, but no sample has it awake"),
         ([[sample(entry("a", bytes=0))], [sample(entry("a", bytes=0))]], ASKED, "no sample has it awake"),
         ([[{"metadata": {"name": "x"}}], [sample(entry("a"))]], ASKED, "ModelHost x has reported no memory"),
     ],

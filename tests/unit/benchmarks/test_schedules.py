@@ -81,7 +81,7 @@ def test_the_cheapest_schedule_of_a_model_is_that_of_all(
     assert found == pytest.approx(best)
     assert serves(runs)
     assert cost(model, runs, prices) == pytest.approx(found)
-    # What it is charged for is what it uses: the direction in which prices are to move.
+    # A schedule is charged for the bytes it uses, which is the direction in which prices should move.
     bytes_on, bytes_in = [0.0] * CELLS, [0.0] * CELLS
     use(asked, runs, 1.0, bytes_on, bytes_in)
     charged = sum(a * on for a, on in zip(device, bytes_on, strict=True))
@@ -95,7 +95,7 @@ def test_two_that_are_asked_for_more_often_than_they_may_wait_do_not_cost_nothin
     """
     asked, hosts = made("ab" * 12, 10.0), [Host("h", 10, 0)]
     assert pairs_bound(asked, hosts, 25.0) == 20.0
-    # Each may wait for 25 s, and asks every 20: who is awake at one time cannot be away for more than 45.
+    # Requests arrive every 20 s and wait at most 25 s, so an awake model can be away for at most 45 s.
     found = lower_bound(asked, hosts, 25.0)
     assert 60.0 < found <= Pool(asked, hosts, PlannerPolicy()).run().seconds
 
