@@ -76,7 +76,7 @@ chart: setup ## Regenerate the chart's schema, README and CRD copies
 reference: setup ## Regenerate the references of the API (docs/api.md, gateway pages) and of options (docs/options.md, .json)
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.markdown docs/api.md
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages
-	@$(BIN)/python -m plimsoll_runtime.cli.reference docs
+	@$(BIN)/python -m plimsoll_runtime.cli.reference docs/reference
 
 .PHONY: constraints
 constraints: setup ## Pin the package versions of .venv in constraints.txt

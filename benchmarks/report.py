@@ -17,7 +17,7 @@ import tables
 from tables import Sheet
 
 HERE = Path(__file__).resolve().parent
-RESULTS, DOCUMENT = HERE / "results", HERE.parent / "docs" / "performance.md"
+RESULTS, DOCUMENT = HERE / "results", HERE.parent / "docs" / "reference" / "performance.md"
 BEGIN, END = "<!-- results: written by benchmarks/report.py -->", "<!-- end of results -->"
 NOTHING = "Nothing was measured in full yet: `make bench BENCH_ARGS=--record`."
 

@@ -46,7 +46,7 @@ ROOMS, RESIDENCIES = (1, 2, 3), (2.0, 10.0)
 MODELS, HOSTS, USERS, LEAST_ANSWERS = 8, 2, 3, 100
 BEGIN, END = "<!-- pool: made by placement.replay -->", "<!-- pool: end -->"
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs/placement.md"
+DOCUMENT = ROOT / "docs/concepts/placement.md"
 
 
 def main(words: Sequence[str] | None = None) -> int:

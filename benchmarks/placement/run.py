@@ -31,7 +31,7 @@ from tables import Sheet
 
 BEGIN, END = "<!-- figures: made by placement.run -->", "<!-- figures: end -->"
 ROOT = Path(__file__).parents[2]
-DOCUMENT, PICTURE = ROOT / "docs/placement.md", ROOT / "docs/placement.svg"
+DOCUMENT, PICTURE = ROOT / "docs/concepts/placement.md", ROOT / "docs/concepts/placement.svg"
 HOSTS, LINE, SLEEPERS = 4, 80 * GIB, 40 * GIB
 TITLES = {
     "zipf": "each request for itself, popularity as in Zipf's law",

@@ -28,7 +28,7 @@ from scaling.service import Policy, Service, SimulationResult
 from tables import Sheet
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT, PICTURE = ROOT / "docs/scaling.md", ROOT / "docs/scaling.svg"
+DOCUMENT, PICTURE = ROOT / "docs/tasks/scaling.md", ROOT / "docs/tasks/scaling.svg"
 BEGIN, END = "<!-- figures: made by scaling.run -->", "<!-- figures: end -->"
 START, TTFT, MOST, HPA_TARGET = 45.0, 0.8, 12, 8.0
 """Seconds until a replica has started, the target, maxReplicas, and the HPA's target of requests in flight per
@@ -115,7 +115,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--rounds", type=int, default=3, help="number of simulated days for the means (default %(default)s)"
     )
     parser.add_argument("--json", type=Path, help="write the result there")
-    parser.add_argument("--docs", action="store_true", help="write docs/scaling.md and docs/scaling.svg")
+    parser.add_argument("--docs", action="store_true", help="write docs/tasks/scaling.md and docs/tasks/scaling.svg")
     return parser.parse_args(words)
 
 

@@ -30,8 +30,8 @@ from serving import quiet
 
 ROOT = Path(__file__).parents[2]
 COST_FILE = ROOT / "benchmarks/results/scheduling-cost.json"
-DOCUMENT = ROOT / "docs/scheduling.md"
-PICTURE = ROOT / "docs/scheduling.svg"
+DOCUMENT = ROOT / "docs/concepts/scheduling.md"
+PICTURE = ROOT / "docs/concepts/scheduling.svg"
 BEGIN, END = "<!-- figures: made by scheduling.run -->", "<!-- figures: end -->"
 WIDTH = 170
 SCATTER = 0.15

@@ -15,7 +15,7 @@ from plimsoll_runtime.api.batches.endpoint import BatchRoutes, batch_routes
 from plimsoll_runtime.api.server.app import MODEL_ROUTES
 from plimsoll_runtime.api.server.limits import BODY_BYTES as OF_RUNTIME
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 
 

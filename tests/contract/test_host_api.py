@@ -17,8 +17,8 @@ from plimsoll_runtime.residency.report import Report
 from plimsoll_runtime.residency.states import Level, State
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "docs" / "host-api.json"
-WRITE = "python -m plimsoll_runtime.api.host.document > docs/host-api.json"
+FILE = ROOT / "docs" / "reference" / "host-api.json"
+WRITE = "python -m plimsoll_runtime.api.host.document > docs/reference/host-api.json"
 DESIGN = ROOT / "docs" / "design" / "20261122-residency.md"
 
 

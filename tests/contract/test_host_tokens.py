@@ -18,7 +18,7 @@ from plimsoll_runtime.api.host.access import Guard, TokenHashes
 from plimsoll_runtime.api.host.app import build_host_app
 from plimsoll_runtime.api.host.models import HostModels
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "host-api.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "host-api.json").read_text())
 ROUTES: list[dict[str, Any]] = SCHEMA["routes"]
 KEY, POOL = HostKey(b"o" * 32), ObjectKey("team", "shared")
 TOKEN = KEY.token(POOL)

@@ -12,7 +12,7 @@ from chart_support.helm import NoHelmError, find_helm, render
 from plimsoll_gateway.pages.own_paths import PROBES
 from plimsoll_runtime.api.openapi.gateway_pages import gateway_document
 
-DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"
+DOCS = Path(__file__).parents[2] / "docs" / "operations" / "gateway.md"
 INSIDE = PROBES | {"/demand"}
 """For kubelets, Prometheus and the operator only."""
 

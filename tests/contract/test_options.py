@@ -17,7 +17,7 @@ import yaml
 from plimsoll_runtime.utils.sizes import parse_size
 
 ROOT = Path(__file__).parents[2]
-OPTIONS: list[dict[str, Any]] = json.loads((ROOT / "docs" / "options.json").read_text())["options"]
+OPTIONS: list[dict[str, Any]] = json.loads((ROOT / "docs" / "reference" / "options.json").read_text())["options"]
 KINDS = {"deployment": "modeldeployments", "pool": "runtimepools"}
 OF_A_CLUSTER = {"responses.claim", "files.claim"}
 """Fields that become paths on a volume."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Reasons of conditions and events; docs/operator.md says what to do about each."""
+    """Reasons of conditions and events; docs/operations/operator.md says what to do about each."""
 
     READY = "Ready"
     STOPPED = "Stopped"

@@ -96,7 +96,7 @@ def test_a_seed_is_a_day() -> None:
 def test_the_document_shows_what_was_recorded() -> None:
     recorded = json.loads((ROOT / "benchmarks/results/residency.json").read_text())["results"]
     assert recorded.keys() == TRACES.keys()
-    assert markdown(recorded) in (ROOT / "docs/residency.md").read_text()
+    assert markdown(recorded) in (ROOT / "docs/concepts/residency.md").read_text()
 
 
 def test_static_loading_serves_as_many_as_fit_the_smallest_first() -> None:

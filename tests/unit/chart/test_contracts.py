@@ -203,7 +203,8 @@ def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(
 
 
 def test_the_docs_example_of_profiles_is_what_the_docs_say(render: Render, tmp_path: Path) -> None:
-    text = (CHART.parents[1] / "docs" / "install.md").read_text().partition("### Defaults and resource profiles")[2]
+    page = (CHART.parents[1] / "docs" / "start" / "install.md").read_text()
+    text = page.partition("### Defaults and resource profiles")[2]
     values, asked = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[:2])
     (data,) = [item["data"] for item in render(values) if item["metadata"]["name"].endswith("-profiles")]
     file = tmp_path / "profiles.json"

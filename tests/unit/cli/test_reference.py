@@ -13,7 +13,7 @@ from plimsoll_runtime.cli.reference import all_options, as_json, with_tables
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.utils.option import options_of
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 COMMANDS = ("serve", "host", "batch", "profile")
 OF_COMMANDS = {
     "host": {"--models"},
@@ -30,8 +30,8 @@ def flags(command: str) -> set[str]:
 
 def test_the_files_are_as_new() -> None:
     page = (DOCS / "options.md").read_text(encoding="utf-8")
-    assert page == with_tables(page), "docs/options.md is old: run `make reference`"
-    assert (DOCS / "options.json").read_text(encoding="utf-8") == as_json(), "docs/options.json is old, likewise"
+    assert page == with_tables(page), "docs/reference/options.md is old: run `make reference`"
+    assert (DOCS / "options.json").read_text(encoding="utf-8") == as_json(), "options.json is old: run `make reference`"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -17,7 +17,7 @@ NO_PACKAGES = re.compile(r"text/(html|plain)|build/gpu(/site)?")
 """Media types, and folders that `make` fills."""
 OLD_NAMES = {REPO / "docs/design" / name for name in ("20261127-ten-changes.md", "names.md")}
 """Names files of the tree before it, and files that are to come."""
-PAGES = sorted({REPO / "README.md", *(REPO / "docs").glob("*.md"), *(REPO / "docs/design").glob("*.md")} - OLD_NAMES)
+PAGES = sorted({REPO / "README.md", *(REPO / "docs").rglob("*.md")} - OLD_NAMES)
 QUOTED = re.compile(r"`([^`\n]+)`")
 CLASS = re.compile(r"[A-Z]+[a-z]\w*")
 CALLED = re.compile(r"([\w.]+)\(.*\)")

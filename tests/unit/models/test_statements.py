@@ -27,7 +27,7 @@ from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
-DOCS = Path(__file__).parents[3] / "docs" / "models.md"
+DOCS = Path(__file__).parents[3] / "docs" / "tasks" / "models.md"
 PROMPT = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7])
 """Longer than any window."""
 

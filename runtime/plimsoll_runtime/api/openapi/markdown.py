@@ -13,7 +13,7 @@ from typing import Any
 from plimsoll_runtime.api.openapi.document import NOT_OFFERED, OPERATIONS, SCHEMAS, Operation, document
 from plimsoll_runtime.api.schemas.sampling import REFUSED, STATE
 
-MARK = "<!-- What follows is generated: python -m plimsoll_runtime.api.openapi.markdown docs/api.md -->\n"
+MARK = "<!-- What follows is generated: python -m plimsoll_runtime.api.openapi.markdown docs/reference/api.md -->\n"
 MOST_VALUES = 12
 """Most values of an enumeration that are listed."""
 

@@ -9,12 +9,12 @@ from plimsoll_runtime.api.openapi.document import OPERATIONS
 from plimsoll_runtime.api.openapi.markdown import reference, renewed
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 
-PAGE = Path(__file__).parents[4] / "docs" / "api.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "api.md"
 
 
 def test_the_page_is_as_new() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == renewed(text), "docs/api.md is old: run `make reference`"
+    assert text == renewed(text), "docs/reference/api.md is old: run `make reference`"
 
 
 def test_nothing_is_left_out() -> None:

@@ -23,7 +23,7 @@ from plimsoll_runtime.execution.attention.capabilities import (
 from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
-DOCUMENT = Path(__file__).parents[4] / "docs" / "attention.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "concepts" / "attention.md"
 CPU = torch.device("cpu")
 
 

@@ -53,4 +53,4 @@ def test_the_example_serves(installed: None, tmp_path: Path) -> None:
 
 def test_the_page_about_models_has_the_same_words() -> None:
     code = (PLUGIN / "plimsoll_basalt.py").read_text()
-    assert f"```python\n{code}```" in (ROOT / "docs" / "models.md").read_text()
+    assert f"```python\n{code}```" in (ROOT / "docs" / "tasks" / "models.md").read_text()
