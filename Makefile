@@ -77,6 +77,7 @@ reference: setup ## Regenerate the references of the API (docs/api.md, gateway p
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.markdown docs/api.md
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages
 	@$(BIN)/python -m plimsoll_runtime.cli.reference docs/reference
+	@PYTHONPATH=benchmarks $(BIN)/python -m reference.pages docs/reference
 
 .PHONY: constraints
 constraints: setup ## Pin the package versions of .venv in constraints.txt

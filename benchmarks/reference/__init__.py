@@ -1,0 +1,1 @@
+"""Writes reference pages that cover several packages."""

@@ -1,0 +1,125 @@
+"""The metrics of operator, gateway and runtime, read from the sources: name, type, labels and help text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"plimsoll_[a-z][a-z_]+")
+COMPONENTS = {
+    "Operator": ("operator/plimsoll_operator/metrics.py",),
+    "Gateway": (
+        "operator/plimsoll_gateway/telemetry/metrics.py",
+        "operator/plimsoll_gateway/admission/quota_sync/sync.py",
+    ),
+    "Runtime": (
+        "runtime/plimsoll_runtime/api/telemetry/metrics.py",
+        "runtime/plimsoll_runtime/api/batches/endpoint.py",
+    ),
+    "Host": ("runtime/plimsoll_runtime/api/telemetry/host_metrics.py",),
+}
+"""Files that declare metrics, by the component that has them."""
+KINDS = {
+    "counter": "counter",
+    "gauge": "gauge",
+    "histogram": "histogram",
+    "_counted": "counter",
+    "_each": "gauge",
+    "_times": "histogram",
+}
+"""By a word in the name of the function or class that makes a metric."""
+OF_A_MODEL = ("_family", "_histogram", "_each", "_counted")
+"""Functions whose metrics have the label `model` alone."""
+
+
+@dataclass(frozen=True, order=True)
+class Metric:
+    """One metric. A counter's name ends in `_total`, as Prometheus shows it."""
+
+    name: str
+    kind: str = field(compare=False)
+    labels: tuple[str, ...] = field(compare=False)
+    text: str = field(compare=False)
+
+
+def metrics_of(component: str) -> list[Metric]:
+    """The metrics of a component by name. Raises ValueError for a declaration that cannot be read."""
+    found = {metric.name: metric for file in COMPONENTS[component] for metric in _Reader(ROOT / file)}
+    return sorted(found.values())
+
+
+class _Reader:
+    """Reads the declarations of one file: calls and tuples that have a metric's name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tree = ast.parse(path.read_text(encoding="utf-8"))
+        self._parents = {child: node for node in ast.walk(self._tree) for child in ast.iter_child_nodes(node)}
+        self._values = [node for node in ast.walk(self._tree) if isinstance(node, ast.Assign)]
+
+    def __iter__(self) -> Iterator[Metric]:
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
+                owner = self._parents[node]
+                if not isinstance(owner, ast.Call | ast.Tuple):
+                    raise ValueError(f"{self._path}:{node.lineno}: write {node.value} where the metric is made")
+                yield self._metric(node.value, owner, node.lineno)
+
+    def _metric(self, name: str, owner: ast.Call | ast.Tuple, line: int) -> Metric:
+        parts = owner.args if isinstance(owner, ast.Call) else owner.elts
+        texts = [text for part in parts if isinstance(text := self._value(part, line), str) and " " in text]
+        maker = self._maker(owner)
+        kind = next((kind for word, kind in KINDS.items() if word in maker.lower()), None)
+        if not texts or kind is None:
+            raise ValueError(f"{self._path}:{line}: {name} has no readable help text or type")
+        ending = "_total" if kind == "counter" and not name.endswith("_total") else ""
+        return Metric(name + ending, kind, self._labels(owner, maker, line), texts[0])
+
+    def _maker(self, owner: ast.Call | ast.Tuple) -> str:
+        """The function or class that makes the metric; of a row of a table its first cell, or the loop's call."""
+        if isinstance(owner, ast.Call):
+            return ast.unparse(owner.func) + "".join(
+                f" {one.id}" for one in owner.args[:1] if isinstance(one, ast.Name)
+            )
+        if isinstance(first := owner.elts[0], ast.Name):
+            return first.id + " _family"
+        loop: ast.AST = owner
+        while not isinstance(loop, ast.For):
+            loop = self._parents[loop]
+        return next(ast.unparse(node.func) for node in ast.walk(loop) if isinstance(node, ast.Call))
+
+    def _labels(self, owner: ast.Call | ast.Tuple, maker: str, line: int) -> tuple[str, ...]:
+        if any(word in maker for word in OF_A_MODEL):
+            return ("model",)
+        if isinstance(owner, ast.Tuple):
+            return ()
+        for part in (*owner.args[1:], *(word.value for word in owner.keywords if word.arg in ("labels", "labelnames"))):
+            value = self._value(part, line)
+            if isinstance(value, tuple):
+                return value
+        return ()
+
+    def _value(self, node: ast.expr, line: int) -> str | tuple[str, ...] | None:
+        """A constant text, or texts; a name stands for what was last assigned to it above."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name):
+            above = [one for one in self._values if one.lineno < line and _assigns(one, node.id)]
+            return self._value(max(above, key=lambda one: one.lineno).value, line) if above else None
+        if isinstance(node, ast.Tuple | ast.List):
+            texts: list[str] = []
+            for part in node.elts:
+                value = self._value(part.value if isinstance(part, ast.Starred) else part, line)
+                if value is None:
+                    return None
+                texts += (value,) if isinstance(value, str) else value
+            return tuple(texts)
+        return None
+
+
+def _assigns(node: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
