@@ -1,4 +1,4 @@
-"""Links between pages lead to files and headings that exist."""
+"""Links between pages, and mentions of pages in the sources, lead to files and headings that exist."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ REPO = Path(__file__).parents[3]
 FOLDERS = ("docs", "e2e", "charts", "examples")
 PAGES = sorted({*REPO.glob("*.md"), *(page for folder in FOLDERS for page in (REPO / folder).rglob("*.md"))})
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+MENTION = re.compile(r"(?<![\w./])docs/[\w/-]+\.(?:md|json|svg)\b")
+TREES = ("runtime", "kernels", "operator", "charts", "crds", "examples", "benchmarks", "e2e", "tests")
+SUFFIXES = (".py", ".yaml", ".tpl", ".txt", ".h", ".cpp", ".md")
+FOREIGN = {"docs/syntax.md", "docs/overview.md"}
+"""Pages of other projects: llguidance, ModelMesh."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -43,6 +48,15 @@ def broken(page: Path, text: str) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert not list(broken(page, page.read_text(encoding="utf-8")))
+
+
+def test_pages_that_the_sources_mention_exist() -> None:
+    files = [
+        REPO / "Makefile",
+        *(file for tree in TREES for file in (REPO / tree).rglob("*") if file.suffix in SUFFIXES),
+    ]
+    mentioned = {(str(file.relative_to(REPO)), path) for file in files for path in MENTION.findall(file.read_text())}
+    assert not {(file, path) for file, path in mentioned if path not in FOREIGN and not (REPO / path).exists()}
 
 
 def test_a_broken_link_is_found() -> None:
