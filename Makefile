@@ -73,8 +73,8 @@ chart: setup ## Regenerate the chart's schema, README and CRD copies
 	@$(BIN)/python charts/generate.py
 
 .PHONY: reference
-reference: setup ## Regenerate the references of the API (docs/api.md, gateway pages) and of options (docs/options.md, .json)
-	@$(BIN)/python -m plimsoll_runtime.api.openapi.markdown docs/api.md
+reference: setup ## Regenerate docs/reference (API, options, metrics, exit codes) and the gateway's pages
+	@$(BIN)/python -m plimsoll_runtime.api.openapi.markdown docs/reference/api.md
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages
 	@$(BIN)/python -m plimsoll_runtime.cli.reference docs/reference
 	@PYTHONPATH=benchmarks $(BIN)/python -m reference.pages docs/reference
@@ -93,8 +93,8 @@ cluster-down: ## Stop the cluster and remove all its state
 	@$(PYTHON) e2e/cluster down
 
 .PHONY: sweep
-sweep: setup ## Serve a tiny model of every Transformers class, and write the results into docs/models.md
-	@PYTHONPATH=benchmarks:tests/support $(BIN)/python -m sweep.run --page docs/models.md
+sweep: setup ## Serve a tiny model of every Transformers class, and write the results into docs/tasks/models.md
+	@PYTHONPATH=benchmarks:tests/support $(BIN)/python -m sweep.run --page docs/tasks/models.md
 
 .PHONY: e2e
 e2e: setup ## Run the end-to-end scenarios on a real cluster (KUBECONFIG=... REGISTRY=... for your own; E2E_ARGS="--only drain")

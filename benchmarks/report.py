@@ -1,4 +1,4 @@
-"""`python benchmarks/report.py`: writes the newest results into the marked section of docs/performance.md.
+"""`python benchmarks/report.py`: writes the newest results into the marked section of docs/reference/performance.md.
 
 With --check nothing is written, and the exit status is 1 if the document differs from the results.
 """

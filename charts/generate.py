@@ -22,8 +22,8 @@ CRDS = Path(__file__).parent.parent / "crds"
 MARK = "@schema "
 README = """# The Plimsoll chart
 
-[docs/install.md](../../docs/install.md) describes how to install, upgrade and uninstall it. These are its values,
-generated from `values.yaml` by `make chart`; unknown names are refused.
+[docs/start/install.md](../../docs/start/install.md) describes how to install, upgrade and uninstall it. These are its
+values, generated from `values.yaml` by `make chart`; unknown names are refused.
 
 """
 TYPES = {

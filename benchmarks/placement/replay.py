@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
     )
-    parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md")
+    parser.add_argument("--docs", action="store_true", help="write them into docs/concepts/placement.md")
     args = parser.parse_args(words)
     rows = []
     for pace, room, residency in product(PACES, ROOMS, RESIDENCIES):

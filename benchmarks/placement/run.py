@@ -1,7 +1,7 @@
 """`PYTHONPATH=benchmarks python -m placement.run`: seconds of loading that placement costs in generated traffic.
 
 The planner is the operator's own, in a simulated pool; it is compared with other rules and with a lower bound. `--docs`
-writes the figures into docs/placement.md and the picture next to it.
+writes the figures into docs/concepts/placement.md and the picture next to it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
     )
-    parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md and .svg")
+    parser.add_argument("--docs", action="store_true", help="write them into docs/concepts/placement.md and .svg")
     return parser.parse_args(words)
 
 

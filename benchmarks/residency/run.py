@@ -78,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Return the rows of the table in docs/residency.md: loading, mean and longest wait, with the planner and
+    """Return the rows of the table in docs/concepts/residency.md: loading, mean and longest wait, with the planner and
     with LRU.
     """
     rows = []

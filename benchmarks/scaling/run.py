@@ -2,7 +2,7 @@
 target.
 
 The scaler is the operator's own, with simulated gateway metrics and replicas. `--docs` writes the figures into
-docs/scaling.md and the picture next to it.
+docs/tasks/scaling.md and the picture next to it.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write the figures with their provenance to this file"
     )
-    parser.add_argument("--docs", action="store_true", help="write them into docs/scheduling.md and .svg")
+    parser.add_argument("--docs", action="store_true", help="write them into docs/concepts/scheduling.md and .svg")
     return parser.parse_args(words)
 
 

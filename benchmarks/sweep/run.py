@@ -1,4 +1,4 @@
-"""`make sweep`: the table of docs/models.md, one row per class, from measurements only."""
+"""`make sweep`: the table of docs/tasks/models.md, one row per class, from measurements only."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _without_padding(model: Any) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the table for docs/models.md."""
+    """Return the table for docs/tasks/models.md."""
     lines = ["| | model types |", "|---|---|"]
     for outcome, title in {**SERVED, "wrong": "WRONG"}.items():
         kinds = [row.kind for row in rows if row.outcome == outcome]

@@ -1,5 +1,5 @@
 """Body limits: runtime and gateway know the same paths, the gateway's limits do not exceed the runtime's, and
-docs/api.md lists both.
+docs/reference/api.md lists both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/host-api.json describes the host API; operator and gateway are tested against the same file."""
+"""docs/reference/host-api.json describes the host API; operator and gateway are tested against the same file."""
 
 import json
 from pathlib import Path

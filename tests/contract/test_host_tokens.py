@@ -1,4 +1,4 @@
-"""Each route of docs/host-api.json refuses a wrong or missing token before it reads the request."""
+"""Each route of docs/reference/host-api.json refuses a wrong or missing token before it reads the request."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROOT = "/"
 
 
 def listed(text: str) -> set[str]:
-    """Return the paths in the first column of the table in docs/gateway.md."""
+    """Return the paths in the first column of the table in docs/operations/gateway.md."""
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return {path for row in rows for path in re.findall(r"(?<![.\w])/[a-z][\w/.-]*", row)}
 

@@ -1,7 +1,7 @@
 """Operator and runtime compute the same retention value: both are checked against one table of vectors.
 
-docs/residency.md explains the formula. The runtime's value counts uses and adds the clock of its host; the operator's
-counts requests a second, has no clock, and is scaled to seconds of loading saved an hour for each GiB.
+docs/concepts/residency.md explains the formula. The runtime's value counts uses and adds the clock of its host; the
+operator's counts requests a second, has no clock, and is scaled to seconds of loading saved an hour for each GiB.
 """
 
 from __future__ import annotations

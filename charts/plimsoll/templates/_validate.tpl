@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and .Values.gateway.keys.secrets (not .Values.gateway.credential.secretName) -}}
-{{- fail "gateway.keys.secrets requires gateway.credential.secretName: without the credential runtimes treat all keys as one tenant; create one as docs/keys.md shows" -}}
+{{- fail "gateway.keys.secrets requires gateway.credential.secretName: without the credential runtimes treat all keys as one tenant; create one as docs/tasks/keys.md shows" -}}
 {{- end -}}
 {{- with .Values.watchNamespaces -}}
 {{- range $.Values.operator.tokenNamespaces -}}

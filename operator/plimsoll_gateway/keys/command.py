@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with file.open("xb") as made:
             made.write(content)
     except FileExistsError:
-        return _failed(f"{file} exists; delete it, or add the hash of another key to it (docs/keys.md)")
+        return _failed(f"{file} exists; delete it, or add the hash of another key to it (docs/tasks/keys.md)")
     except OSError as error:
         return _failed(f"cannot write {file}: {error.strerror}")
     print(f"Wrote {file}. The key, which is shown only once:", file=sys.stderr)  # noqa: T201

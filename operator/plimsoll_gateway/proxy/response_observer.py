@@ -72,7 +72,7 @@ class ResponseObserver:
                 self._unbelieving.add(replica.id)
                 log.warning(
                     "replica %s of %s treats all API keys as one tenant: it does not accept the gateway's credential "
-                    "(docs/keys.md)",
+                    "(docs/tasks/keys.md)",
                     replica.id,
                     model.key,
                 )

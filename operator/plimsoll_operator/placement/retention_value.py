@@ -1,5 +1,5 @@
-"""Retention value without the clock: docs/residency.md explains the formula, tests/contract/test_retention_value.py
-holds operator and runtime to the same vectors.
+"""Retention value without the clock: docs/concepts/residency.md explains the formula. Operator and runtime
+are checked against the same vectors in tests/contract/test_retention_value.py.
 
 Clocks of different hosts have different origins, so their values cannot be compared. The planner decays every frequency
 to the same time instead.

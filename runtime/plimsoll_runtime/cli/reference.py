@@ -1,4 +1,4 @@
-"""Generates the option reference: docs/options.json and the tables of docs/options.md.
+"""Generates the option reference: docs/reference/options.json and the tables of docs/reference/options.md.
 
 `python -m plimsoll_runtime.cli.reference docs` writes both. Contract tests compare the CRDs and the operator with the
 JSON, because these share no code with the runtime.
@@ -30,12 +30,12 @@ def all_options() -> list[Option]:
 
 
 def as_json() -> str:
-    """Return the content of docs/options.json; empty fields are left out."""
+    """Return the content of docs/reference/options.json; empty fields are left out."""
     return json.dumps({"options": [_entry(option) for option in all_options()]}, indent=2) + "\n"
 
 
 def with_tables(page: str) -> str:
-    """Return the content of docs/options.md with its tables replaced. Raises ValueError if `page` lacks the mark."""
+    """Return docs/reference/options.md with its tables replaced. Raises ValueError if `page` lacks the mark."""
     prose, mark, _ = page.partition(MARK)
     if not mark:
         raise ValueError("the page lacks the mark after which the tables are written")

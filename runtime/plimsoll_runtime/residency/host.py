@@ -1,6 +1,6 @@
 """The interface to the models of a host: operations, model references, the report.
 
-Everything runs on one event loop. See docs/residency.md.
+Everything runs on one event loop. See docs/concepts/residency.md.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ async def test_what_pods_are_made_of_is_stored_first(operator: Operator, direct:
 
 
 async def test_going_back_finds_the_old_revision_again(operator: Operator, direct: Direct, key: ObjectKey) -> None:
-    """As in docs/operator.md: the stored parts replace those of the spec."""
+    """As in docs/operations/operator.md: the stored parts replace those of the spec."""
     direct.create_model("m", SOURCE)
     await serve(operator, direct, key)
     (first,) = direct.revisions("m")

@@ -1,4 +1,4 @@
-"""Checkpoints with contradictions: one for each row of the table in docs/models.md."""
+"""Checkpoints with contradictions: one for each row of the table in docs/tasks/models.md."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_without_profiles_the_operator_mounts_none(render: Render) -> None:
 
 @pytest.mark.parametrize("component", ["operator", "gateway"])
 def test_the_users_of_the_charts_own_pods_can_be_left_out(render: Render, component: str) -> None:
-    """As in docs/install.md for OpenShift."""
+    """As in docs/start/install.md for OpenShift."""
     unset = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
     found = pod(render({component: {"podSecurityContext": unset}}), component)
     assert found["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}

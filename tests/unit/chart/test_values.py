@@ -78,7 +78,7 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ({"gateway": {"credential": {"key": "a/b"}}}, "/gateway/credential/key"),
         ({"gateway": {"filesClaim": "shared"}}, "/gateway/filesClaim"),
         ({"gateway": {"corsOrigins": ["https://chat.example.com/"]}}, "/gateway/corsOrigins/0"),
-        ({"gateway": {"keys": {"secrets": ["a"]}}}, r"requires gateway.credential.secretName.*docs/keys.md"),
+        ({"gateway": {"keys": {"secrets": ["a"]}}}, r"requires gateway.credential.secretName.*docs/tasks/keys.md"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "commonLabels must not set app.kubernetes.io/name"),
         ({"commonLabels": {"helm.sh/chart": "x"}}, "commonLabels must not set helm.sh/chart.*remove it"),
         ({"operator": {"podLabels": {"app.kubernetes.io/component": "x"}}}, "operator.podLabels must not set"),

@@ -1,4 +1,4 @@
-"""docs/options.json and docs/options.md list every option of the commands."""
+"""docs/reference/options.json and docs/reference/options.md list every option of the commands."""
 
 from __future__ import annotations
 

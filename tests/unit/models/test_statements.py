@@ -1,4 +1,4 @@
-"""Each row of the table of statements in docs/models.md, on a checkpoint made for it."""
+"""Each row of the table of statements in docs/tasks/models.md, on a checkpoint made for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The host API as a document: its routes, and the JSON schemas of requests and responses.
 
-`python -m plimsoll_runtime.api.host.document > docs/host-api.json` writes it.
+`python -m plimsoll_runtime.api.host.document > docs/reference/host-api.json` writes it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The reference in docs/api.md: every path and parameter with its state, generated from the types of requests.
+"""Generates docs/reference/api.md from the types of requests: every path and parameter with its state.
 
-`python -m plimsoll_runtime.api.openapi.markdown docs/api.md` writes it, below the mark in the file.
+`python -m plimsoll_runtime.api.openapi.markdown docs/reference/api.md` writes it, below the mark in the file.
 """
 
 from __future__ import annotations

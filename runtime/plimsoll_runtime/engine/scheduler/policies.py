@@ -99,7 +99,7 @@ class Policy(Protocol):
     Order keys are positions on an axis along which all sequences move at the same speed (arrivals, time, or tokens
     computed). A policy moves favoured sequences ahead by a bounded distance. So keys do not change with time, a key
     costs O(1), and no sequence starves: a sequence that arrives later than that distance is behind.
-    `docs/scheduling.md` says when to use which policy.
+    `docs/concepts/scheduling.md` says when to use which policy.
     """
 
     preempts: bool

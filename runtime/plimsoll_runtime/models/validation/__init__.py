@@ -1,1 +1,1 @@
-"""Checks for contradictions within a checkpoint, with a warning or an error. docs/models.md has the table."""
+"""Checks for contradictions within a checkpoint, with a warning or an error. docs/tasks/models.md has the table."""

@@ -126,9 +126,10 @@ def normalise(schema: Any, place: Place | None = None, caution: Caution = Cautio
     """Normalise a schema, which may be at a `place` in a larger document. More `caution` leaves out what the library
     may reject. Raises ConstraintError if it is not a schema, is nested too deeply, or no value satisfies it.
 
-    The result is of draft 2020-12. It has only keywords that `docs/schemas.md` calls enforced, and references into its
-    own `$defs`. It accepts every document that the schema accepts; if nothing is on the list, it accepts no others. Its
-    size and the work are within a constant factor of the schema's: a part that is referred to is written once.
+    The result is of draft 2020-12. It has only keywords that `docs/reference/schemas.md` calls enforced, and references
+    into its own `$defs`. It accepts every document that the schema accepts; if nothing is on the list, it accepts no
+    others. Its size and the work are within a constant factor of the schema's: a part that is referred to is written
+    once.
     """
     if not is_schema(schema):
         raise ConstraintError(f"a schema must be a JSON object or true, not {str(schema)[:40]}")

@@ -1,4 +1,4 @@
-"""docs/api.md matches the schemas, for every path and every parameter."""
+"""docs/reference/api.md matches the schemas, for every path and every parameter."""
 
 from __future__ import annotations
 

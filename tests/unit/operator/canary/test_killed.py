@@ -176,7 +176,7 @@ def test_a_bad_canary_is_taken_back_and_not_tried_again(length: int, replicas: i
 
 
 def test_without_its_status_a_model_is_rolled_to_its_spec() -> None:
-    """See docs/api-versions.md on a restore without status: there is no revision to roll back to."""
+    """See docs/reference/api-versions.md on a restore without status: there is no revision to roll back to."""
     story = Story(())
     found = story.tell([Ask(BAD, 2, soon=False)])
     assert found["pods"] == {found["stable"]: 2}
