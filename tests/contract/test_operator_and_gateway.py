@@ -24,11 +24,11 @@ from plimsoll_operator.pools.hosts.model_host import build_host as build_model_h
 from plimsoll_operator.pools.hosts.model_host import host_status
 from plimsoll_operator.spec import identity
 from plimsoll_operator.spec.identity import GROUP_LABEL
-from plimsoll_operator.spec.model_deployment import SpecError, read_spec
+from plimsoll_operator.spec.model_deployment import read_spec
 from plimsoll_operator.spec.persistence import read_files, read_responses
 from plimsoll_operator.spec.rollout import Rollout
 from plimsoll_operator.spec.runtime_pool import PoolSpec
-from plimsoll_operator.spec.template import Template
+from plimsoll_operator.spec.template import SpecError, Template
 from plimsoll_operator.status.reasons import CALM, Reason
 from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.cli.host import host_config

@@ -13,8 +13,9 @@ from typing import Any
 
 from plimsoll_operator.build.pod_revision import user_part
 from plimsoll_operator.spec.identity import REVISION_LABEL, Object, selector_labels
-from plimsoll_operator.spec.model_deployment import Spec, SpecError, read_spec
+from plimsoll_operator.spec.model_deployment import Spec, read_spec
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.template import SpecError
 
 API, KIND, PLURAL = "apps/v1", "ControllerRevision", "controllerrevisions"
 TAKEN_BACK = "plimsoll.dev/taken-back"

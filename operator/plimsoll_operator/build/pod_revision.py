@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from enum import Enum
 from typing import Any, cast
 
@@ -91,18 +91,16 @@ def _label(user: str, spec: Workload, image: Image, more: str) -> str:
     return f"{user}-{_installed(spec, image, more)}-{OWN}"
 
 
-def _used(spec: Workload, image: Image) -> Image:
-    """Return the image of a pod of this spec."""
-    return Image(image.of(spec), image.pull_policy, fixed_user=image.fixed_user)
-
-
 def _installed(spec: Workload, image: Image, more: str) -> str:
     """Return the hash of the installation's settings, without those that are not set."""
-    parts = {"more": more, "added": _added(spec)}
-    used = asdict(_used(spec, image))
-    if image.fixed_user:
-        del used["fixed_user"]
-    return _hash({**used, **{name: value for name, value in parts.items() if value}})
+    parts = {
+        "image": image.of(spec),
+        "pull_policy": image.pull_policy,
+        "assigned_user": not image.fixed_user,
+        "more": more,
+        "added": _added(spec),
+    }
+    return _hash({name: value for name, value in parts.items() if value})
 
 
 def _hash(content: Any) -> str:

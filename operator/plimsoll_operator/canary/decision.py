@@ -17,8 +17,9 @@ from plimsoll_operator.canary.state import Canary, State, canary_fields, read_ca
 from plimsoll_operator.planning.pods import Observed
 from plimsoll_operator.spec.canary import CanarySpec
 from plimsoll_operator.spec.identity import Object, ObjectKey
-from plimsoll_operator.spec.model_deployment import Spec, SpecError
+from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.template import SpecError
 
 TotalsSource = Callable[[ObjectKey], Totals | None]
 """Returns the counts of a model by gateway process, or None if no gateway reports any."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from plimsoll_cluster.decode_errors import UNREADABLE
 
@@ -98,8 +99,7 @@ class Mark:
 
     def text(self) -> str:
         """Return the annotation's value."""
-        known = {"terms": self.terms, "stable": self.stable, "message": self.message}
-        return json.dumps(known, sort_keys=True)
+        return msgspec.json.encode(self).decode()
 
 
 def mark_of(canary: Canary) -> Mark:
@@ -110,7 +110,6 @@ def mark_of(canary: Canary) -> Mark:
 def read_mark(text: str) -> Mark | None:
     """Read a mark; None if the text is empty or not one of ours."""
     try:
-        found = json.loads(text)
-        return Mark(str(found["terms"]), str(found["stable"]), str(found["message"]))
-    except (*UNREADABLE, KeyError, TypeError):
+        return msgspec.json.decode(text, type=Mark)
+    except UNREADABLE:
         return None

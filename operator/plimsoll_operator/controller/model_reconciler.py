@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from plimsoll_operator.canary.decision import CanaryController, TotalsSource, no_totals
 from plimsoll_operator.controller.dedicated_pods import DedicatedPods
-from plimsoll_operator.controller.shared_pods import NO_POOLS, PlacedModels, SharedPods, unknown_pool
+from plimsoll_operator.controller.shared_pods import PlacedModels, SharedPods, unknown_pool
 from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import PATIENCE, ReconcileResult, unless_namespace_ends
@@ -16,7 +16,8 @@ from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.model_status import describe_invalid_pooled
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey, key_of
-from plimsoll_operator.spec.model_deployment import Spec, SpecError, pool_of, read_spec
+from plimsoll_operator.spec.model_deployment import Spec, pool_of, read_spec
+from plimsoll_operator.spec.template import SpecError
 from plimsoll_operator.status.status import describe_invalid
 
 
@@ -33,7 +34,7 @@ class ModelReconciler:
         upgrades: UpgradeQueue,
         *,
         wake: Callable[[ObjectKey], None],
-        placed_models: PlacedModels = NO_POOLS,
+        placed_models: PlacedModels,
         scaler: Scaler | None = None,
         totals_of: TotalsSource = no_totals,
     ) -> None:

@@ -13,13 +13,12 @@ from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import A_MOMENT, ReconcileResult
 from plimsoll_operator.planning.plan import DeletePod
 from plimsoll_operator.planning.pods import Pod, observe_pods
-from plimsoll_operator.pools.model_placement import ModelPlacement, PlacementEvent, Problem, Where, shown
+from plimsoll_operator.pools.model_placement import ModelPlacement, PlacementEvent, Where
 from plimsoll_operator.pools.model_status import describe_pooled
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.status import news, scaling_fields
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import Spec
-from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import replicas_ignored
 
 
@@ -34,25 +33,6 @@ class PlacedModels(Protocol):
 
     def served_elsewhere(self, model: ObjectKey) -> None:
         """Allow pools that a model has left to remove it, because it is served in its new place."""
-
-
-class WithoutPools:
-    """For an operator that serves no pools."""
-
-    def placement(self, model: ObjectKey, pool: ObjectKey) -> ModelPlacement | None:
-        """Return a placement with the problem that pools are not served."""
-        why = Problem(Reason.POOL_NOT_FOUND, "this operator serves no RuntimePools")
-        return ModelPlacement(shown(model, pool), problem=why)
-
-    def untold(self, model: ObjectKey) -> list[PlacementEvent]:
-        """Return no events."""
-        return []
-
-    def served_elsewhere(self, model: ObjectKey) -> None:
-        """Do nothing."""
-
-
-NO_POOLS = WithoutPools()
 
 
 def unknown_pool(context: ReconcileContext, pool: ObjectKey) -> ReconcileResult:

@@ -14,8 +14,9 @@ from plimsoll_operator.kube.expectations import Expectations
 from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
-from plimsoll_operator.spec.model_deployment import Spec, SpecError
+from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.template import SpecError
 
 
 @dataclass(frozen=True, slots=True)

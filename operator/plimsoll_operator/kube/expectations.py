@@ -38,17 +38,21 @@ class Expectation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """A write to this object, to which the API server gave this version."""
-
+class _OfObject:
     store: Store[Any]
     key: ObjectKey
-    version: int
 
     @property
     def namespace(self) -> str:
         """The object's namespace."""
         return self.key.namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Reached(_OfObject):
+    """A write to this object, to which the API server gave this version."""
+
+    version: int
 
     @property
     def met(self) -> bool:
@@ -57,35 +61,17 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(_OfObject):
     """A write to this object with an unknown result. It is never met: `Expectations.learn` replaces it."""
 
-    store: Store[Any]
-    key: ObjectKey
-
-    @property
-    def namespace(self) -> str:
-        """The object's namespace."""
-        return self.key.namespace
-
-    @property
-    def met(self) -> bool:
-        """Never true."""
-        return False
+    met = False
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(_OfObject):
     """The deletion of the object with this uid, which the store had."""
 
-    store: Store[Any]
-    key: ObjectKey
     uid: str
-
-    @property
-    def namespace(self) -> str:
-        """The object's namespace."""
-        return self.key.namespace
 
     @property
     def met(self) -> bool:

@@ -116,8 +116,8 @@ class PlanExecutor:
         """
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
-            found, _ = await self._found(key, self._stores.budgets, budget)
-            action = plan_budget(owner, found, wanted, serves=any(pod.ready for pod in pods))
+            entry = await self._found(key, self._stores.budgets, budget)
+            action = plan_budget(owner, entry[0], wanted, serves=any(pod.ready for pod in pods))
             if action is not None:
                 self.check_lease()
             match action:

@@ -66,24 +66,24 @@ class PlanBuilder:
         slot.ledger.set(slot, level, 0, image)
         slot.copy = replace(slot.copy, since=self.index.now)
         self._note(slot, why)
-        self.actions.append(Sleep(slot.copy.model, slot.ledger.key, level, because, why, slot.copy.pod))
+        self.actions.append(Sleep(slot.copy.model, slot.ledger.key, because, why, level))
 
     def wake(self, slot: Slot, because: ActionCause, why: str) -> None:
         """Wake a sleeping copy. Its host must have the memory."""
         slot.ledger.set(slot, Level.RESIDENT, _known(slot).device, 0)
         slot.copy = replace(slot.copy, since=self.index.now)
         self._note(slot, why)
-        self.actions.append(Wake(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
+        self.actions.append(Wake(slot.copy.model, slot.ledger.key, because, why))
 
     def place(self, known: Known, ledger: Ledger, level: Level, because: ActionCause, why: str) -> None:
         """Put a model on a host that does not have it. The host must have the memory for the level."""
         self._enter(known, ledger, level, why)
-        self.actions.append(Place(known.model.key, ledger.key, level, because, why))
+        self.actions.append(Place(known.model.key, ledger.key, because, why, level))
 
     def unload(self, slot: Slot, because: ActionCause, why: str) -> None:
         """Remove a copy from its host."""
         self._leave(slot)
-        self.actions.append(Unload(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
+        self.actions.append(Unload(slot.copy.model, slot.ledger.key, because, why))
 
     def move(self, slot: Slot, ledger: Ledger, level: Level, because: ActionCause, why: str) -> None:
         """Move a model to another host or, for a new revision, unload it and place it again on the same host.
@@ -97,13 +97,12 @@ class PlanBuilder:
         self._enter(known, ledger, level, why)
         if first is First.PLACE:
             self._leave(slot)
-        source, pod = slot.ledger.key, slot.copy.pod
-        self.actions.append(Move(known.model.key, source, ledger.key, level, first, because, why, pod))
+        self.actions.append(Move(known.model.key, ledger.key, because, why, slot.ledger.key, level, first))
 
     def plan(self) -> Plan:
         """Return the plan."""
         placements = [
-            Placement(slot.copy.model, ledger.key, slot.level, self._why(slot), slot.copy.pod)
+            Placement(slot.copy.model, ledger.key, slot.level, self._why(slot))
             for ledger in self.index.ledgers.values()
             for slot in ledger.slots.values()
             if slot.known is not None and slot.state is not State.DRAINING

@@ -68,32 +68,31 @@ class HostExecutor:
             if report is None:
                 return
             refused = pool.refused.get((known.pod.uid, action.model))
-            nobody_knows_what = isinstance(action, Place | Move) and action.model not in specs
-            if refused is not None or nobody_knows_what:  # The model stays as it is.
+            spec = specs.get(action.model)
+            if refused is not None or (isinstance(action, Place | Move) and spec is None):  # The model stays as it is.
                 if _only_adds(action):
                     continue
                 return
             if not self._may_act():
                 raise NotLeaderError("the Lease is lost")
             try:
-                done = await self._act(client, known, action, specs)
+                done = await self._act(client, known, report, action, spec)
             except HostError as error:
-                self._failed(pool, known, action, specs, error)
+                self._failed(pool, known, action, spec, error)
                 if error.is_refusal and _only_adds(action):
                     continue
                 return
-            self._accepted(pool, known, action, specs)
+            self._accepted(pool, known, report, action, spec)
             if not done:
                 return
 
     async def _act(
-        self, client: HostClient, known: Known, action: Action, specs: Mapping[ObjectKey, HostModelSpec]
+        self, client: HostClient, known: Known, report: Report, action: Action, spec: HostModelSpec | None
     ) -> bool:
         """Send an action; return whether it is done."""
-        report, model, spec = known.report, action.model, specs.get(action.model)
-        assert report is not None
+        model = action.model
         logger.info("%s: %s", known.pod.key, action)
-        operation = _operation(report, action, spec.revision if spec is not None else "")
+        operation = _operation(report, action, _revision(spec))
         match action:
             case Move(source=source, first=First.UNLOAD, host=host) if source != host:
                 return await client.remove(model, operation)
@@ -108,42 +107,33 @@ class HostExecutor:
                 return await client.wake(model, operation)
 
     def _accepted(
-        self, pool: PlacerState, known: Known, action: Action, specs: Mapping[ObjectKey, HostModelSpec]
+        self, pool: PlacerState, known: Known, report: Report, action: Action, spec: HostModelSpec | None
     ) -> None:
         """Record an accepted action: the planner counts it until the report shows it, and events report it
         immediately.
         """
-        report, spec, now = known.report, specs.get(action.model), self._clock().timestamp()
-        assert report is not None
+        now = self._clock().timestamp()
         going = isinstance(action, Unload) or (isinstance(action, Move) and _target(action) != action.host)
         if going or isinstance(action, Place | Move):
-            revision = spec.revision if spec is not None else ""
-            asked = Asked(report.instance, report.sequence, revision, going, now)
+            asked = Asked(report.instance, report.sequence, _revision(spec), going, now)
             pool.asked.setdefault(known.pod.uid, {})[action.model] = asked
         if isinstance(action, Move):
             pool.moved[action.model] = now
         reason = _reason(action)
-        again = isinstance(action, Place) and known.failure(action.model, spec.revision if spec is not None else "")
+        again = isinstance(action, Place) and known.failure(action.model, _revision(spec))
         if reason is not None and not again:
             words = f"on {known.pod.name}: {action.why}" if isinstance(action, Place) else action.why
             self._tell(action.model, reason, words)
 
     def _failed(
-        self,
-        pool: PlacerState,
-        known: Known,
-        action: Action,
-        specs: Mapping[ObjectKey, HostModelSpec],
-        error: HostError,
+        self, pool: PlacerState, known: Known, action: Action, spec: HostModelSpec | None, error: HostError
     ) -> None:
-        spec, now = specs.get(action.model), self._clock().timestamp()
         words = str(error) if spec is None else spec.hide(str(error))
         logger.warning("%s: %s failed: %s", known.pod.key, action, words)
         if not error.is_refusal:
             return
-        revision = spec.revision if spec is not None else ""
-        message = f"{known.pod.name}: {words}"
-        pool.refused[known.pod.uid, action.model] = Refused(revision, now + REFUSED_SECONDS, message)
+        message, until = f"{known.pod.name}: {words}", self._clock().timestamp() + REFUSED_SECONDS
+        pool.refused[known.pod.uid, action.model] = Refused(_revision(spec), until, message)
         self._tell(action.model, Reason.REFUSED, message)
 
     async def pin(self, hosts: Sequence[Known], specs: Mapping[ObjectKey, HostModelSpec]) -> None:
@@ -169,6 +159,10 @@ class HostExecutor:
                     )
                 except HostError as error:
                     logger.warning("%s: cannot send priority and weight of %s: %s", known.pod.key, model, error)
+
+
+def _revision(spec: HostModelSpec | None) -> str:
+    return spec.revision if spec is not None else ""
 
 
 def _target(action: Action) -> ObjectKey:

@@ -90,7 +90,6 @@ class PlacerState:
 
 
 def _need(entry: ModelEntry) -> Need | None:
-    """Return the reported need of a model."""
-    if entry.needs is not None:
-        return Need(entry.needs.weights, entry.needs.workspace, entry.needs.kv, entry.needs.image)
-    return Need(entry.weights, entry.workspace, entry.kv, entry.host_bytes) if entry.weights else None
+    """Return the reported need of a model; None while its files are fetched."""
+    found = entry.needs
+    return None if found is None else Need(found.weights, found.workspace, found.kv, found.image)

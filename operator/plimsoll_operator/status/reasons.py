@@ -78,7 +78,6 @@ class Reason(StrEnum):
     NO_ROOM = "NoRoom"
     WAITS_FOR_TURN = "WaitsForTurn"
     WAITS_FOR_ROOM = "WaitsForRoom"
-    MOVED_LATELY = "MovedLately"
     FAILED_LATELY = "FailedLately"
     CLAIM_NOT_MOUNTED = "ClaimNotMounted"
     NAMESPACE_NOT_ADMITTED = "NamespaceNotAdmitted"

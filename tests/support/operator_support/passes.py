@@ -18,6 +18,21 @@ from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
+from plimsoll_operator.pools.model_placement import PlacementEvent
+
+
+class NoPools:
+    """No pool has a placement."""
+
+    def placement(self, model: ObjectKey, pool: ObjectKey) -> None:
+        """Return None: the placement is not known."""
+
+    def untold(self, model: ObjectKey) -> list[PlacementEvent]:
+        """Return no events."""
+        return []
+
+    def served_elsewhere(self, model: ObjectKey) -> None:
+        """Do nothing."""
 
 
 def reconciler_of(
@@ -48,7 +63,7 @@ def reconciler_of(
         may_act=lambda: True,
         clock=lambda: EPOCH + timedelta(seconds=now()),
     )
-    return ModelReconciler(context, UpgradeQueue(upgrades), wake=wake, totals_of=totals_of)
+    return ModelReconciler(context, UpgradeQueue(upgrades), wake=wake, placed_models=NoPools(), totals_of=totals_of)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes.aio import client, config
+from operator_support.passes import NoPools
 
 from plimsoll_cluster.connection import NOTHING, Connection
 from plimsoll_cluster.kubernetes_source import KubernetesSource
@@ -112,7 +113,7 @@ class Operator:
                 budgets=self._budgets,
                 profiles=self._profiles,
             )
-            reconciler = ModelReconciler(context, self._upgrades, wake=self.woken.append)
+            reconciler = ModelReconciler(context, self._upgrades, wake=self.woken.append, placed_models=NoPools())
             self._reconcilers[namespace] = (stores, reconciler)
         return self._reconcilers[namespace]
 

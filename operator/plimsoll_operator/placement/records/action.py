@@ -33,62 +33,42 @@ class First(StrEnum):
     UNLOAD = "Unload"
 
 
-class Place(Struct, frozen=True, tag=True):
+class _Action(Struct, frozen=True, tag=True):
+    model: ObjectKey
+    host: ObjectKey
+    because: ActionCause
+    why: str
+
+
+class Place(_Action, frozen=True):
     """Put a model on a host that does not have it, at a level (PUT of the host API)."""
 
-    model: ObjectKey
-    host: ObjectKey
     level: Level
-    because: ActionCause
-    why: str
-    pod: int = 0
 
 
-class Unload(Struct, frozen=True, tag=True):
+class Unload(_Action, frozen=True):
     """Drain a model, unload it and remove it from its host (DELETE of the host API)."""
 
-    model: ObjectKey
-    host: ObjectKey
-    because: ActionCause
-    why: str
-    pod: int = 0
 
-
-class Sleep(Struct, frozen=True, tag=True):
+class Sleep(_Action, frozen=True):
     """Put a model to sleep as an image in host memory or as files on disk."""
 
-    model: ObjectKey
-    host: ObjectKey
     level: Level
-    because: ActionCause
-    why: str
-    pod: int = 0
 
 
-class Wake(Struct, frozen=True, tag=True):
+class Wake(_Action, frozen=True):
     """Wake a model that sleeps on the host."""
 
-    model: ObjectKey
-    host: ObjectKey
-    because: ActionCause
-    why: str
-    pod: int = 0
 
-
-class Move(Struct, frozen=True, tag=True):
+class Move(_Action, frozen=True):
     """Bring a model to `level` on `host` and unload it from `source`, which is the same host for a new revision.
 
     With First.PLACE, the source is unloaded after the copy on `host` has reached its level.
     """
 
-    model: ObjectKey
     source: ObjectKey
-    host: ObjectKey
     level: Level
     first: First
-    because: ActionCause
-    why: str
-    pod: int = 0
 
 
 Action = Place | Unload | Sleep | Wake | Move

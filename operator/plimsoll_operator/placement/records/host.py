@@ -14,7 +14,7 @@ class Copy(Struct, frozen=True, forbid_unknown_fields=True):
     Bytes held at the time of the report: `weights`, `workspace` and `kv` on the device, `host` in host memory. `active`
     requests are in flight, `waiting` requests wait until it wakes. `rate` is requests a second at the report's time,
     with a half-life of five minutes. `since` is when it entered its state. After `failures` consecutive failed loads,
-    the next one is tried at `retry`. Times are seconds since the epoch. `pod` is the index in its replica's group.
+    the next one is tried at `retry`. Times are seconds since the epoch.
     `going`: it is being unloaded for good.
     """
 
@@ -34,7 +34,6 @@ class Copy(Struct, frozen=True, forbid_unknown_fields=True):
     wake_seconds: float = 0.0
     failures: int = 0
     retry: float = 0.0
-    pod: int = 0
     going: bool = False
 
 

@@ -19,7 +19,6 @@ class Placement(Struct, frozen=True):
     host: ObjectKey
     level: Level
     why: str
-    pod: int = 0
 
 
 class Refused(StrEnum):

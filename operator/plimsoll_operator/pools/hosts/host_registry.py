@@ -120,10 +120,6 @@ class HostRegistry:
     def __iter__(self) -> Iterator[Known]:
         return iter(self._hosts.values())
 
-    def listen(self, changed: Changed) -> None:
-        """Set the function to call with each host that has changed."""
-        self._changed = changed
-
     def get(self, uid: str) -> Known | None:
         """Return the host in the pod with this uid."""
         return self._hosts.get(uid)

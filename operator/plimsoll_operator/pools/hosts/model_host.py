@@ -20,7 +20,6 @@ from plimsoll_operator.spec.identity import (
     Object,
     ObjectKey,
 )
-from plimsoll_operator.spec.name_patterns import NamespaceName, ObjectName, ServedName
 from plimsoll_operator.status.conditions import Condition, cut, with_times
 from plimsoll_operator.status.reasons import Reason
 
@@ -80,29 +79,13 @@ def host_status(
     }
 
 
-class _Names(msgspec.Struct, rename="camel"):
-    """The names of a stored entry."""
-
-    namespace: NamespaceName
-    name: ObjectName
-    served_names: tuple[ServedName, ...] = ()
-
-
 def _listed(models: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return as many models as the CRD schema accepts, sorted by key. Models on the device are kept before sleeping
     ones.
     """
-    found = [_fitting(entry) for entry in models if _is_named_validly(entry)]
+    found = [_fitting(entry) for entry in models]
     found = sorted(found, key=lambda entry: (_rank(entry["state"]), entry["namespace"], entry["name"]))
     return sorted(found[:MODELS_PER_HOST], key=lambda entry: (entry["namespace"], entry["name"]))
-
-
-def _is_named_validly(entry: Mapping[str, Any]) -> bool:
-    try:
-        msgspec.convert(entry, _Names)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def _fitting(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,11 +43,6 @@ class Poller:
         if known is not None:
             known[1].cancel()
 
-    @property
-    def followed(self) -> frozenset[str]:
-        """The uids of the polled pods."""
-        return frozenset(self._tasks)
-
     async def close(self) -> None:
         """Cancel all tasks."""
         tasks = [task for _, task in self._tasks.values()]

@@ -23,7 +23,8 @@ from plimsoll_operator.build.pod_revision import revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
 from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.spec.identity import GROUP_LABEL, HASH_LABEL, KEEPER_LABEL, REVISION_LABEL, selector_labels
-from plimsoll_operator.spec.model_deployment import SpecError, read_spec
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.spec.template import SpecError
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "PLIMSOLL_UPDATE_SNAPSHOTS"

@@ -84,7 +84,7 @@ class Asking:
 
 
 def renewed(key: ObjectKey) -> Move:
-    return Move(key, POD.key, POD.key, Level.RESIDENT, First.UNLOAD, ActionCause.REVISION, "its spec changed")
+    return Move(key, POD.key, ActionCause.REVISION, "its spec changed", POD.key, Level.RESIDENT, First.UNLOAD)
 
 
 def held(host: Host, key: ObjectKey, *names: str) -> None:
@@ -113,8 +113,8 @@ def test_what_counts_on_room_that_was_refused_is_not_asked(remembered: bool) -> 
     asking = Asking(host)
     if remembered:
         asking.pool.refused[POD.uid, A] = Refused("", EPOCH.timestamp() + 30, "it answers")
-    sleep = Sleep(A, POD.key, Level.IN_HOST, ActionCause.EVICTED, "")
-    place = Place(C, POD.key, Level.RESIDENT, ActionCause.MISSING, "")
+    sleep = Sleep(A, POD.key, ActionCause.EVICTED, "", Level.IN_HOST)
+    place = Place(C, POD.key, ActionCause.MISSING, "", Level.RESIDENT)
     found = asking.carry_out({C: spec(C, "c")}, sleep, place)
     assert found == ([] if remembered else [("sleep", "a")])
 
@@ -124,7 +124,7 @@ def test_nothing_more_is_asked_of_a_host_that_does_not_answer() -> None:
     asking = Asking(host)
     found = known(host)
     host.dead = True
-    place = [Place(key, POD.key, Level.RESIDENT, ActionCause.MISSING, "") for key in (A, B)]
+    place = [Place(key, POD.key, ActionCause.MISSING, "", Level.RESIDENT) for key in (A, B)]
     specs = {key: spec(key, key.name) for key in (A, B)}
     asyncio.run(asking.executor.carry_out(asking.pool, [found], place, specs))
     assert host.asked == [("place", "a")]
@@ -145,8 +145,8 @@ def test_a_model_whose_spec_cannot_be_read_is_not_moved_and_nobody_is_told_that_
     host = Host()
     held(host, A, "a")
     asking = Asking(host)
-    move = Move(A, source, POD.key, Level.RESIDENT, first, ActionCause.DRAINING, "")
+    move = Move(A, POD.key, ActionCause.DRAINING, "", source, Level.RESIDENT, first)
     assert asking.carry_out({}, move) == []
-    away = Move(A, POD.key, ObjectKey("team", "elsewhere"), Level.RESIDENT, first, ActionCause.DRAINING, "")
+    away = Move(A, ObjectKey("team", "elsewhere"), ActionCause.DRAINING, "", POD.key, Level.RESIDENT, first)
     assert asking.carry_out({}, away) == [], "taken away, it could be placed nowhere"
     assert (asking.told, asking.pool.moved, asking.pool.asked) == ([], {}, {})

@@ -49,12 +49,12 @@ def test_of_two_hosts_the_larger_figure_counts() -> None:
         assert pool.sizes[PLACE].weights == 100 * MIB
 
 
-def test_a_host_of_an_older_release_tells_of_models_that_are_awake_and_is_remembered() -> None:
+def test_a_model_whose_files_are_fetched_has_the_size_that_it_had() -> None:
     pool = PlacerState()
-    pool.measure([told("OnDisk", needs=None)])
+    pool.measure([told("Fetching", needs=None)])
     assert pool.sizes[PLACE] == Need(0)
-    pool.measure([told("Resident", needs=None)])
-    pool.measure([told("OnDisk", needs=None)])
+    pool.measure([told("Resident")])
+    pool.measure([told("Fetching", needs=None)])
     assert pool.sizes[PLACE].device == 100 * MIB
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import FULL, model, spec_of
 
-from plimsoll_operator.spec.model_deployment import SpecError, read_spec, served_names
+from plimsoll_operator.spec.model_deployment import read_spec, served_names
 from plimsoll_operator.spec.quantity import byte_count
-from plimsoll_operator.spec.template import SCHEDULING, Accelerator
+from plimsoll_operator.spec.template import SCHEDULING, Accelerator, SpecError
 
 CRD = next(Path(__file__).parents[4].glob("crds/*modeldeployment*.yaml"))
 

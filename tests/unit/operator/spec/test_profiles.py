@@ -22,10 +22,11 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.model import build_pod
 from plimsoll_operator.build.pod_revision import Fit, fits, revision, user_part
 from plimsoll_operator.planning.pod_view import moves_off_nodes
-from plimsoll_operator.spec.model_deployment import Spec, SpecError, read_spec
+from plimsoll_operator.spec.model_deployment import Spec, read_spec
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.profiles_file import ProfilesError, read_profiles
 from plimsoll_operator.spec.runtime_pool import read_pool
+from plimsoll_operator.spec.template import SpecError
 
 IMAGE = Image("registry.example/plimsoll-runtime:0.1.0", allowed=("registry.example",))
 A100: Json = {
@@ -210,10 +211,10 @@ def test_without_defaults_no_pod_has_another_label(profiles_of: Any, body: Json)
 
 def test_labels_are_those_that_pods_have_today() -> None:
     """Recorded labels: an unintended change of them would replace all pods."""
-    assert revision(spec_of(), IMAGE) == "fcf83afd28-51ef5c603b-1"
-    assert revision(spec_of(**FULL), IMAGE) == "77cf132f96-ce994b2299-1"
+    assert revision(spec_of(), IMAGE) == "fcf83afd28-cd626f8302-1"
+    assert revision(spec_of(**FULL), IMAGE) == "77cf132f96-dff4a39d66-1"
     pool = read_pool(model("p") | {"spec": {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}})
-    assert revision(pool, IMAGE, "mark") == "6758de555c-19fbeae6dd-1"
+    assert revision(pool, IMAGE, "mark") == "6758de555c-ed4e87f16a-1"
 
 
 def fit(before: Spec, after: Spec) -> Fit:
