@@ -27,11 +27,6 @@ NEVER_MIND = "the spec is that of the stable revision again"
 NO_ROOM = "1 replica without rollout.maxSurge leaves no pod for the canary: raise replicas or rollout.maxSurge"
 
 
-def no_totals(_: ObjectKey) -> Totals | None:
-    """Return None: the source of an operator that polls no gateways."""
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class CanaryDecision:
     """`split` is None if all pods should have the present spec. `stable`: the revision to roll back to, "" for none.
@@ -64,7 +59,7 @@ class CanaryController:
         self,
         image: Image,
         check: Callable[[Spec], None],
-        totals_of: TotalsSource = no_totals,
+        totals_of: TotalsSource = lambda key: None,
         profiles: Profiles = NO_PROFILES,
     ) -> None:
         self._image = image

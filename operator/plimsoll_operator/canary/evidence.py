@@ -69,11 +69,7 @@ def _count(account: Account, instance: str, found: Mapping[str, RequestCounts]) 
         return
     for revision, seen in found.items():
         earlier = before.get(revision, NOTHING)
-        if (
-            seen == earlier
-            or seen.requests < earlier.requests
-            or seen.failed < earlier.failed
-            or seen.timed < earlier.timed
-        ):
+        grown = seen - earlier
+        if seen == earlier or min(grown.requests, grown.failed, grown.timed) < 0:
             continue  # A total that fell belongs to another process: the difference means nothing.
-        account.sums[revision] = account.sums.get(revision, NOTHING) + (seen - earlier)
+        account.sums[revision] = account.sums.get(revision, NOTHING) + grown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from plimsoll_cluster.keys import Key, Object
@@ -15,6 +16,8 @@ from plimsoll_operator.planning.nodes import Node, NodeRegistry
 from plimsoll_operator.spec.identity import KIND, POOL_KIND
 
 logger = logging.getLogger(__name__)
+
+_RELEVANT = attrgetter("uid", "deleting", "owner", "value")
 
 
 def route_changes(stores: Stores, queue: WorkQueue, expectations: Expectations, nodes: NodeRegistry) -> None:
@@ -83,12 +86,7 @@ def _differs(change: Change[Any]) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return True
-    return (before.uid, before.deleting, before.owner, before.value) != (
-        after.uid,
-        after.deleting,
-        after.owner,
-        after.value,
-    )
+    return _RELEVANT(before) != _RELEVANT(after)
 
 
 def _owners(change: Change[Any]) -> set[Key]:

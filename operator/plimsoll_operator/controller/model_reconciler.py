@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from plimsoll_operator.canary.decision import CanaryController, TotalsSource, no_totals
+from plimsoll_operator.canary.decision import CanaryController, TotalsSource
 from plimsoll_operator.controller.dedicated_pods import DedicatedPods
 from plimsoll_operator.controller.shared_pods import PlacedModels, SharedPods, unknown_pool
 from plimsoll_operator.kube.context import ReconcileContext
@@ -36,7 +36,7 @@ class ModelReconciler:
         wake: Callable[[ObjectKey], None],
         placed_models: PlacedModels,
         scaler: Scaler | None = None,
-        totals_of: TotalsSource = no_totals,
+        totals_of: TotalsSource = lambda key: None,
     ) -> None:
         self._context = context
         self._upgrades = upgrades

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from plimsoll_cluster.keys import Object
@@ -40,17 +41,8 @@ from plimsoll_operator.spec.namespace_selector import NAMESPACE_LABEL, Labels
 
 CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER}"
 """The selector of watched pods, Services, budgets and revisions: only those with our labels."""
+CRD_HINT = "apply the crds/ of this release"
 UNUSED = frozenset({"annotations", "managedFields", "resourceVersion"})
-
-
-def read_model(item: Object) -> Object:
-    """Return a ModelDeployment without unused fields."""
-    return _without_unused(item, KIND)
-
-
-def read_runtime_pool(item: Object) -> Object:
-    """Return a RuntimePool without unused fields."""
-    return _without_unused(item, POOL_KIND)
 
 
 def read_labels(item: Object) -> Mapping[str, str]:
@@ -58,25 +50,28 @@ def read_labels(item: Object) -> Mapping[str, str]:
     return item["metadata"].get("labels") or {}
 
 
-def read_host(item: Object) -> Object:
-    """Return a ModelHost without unused fields."""
-    return _without_unused(item, HOST_KIND)
-
-
-def _without_unused(item: Object, kind: str) -> Object:
+def _without_unused(kind: str, item: Object) -> Object:
     """Return the object without unused fields, and with its kind, which items of lists lack."""
     metadata = {name: value for name, value in item["metadata"].items() if name not in UNUSED}
     return {"apiVersion": API_VERSION, "kind": kind, **item, "metadata": metadata}
 
 
 MODELS: Resource[Object] = Resource(
-    KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_model, hint="apply the crds/ of this release"
+    KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, partial(_without_unused, KIND), hint=CRD_HINT
 )
 POOLS: Resource[Object] = Resource(
-    POOL_KIND, f"/apis/{GROUP}/{VERSION}", POOLS_PLURAL, read_runtime_pool, hint="apply the crds/ of this release"
+    POOL_KIND,
+    f"/apis/{GROUP}/{VERSION}",
+    POOLS_PLURAL,
+    partial(_without_unused, POOL_KIND),
+    hint=CRD_HINT,
 )
 HOSTS: Resource[Object] = Resource(
-    HOST_KIND, f"/apis/{GROUP}/{VERSION}", HOSTS_PLURAL, read_host, hint="apply the crds/ of this release"
+    HOST_KIND,
+    f"/apis/{GROUP}/{VERSION}",
+    HOSTS_PLURAL,
+    partial(_without_unused, HOST_KIND),
+    hint=CRD_HINT,
 )
 PODS: Resource[Pod] = Resource("Pod", "/api/v1", "pods", read_pod, CHILDREN)
 SERVICES: Resource[FoundService] = Resource("Service", "/api/v1", "services", read_service, CHILDREN)

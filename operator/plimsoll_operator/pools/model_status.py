@@ -36,12 +36,9 @@ def describe_pooled(
         "desiredReplicas": spec.replicas,
         "source": spec.source,
         "phase": _phase(spec, placement, progressing, parts),
-        "where": _where(placement),
-        "why": _why(placement)[:512],
-        "placements": [_placement(copy) for copy in placement.copies],
         "servedNames": served,
         "names": ", ".join(served),
-        **_files(placement),
+        **_placed_fields(placement),
     }
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
@@ -52,17 +49,16 @@ def describe_invalid_pooled(
     """Return the status of a model whose spec has errors: hosts keep what they have, under its present names."""
     there, ready = len(placement.copies) + own_ready, placement.answering + own_ready
     fields, conditions = describe_unread(item, there, ready, 1, message)
-    fields |= {
+    return fields | _placed_fields(placement), conditions
+
+
+def _placed_fields(placement: ModelPlacement) -> Fields:
+    return {
         "where": _where(placement),
         "why": _why(placement)[:512],
         "placements": [_placement(copy) for copy in placement.copies],
-        **_files(placement),
+        **({"filesClaim": placement.files} if placement.files else {}),
     }
-    return fields, conditions
-
-
-def _files(placement: ModelPlacement) -> Fields:
-    return {"filesClaim": placement.files} if placement.files else {}
 
 
 def _where(placement: ModelPlacement) -> str:

@@ -297,32 +297,22 @@ class Placer:
         held: dict[ObjectKey, str],
     ) -> None:
         """Store the plan's results for each model, and wake the models for which they have changed."""
-        before = (pool.refusals, pool.placements, pool.decided)
-        problems_before, pool.problems = pool.problems, problems
-        held_before, pool.held = pool.held, held
-        refusals = {refusal.model: refusal for refusal in plan.refusals}
-        placements: dict[ObjectKey, dict[str, str]] = {}
+        members = self._members.of(key)
+        before, decided = {model: pool.about(model) for model in members}, pool.decided
+        pool.problems, pool.held, pool.decided = problems, held, True
+        pool.refusals, pool.placements = {refusal.model: refusal for refusal in plan.refusals}, {}
         for placement in plan.placements:
-            placements.setdefault(placement.model, {})[placement.host.name] = placement.why
-        pool.refusals, pool.placements, pool.decided = refusals, placements, True
-        if not before[2]:
-            self._wake_all(self._members.of(key))
+            pool.placements.setdefault(placement.model, {})[placement.host.name] = placement.why
+        if not decided:
+            self._wake_all(members)
             return
-        for model in self._members.of(key):
-            known = (before[0].get(model), before[1].get(model))
-            problem, problem_before = problems.get(model), problems_before.get(model)
-            if (*known, problem_before, held_before.get(model)) != (
-                refusals.get(model),
-                placements.get(model),
-                problem,
-                held.get(model),
-            ):
+        for model in members:
+            old, new = before[model], pool.about(model)
+            if old != new:
                 self._wake(model)
-            if problem is not None and (problem_before is None or problem_before.reason != problem.reason):
-                self.tell(model, Reason.REFUSED, problem.message)
-            refusal = refusals.get(model)
-            if refusal is not None and (known[0] is None or known[0].reason != refusal.reason):
-                self.tell(model, Reason.REFUSED, refusal.message)
+            for was, found in zip(old[:2], new[:2], strict=True):
+                if found is not None and (was is None or was.reason != found.reason):
+                    self.tell(model, Reason.REFUSED, found.message)
 
     def _copies(self, model: ObjectKey, key: ObjectKey, pool: PlacerState) -> Iterable[Copy]:
         planned = pool.placements.get(model, {})

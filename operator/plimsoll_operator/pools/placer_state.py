@@ -46,6 +46,10 @@ class PlacerState:
     moved: dict[ObjectKey, float] = field(default_factory=dict)
     sizes: dict[tuple[ObjectKey, str], Need] = field(default_factory=dict)
 
+    def about(self, model: ObjectKey) -> tuple[Problem | None, Refusal | None, dict[str, str] | None, str | None]:
+        """Return what a model's status shows of the last plan."""
+        return self.problems.get(model), self.refusals.get(model), self.placements.get(model), self.held.get(model)
+
     def forget_shown(self, hosts: Sequence[Known], now: float) -> None:
         """Discard accepted actions that reports show or that are too old, and rejections that have expired."""
         reports = {known.pod.uid: known for known in hosts}

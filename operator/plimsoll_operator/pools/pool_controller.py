@@ -168,15 +168,7 @@ class PoolController:
         self.writer.note(known.pod.uid)
         self._note_refusal(known)
         after = known.report
-        if (
-            after is not None
-            and before is not None
-            and (after.instance, after.sequence)
-            == (
-                before.instance,
-                before.sequence,
-            )
-        ):
+        if before is not None and after is not None and before.version == after.version:
             if known.trouble:
                 self._replan(known.pod.pool)
             return

@@ -233,10 +233,8 @@ class PoolReconciler:
 
     def _stored(self, pod: Pod) -> Object:
         """Return the status of the pod's ModelHost, which outlives this process."""
-        for entry in self._stores.hosts.owned(self._namespace(pod), pod.uid):
-            status: Object = entry.value.get("status") or {}
-            return status
-        return {}
+        found = self._stores.hosts.owned(self._namespace(pod), pod.uid)
+        return next((entry.value.get("status") or {} for entry in found), {})
 
     def _namespace(self, pod: Pod) -> str:
         known = self._registry.get(pod.uid)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from plimsoll_operator.scaling.demand import Demand, contradiction
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.scaling.demand import Demand, ModelDemand, contradiction
 
 KEPT_SECONDS = 60.0
 """How long a gateway's last report counts."""
@@ -21,7 +22,7 @@ class Gateway:
     """One gateway. `found` and `heard`: when it was first found and last reported, by the operator's clock.
 
     `trouble`: why no newer report is accepted, "" if there is no problem. `listed`: whether the Service has it. `past`:
-    earlier processes at its address.
+    earlier processes at its address. `entries`: the report's models by key.
     """
 
     address: str
@@ -31,6 +32,7 @@ class Gateway:
     trouble: str = ""
     listed: bool = True
     past: list[str] = field(default_factory=list)
+    entries: Mapping[ObjectKey, ModelDemand] = field(default_factory=dict)
 
 
 Told = Callable[[str, Demand | None, Demand], None]
@@ -82,6 +84,7 @@ class GatewayRegistry:
             gateway.past = [*gateway.past, before.instance][-INSTANCES_KEPT:]
             before = None
         gateway.answer, gateway.heard, gateway.trouble = answer, now, ""
+        gateway.entries = {entry.key: entry for entry in answer.models}
         self._told(address, before, answer)
 
     def fail(self, address: str, why: str) -> None:
@@ -92,7 +95,11 @@ class GatewayRegistry:
 
     def believed(self, now: float) -> list[Demand]:
         """Return the last reports that still count."""
-        return [g.answer for g in self._gateways.values() if g.answer is not None and now - g.heard <= KEPT_SECONDS]
+        return [gateway.answer for gateway in self.counting(now) if gateway.answer is not None]
+
+    def counting(self, now: float) -> list[Gateway]:
+        """Return the gateways whose last report still counts."""
+        return [g for g in self._gateways.values() if g.answer is not None and now - g.heard <= KEPT_SECONDS]
 
     def unheard(self, now: float) -> str:
         """Return why reports of some gateways are missing, or ""."""

@@ -102,7 +102,6 @@ class Scaler:
         self._wake = wake
         self._clock = clock
         self._models: dict[ObjectKey, Model] = {}
-        self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}
 
     def decide(
         self,
@@ -190,9 +189,8 @@ class Scaler:
 
     def demand(self, key: ObjectKey) -> list[ModelDemand]:
         """Return a model's demand in the gateways' reports that count."""
-        now = self._clock().timestamp()
-        known = (self._said.get(answer.instance, {}).get(key) for answer in self.registry.believed(now))
-        return [entry for entry in known if entry is not None]
+        counting = self.registry.counting(self._clock().timestamp())
+        return [gateway.entries[key] for gateway in counting if key in gateway.entries]
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the records contradict each other."""
@@ -203,21 +201,16 @@ class Scaler:
 
     def _answered(self, address: str, before: Demand | None, answer: Demand) -> None:
         now = self._clock().timestamp()
-        then = self._said.get(before.instance, {}) if before is not None else {}
-        named = {entry.key for entry in before.models} if before is not None else frozenset()
-        said = {entry.key: entry for entry in answer.models if entry.key in self._models}
-        for key, entry in said.items():
-            known = then.get(key)
-            if known is None and before is not None and key not in named:
-                known = ModelDemand(entry.namespace, entry.name)
-            model = self._models[key]
+        then = None if before is None else {entry.key: entry for entry in before.models}
+        for entry in answer.models:
+            key = entry.key
+            model = self._models.get(key)
+            if model is None:
+                continue
+            known = None if then is None else then.get(key, ModelDemand(entry.namespace, entry.name))
             model.window.count(known, entry, answer, now)
             if entry.held and not model.scaling_status.desired:
                 self._wake(key)
-        self._said[answer.instance] = said
-        kept = {gateway.answer.instance for gateway in self.registry if gateway.answer is not None}
-        for instance in self._said.keys() - kept:
-            del self._said[instance]
 
     def _desired_replicas(self, key: ObjectKey, model: Model, now: float) -> DesiredReplicas:
         facts = self._facts(key, model, now)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from plimsoll_operator.spec.profiles import Profile, Profiles
-from plimsoll_operator.spec.template import read_accelerator, read_template, text_of
+from plimsoll_operator.spec.template import read_resources, read_template
 
 
 class ProfilesError(Exception):
@@ -62,11 +62,4 @@ def read_profiles(file: Path) -> Profiles:
 
 
 def _profile(values: Mapping[str, Any]) -> Profile:
-    return Profile(
-        cpu=text_of(values.get("cpu")),
-        cpu_limit=text_of(values.get("cpuLimit")),
-        memory=text_of(values.get("memory")),
-        ephemeral_storage=text_of(values.get("ephemeralStorage")),
-        accelerator=read_accelerator(values),
-        template=read_template(values),
-    )
+    return Profile(**read_resources(values), template=read_template(values))

@@ -67,6 +67,17 @@ def read_accelerator(resources: Mapping[str, Any]) -> Accelerator | None:
     return Accelerator(found["resource"], found.get("count", 1)) if found else None
 
 
+def read_resources(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Read `spec.resources` as fields of a spec or profile."""
+    return {
+        "cpu": text_of(resources.get("cpu")),
+        "memory": text_of(resources.get("memory")),
+        "accelerator": read_accelerator(resources),
+        "cpu_limit": text_of(resources.get("cpuLimit")),
+        "ephemeral_storage": text_of(resources.get("ephemeralStorage")),
+    }
+
+
 def read_template(values: Mapping[str, Any]) -> Template:
     """Read the template of an object that the API server accepted."""
     spread = values.get("topologySpreadConstraints")

@@ -13,9 +13,8 @@ from plimsoll_operator.spec.template import (
     STARTUP_SECONDS,
     Accelerator,
     Template,
-    read_accelerator,
+    read_resources,
     read_template,
-    text_of,
 )
 
 
@@ -65,11 +64,7 @@ def read_workload(item: Object) -> dict[str, Any]:
     resources, responses = spec.get("resources", {}), read_responses(spec.get("responses"))
     return {
         "generation": item["metadata"]["generation"],
-        "cpu": text_of(resources.get("cpu")),
-        "memory": text_of(resources.get("memory")),
-        "accelerator": read_accelerator(resources),
-        "cpu_limit": text_of(resources.get("cpuLimit")),
-        "ephemeral_storage": text_of(resources.get("ephemeralStorage")),
+        **read_resources(resources),
         "template": read_template(spec.get("template", {})),
         "rollout": rollout_of(spec.get("rollout", {}), responses),
         "responses": responses,

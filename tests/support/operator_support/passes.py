@@ -10,7 +10,7 @@ from operator_support.objects import EPOCH
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.canary.decision import TotalsSource, no_totals
+from plimsoll_operator.canary.decision import TotalsSource
 from plimsoll_operator.controller.model_reconciler import ModelReconciler
 from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
@@ -43,7 +43,7 @@ def reconciler_of(
     *,
     now: Callable[[], float],
     wake: Callable[[ObjectKey], None] = lambda _: None,
-    totals_of: TotalsSource = no_totals,
+    totals_of: TotalsSource = lambda key: None,
     image: str = "runtime:1",
     upgrades: int = 99,
 ) -> ModelReconciler:

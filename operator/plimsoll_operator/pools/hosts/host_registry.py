@@ -97,10 +97,6 @@ Changed = Callable[[Known, Report | None], None]
 """Called with a host that has changed, and the report that it had before."""
 
 
-def _nothing(_: Known, __: Report | None) -> None:
-    """Do nothing."""
-
-
 def refused_reports(hosts: Sequence[Known]) -> str:
     """Return which of the hosts' reports are rejected and why, as text; "" if none is."""
     refused = [known for known in hosts if known.refused]
@@ -113,7 +109,7 @@ def refused_reports(hosts: Sequence[Known]) -> str:
 class HostRegistry:
     """All hosts of all pools. Calls `changed` with each host that has changed."""
 
-    def __init__(self, changed: Changed = _nothing) -> None:
+    def __init__(self, changed: Changed = lambda known, before: None) -> None:
         self._changed = changed
         self._hosts: dict[str, Known] = {}
 

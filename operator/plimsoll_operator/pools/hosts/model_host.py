@@ -138,17 +138,8 @@ def _of_report(report: Report) -> dict[str, Any]:
         "load": load_bar(device.used, device.line),
         "awake": sum(entry.device > 0 for entry in report.models),
         "asleep": sum(entry.state in ASLEEP for entry in report.models),
-        "device": {
-            "kind": device.kind,
-            "name": device.name[:253],
-            "capacity": device.capacity,
-            "line": device.line,
-            "reserved": device.reserved,
-            "used": device.used,
-            "free": device.free,
-            "pressure": device.pressure,
-        },
-        "sleepers": {"capacity": sleepers.capacity, "used": sleepers.used},
+        "device": msgspec.to_builtins(device) | {"name": device.name[:253]},
+        "sleepers": msgspec.to_builtins(sleepers),
         "models": [_entry(entry) for entry in report.models],
     }
 

@@ -127,6 +127,11 @@ class Report(Struct, frozen=True, rename="camel"):
     models: Annotated[tuple[ModelEntry, ...], Meta(max_length=MODELS)] = ()
     decisions: Annotated[tuple[Decision, ...], Meta(max_length=256)] = ()
 
+    @property
+    def version(self) -> tuple[str, int]:
+        """The process and its last change."""
+        return self.instance, self.sequence
+
     def entry(self, model: ObjectKey) -> ModelEntry | None:
         """Return the entry of a model; None if there is none."""
         return next((entry for entry in self.models if entry.key == model), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,8 +17,8 @@ import aiohttp
 import grpc
 
 from plimsoll_operator.kube.health import ListenError
-from plimsoll_operator.scaling.demand import Demand, ModelDemand
-from plimsoll_operator.scaling.gateways import KEPT_SECONDS, GatewayRegistry
+from plimsoll_operator.scaling.demand import Demand
+from plimsoll_operator.scaling.gateways import GatewayRegistry
 from plimsoll_operator.scaling.keda.messages import (
     SERVICE,
     GetMetricSpecResponse,
@@ -48,38 +48,19 @@ class Load:
         return self.requests > 0 or (self.idle is not None and self.idle <= seconds)
 
 
-class Loads:
-    """The loads of all models, from each gateway's last report that counts."""
+def load_of(registry: GatewayRegistry, model: ObjectKey, now: float) -> Load:
+    """Return a model's load in the reports that count. Clocks need not agree, because each report has its own time."""
+    requests, idle = 0, None
+    for gateway in registry.counting(now):
+        entry, answer = gateway.entries.get(model), gateway.answer
+        if entry is None or answer is None:
+            continue
+        requests += entry.in_flight
+        if entry.last_asked is not None:
+            since = max(0.0, answer.time - entry.last_asked) + now - gateway.heard
+            idle = since if idle is None else min(idle, since)
+    return Load(requests, 0.0 if requests else idle)
 
-    def __init__(self, registry: GatewayRegistry) -> None:
-        self._registry = registry
-        self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}  # by the process that said it
-
-    def told(self, answer: Demand) -> None:
-        """Store an accepted report."""
-        self._said[answer.instance] = {entry.key: entry for entry in answer.models}
-        kept = {gateway.answer.instance for gateway in self._registry if gateway.answer is not None}
-        for instance in self._said.keys() - kept:
-            del self._said[instance]
-
-    def of(self, model: ObjectKey, now: float) -> Load:
-        """Return a model's load. Clocks need not agree, because each report has its own time."""
-        requests, idle = 0, None
-        for gateway in self._registry:
-            answer = gateway.answer
-            if answer is None or now - gateway.heard > KEPT_SECONDS:
-                continue
-            entry = self._said.get(answer.instance, NOTHING).get(model)
-            if entry is None:
-                continue
-            requests += entry.in_flight
-            if entry.last_asked is not None:
-                since = max(0.0, answer.time - entry.last_asked) + now - gateway.heard
-                idle = since if idle is None else min(idle, since)
-        return Load(requests, 0.0 if requests else idle)
-
-
-NOTHING: Mapping[ObjectKey, ModelDemand] = {}
 
 Context = Any
 """`grpc.aio.ServicerContext`, which has no type hints."""
@@ -93,7 +74,6 @@ class ExternalScaler:
     def __init__(self, registry: GatewayRegistry, clock: Callable[[], float]) -> None:
         self._registry = registry
         self._clock = clock
-        self._loads = Loads(registry)
         self._news = asyncio.Event()
         registry.listen(self._told)
 
@@ -151,13 +131,12 @@ class ExternalScaler:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _load(self, trigger: Trigger) -> Load:
-        return self._loads.of(trigger.model, self._clock())
+        return load_of(self._registry, trigger.model, self._clock())
 
     def _unheard(self) -> str:
         return self._registry.unheard(self._clock())
 
     def _told(self, address: str, before: Demand | None, answer: Demand) -> None:
-        self._loads.told(answer)
         self._news.set()
         self._news = asyncio.Event()
 

@@ -24,7 +24,7 @@ from plimsoll_operator.scaling.keda.messages import (
     IsActiveResponse,
     ScaledObjectRef,
 )
-from plimsoll_operator.scaling.keda.server import ExternalScaler, Load, Loads, external_scaler, serving_scaler
+from plimsoll_operator.scaling.keda.server import ExternalScaler, Load, external_scaler, load_of, serving_scaler
 from plimsoll_operator.scaling.poller import Gateways
 from plimsoll_operator.spec.identity import ObjectKey
 
@@ -187,17 +187,14 @@ async def test_a_question_that_cannot_be_is_told_why(place: Place, method: str, 
 
 def test_what_was_said_too_long_ago_counts_for_nothing() -> None:
     registry, gateway = GatewayRegistry(), StubGateway(now=lambda: NOW)
-    loads = Loads(registry)
-    registry.listen(lambda address, before, answer: loads.told(answer))
     registry.keep(["one"], NOW)
     gateway.ask(KEY, 2)
     registry.take("one", gateway.answer(), NOW)
-    assert loads.of(KEY, NOW + KEPT_SECONDS) == Load(2, 0.0)
-    assert loads.of(KEY, NOW + KEPT_SECONDS + 1) == Load()
+    assert load_of(registry, KEY, NOW + KEPT_SECONDS) == Load(2, 0.0)
+    assert load_of(registry, KEY, NOW + KEPT_SECONDS + 1) == Load()
     gateway.restart("another")
     registry.take("one", gateway.answer(), NOW + 1)
-    assert loads.of(KEY, NOW + 1) == Load()
-    assert set(loads._said) == {"another"}
+    assert load_of(registry, KEY, NOW + 1) == Load()
 
 
 async def test_a_port_that_is_taken_is_told() -> None:
