@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_support.tables import table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.stub_host import StubHost
 from operator_support.verdicts import MEMORY
 
-from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS, table_of
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image

@@ -14,13 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
+from gateway_support.tables import table_of
 from model_support.tiny import make_model, save_model
 from server_support.host import START_SECONDS, running_host
 
 from plimsoll_gateway.admission.limits import Limits
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS, table_of
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.proxy.keepalive_comments import COMMENT
 from plimsoll_gateway.routing.pick import Picker

@@ -7,14 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
-from plimsoll_cluster.keys import GROUP as GROUP
-from plimsoll_cluster.keys import HOST_KIND, KIND, VERSION, Object, ObjectKey
-from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
-from plimsoll_cluster.keys import PLURAL as PLURAL
+from plimsoll_cluster.keys import GROUP, HOST_KIND, HOSTS_PLURAL, KIND, PLURAL, VERSION, Object, ObjectKey
 from plimsoll_cluster.pod_status import conditions_of, is_unheard, url_of
 from plimsoll_cluster.resource import Entry, Resource
-from plimsoll_cluster.served_names.policy import FREE, NamePolicy
-from plimsoll_gateway.discovery.routing_table import Model, Replica, RoutingTable, build_table
+from plimsoll_gateway.discovery.routing_table import Model, Replica
 
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
 HOLD_ANNOTATION = "plimsoll.dev/hold-requests"
@@ -208,37 +204,6 @@ def model_of(
         stalled=item.value.stalled,
         files=item.value.files,
     )
-
-
-def table_of(
-    deployments: Iterable[Entry[Served]],
-    pods: Iterable[Entry[Replica | None]],
-    hosts: Iterable[Entry[tuple[Hosted, ...]]] = (),
-    *,
-    policy: NamePolicy = FREE,
-) -> RoutingTable:
-    """Build the routing table from ModelDeployments, runtime pods and ModelHosts.
-
-    A pod belongs to the object of its namespace whose uid its controller reference has. A label does not suffice: it
-    outlives a deleted model of the same name. Nor does the uid alone: a user who may create pods in another namespace
-    could write it into one, and receive this model's requests.
-    """
-    by_owner: dict[tuple[str, str], list[Entry[Replica | None]]] = {}
-    by_key: dict[ObjectKey, Entry[Replica | None]] = {}
-    for pod in pods:
-        by_key[pod.key] = pod
-        if pod.owner is not None:
-            by_owner.setdefault((pod.key.namespace, pod.owner.uid), []).append(pod)
-    hosting = list(hosts)
-    models = (
-        model_of(
-            item,
-            by_owner.get((item.key.namespace, item.uid), []),
-            [hosted_replica(host, by_key.get(host.key), item.key) for host in hosting],
-        )
-        for item in deployments
-    )
-    return build_table(models, policy)
 
 
 def _canary(item: Object) -> Canary | None:

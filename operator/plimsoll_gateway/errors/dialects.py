@@ -61,7 +61,7 @@ class _OpenAI:
         return refusal.body
 
     def event(self, refusal: Refusal, request_id: str) -> bytes:
-        return refusal.event
+        return b"data: " + refusal.body + b"\n\n"
 
 
 class _Responses(_OpenAI):

@@ -51,11 +51,6 @@ class Refusal(Exception):
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode("ascii")
 
-    @property
-    def event(self) -> bytes:
-        """The error as one server-sent event, for a stream that has begun."""
-        return b"data: " + self.body + b"\n\n"
-
 
 def bad_request(message: str, *, param: str | None = None, code: str = "invalid_request") -> Refusal:
     """400: the body is invalid."""

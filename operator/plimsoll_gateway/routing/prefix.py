@@ -91,6 +91,7 @@ def ranks(block: int, replica_seeds: Iterable[int]) -> list[int]:
     return found
 
 
+@lru_cache(4096)
 def seed(replica_id: str) -> int:
     """Return a replica's seed for `rank`, the same at every gateway."""
     return int.from_bytes(blake2b(replica_id.encode(), digest_size=8).digest(), "little")

@@ -45,7 +45,6 @@ class PrefixScorer:
 
     def __init__(self, memory: PrefixIndex) -> None:
         self._memory = memory
-        self._seeds: dict[str, int] = {}
 
     def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
         """Return a unit for each computed block, plus less than one unit for the hash."""
@@ -53,17 +52,11 @@ class PrefixScorer:
         if not blocks:
             return [0.0] * len(replicas)
         depths = self._memory.depths(blocks)
-        unit, known = 1.0 / (len(blocks) + 1), self._seeds
-        seeds = [known.get(replica.id) or self._new_seed(replica.id) for replica in replicas]
+        unit = 1.0 / (len(blocks) + 1)
+        seeds = [seed(replica.id) for replica in replicas]
         orders = zip(replicas, ranks(blocks[0], seeds), strict=True)
         return [unit * (depths.get(replica.id, 0) + order / 2**64) for replica, order in orders]
 
     def sent(self, hints: RoutingHints, replica: Replica) -> None:
         """Record the replica of the request's blocks."""
         self._memory.sent(hints.blocks, replica.id)
-
-    def _new_seed(self, replica_id: str) -> int:
-        if len(self._seeds) >= 4096:  # replicas come and go; a seed is computed again in a microsecond
-            self._seeds.clear()
-        made = self._seeds[replica_id] = seed(replica_id)
-        return made

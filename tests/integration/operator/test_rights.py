@@ -16,7 +16,7 @@ from chart_support.helm import Object, render
 from operator_support.apiserver import ADMIN, RELEASE, RELEASE_NAMESPACE, ApiServer, until
 from operator_support.direct import Direct, Refused
 
-from plimsoll_gateway.discovery.kubernetes_objects import GROUP, HOSTS_PLURAL, PLURAL
+from plimsoll_cluster.keys import GROUP, HOSTS_PLURAL, PLURAL
 from plimsoll_operator.kube.rbac import (
     LEASE_RIGHTS,
     NAMESPACE_RIGHTS,

@@ -207,13 +207,9 @@ class ModelQueue:
         return self._is_open(lane) and not self.queue.waiting((lane.name,))
 
     def _is_open(self, lane: Lane) -> bool:
-        """Return whether the lane admits a request now. In most cases it is the only lane."""
-        if len(self.lanes) > 1:
-            bounds = self._look()
-            return lane.name in self._open(bounds, self._together(bounds))
-        most = self._capacity.now(lane.name)
-        lane.note(closed=most == 0)
-        return most is None or lane.running < most
+        """Return whether the lane admits a request now."""
+        bounds = self._look()
+        return lane.name in self._open(bounds, self._together(bounds))
 
     def _look(self) -> Mapping[str, int | None]:
         """Return how many requests each lane accepts, and update which lanes are closed."""

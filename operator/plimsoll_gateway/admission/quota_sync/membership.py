@@ -30,7 +30,6 @@ class Membership:
         self._answered: dict[str, float] = {}
         self.members: tuple[str, ...] = (own,)
         self.answering: frozenset[str] = frozenset([own])
-        self._seeds: dict[str, int] = {own: seed(own)}
         self._orders: dict[str, tuple[str, ...]] = {}
         self._gone: dict[str, float] = {}
 
@@ -66,7 +65,6 @@ class Membership:
         self._gone = {gone: at for gone, at in self._gone.items() if now - at <= GONE_SECONDS and gone not in members}
         if (members, answering) != (self.members, self.answering):
             self.members, self.answering = members, answering
-            self._seeds = {member: seed(member) for member in members}
             self._orders.clear()
 
     @property
@@ -79,7 +77,7 @@ class Membership:
         found = self._orders.get(key)
         if found is None:
             number = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
-            ranked = sorted(self._seeds, key=lambda member: rank(number, self._seeds[member]), reverse=True)
+            ranked = sorted(self.members, key=lambda member: rank(number, seed(member)), reverse=True)
             found = self._orders[key] = tuple(ranked)
         return found
 
@@ -96,7 +94,6 @@ class Membership:
         """Raise AssertionError if the lists contradict each other."""
         assert self.own in self.answering, "the gateway does not respond to itself"
         assert self.answering <= set(self.members), "a gateway responds that is not a member"
-        assert self._seeds.keys() == set(self.members), "ranked gateways and members differ"
 
 
 def _recent(times: dict[str, float], now: float) -> dict[str, float]:

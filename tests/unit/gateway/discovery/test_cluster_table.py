@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from gateway_support.tables import table_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,7 +16,6 @@ from plimsoll_cluster.served_names.record import Kept, format_record, parse_reco
 from plimsoll_cluster.served_names.rules import NameRules, Rule
 from plimsoll_cluster.store import Store
 from plimsoll_gateway.discovery.cluster_table import ClusterTable
-from plimsoll_gateway.discovery.kubernetes_objects import table_of
 from plimsoll_gateway.discovery.live_table import LiveTable
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, RoutingTable, TableStore, build_table
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from gateway_support.tables import table_of as table_of_entries
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, PODS
-from plimsoll_gateway.discovery.kubernetes_objects import table_of as table_of_entries
 from plimsoll_gateway.discovery.routing_table import RoutingTable
 
 DEPLOYMENT: dict[str, Any] = {

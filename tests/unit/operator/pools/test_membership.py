@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gateway_support.tables import table_of
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
-from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS, table_of
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS
 from plimsoll_operator.spec.identity import HOST_KIND, KIND, ObjectKey
 
 BY_NAME = {"matchLabels": {"kubernetes.io/metadata.name": "guests"}}
