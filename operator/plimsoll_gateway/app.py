@@ -241,7 +241,12 @@ class Gateway:
             await upload.check()
             with Body(self._body_memory) as body:
                 call = msgspec.structs.replace(self._call(exchange, body, fields), upload=upload)
-                await self._pass_on(upload, call, exchange, replica)
+                try:
+                    with self._running.hold(upload.behind):
+                        await self._proxy.fetch(call, exchange.model, replica, exchange.stream)
+                except Refusal:
+                    await upload.discard()
+                    raise
             return
         await self._ask_one(exchange, exchange.model, replica)
 
@@ -253,16 +258,6 @@ class Gateway:
             call = self._call(exchange, body, RequestFields(model.served_names[0]))
             with self._running.hold(exchange.receive):
                 await self._proxy.fetch(call, model, replica, exchange.stream)
-
-    async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
-        """Stream an uploaded file to the replica."""
-        assert exchange.model is not None
-        try:
-            with self._running.hold(upload.behind):
-                await self._proxy.fetch(call, exchange.model, replica, exchange.stream)
-        except Refusal:
-            await upload.discard()
-            raise
 
     async def _in_turn(
         self,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -19,42 +18,21 @@ from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 MOST_SECONDS = 30.0
 FARTHEST = 2**63 - 1
 
-NumberT = TypeVar("NumberT", int, float)
 _ENCODER = msgspec.json.Encoder()
 
 
-async def demand_page(demand: DemandCounters, query: bytes) -> bytes:
-    """Return the demand as JSON, after its sequence differs from `after` or `wait` seconds have passed.
-
-    Raises Refusal 400.
-    """
-    after, wait = read_query(query)
-    if wait:
-        await demand.changed(after, wait)
-    return _ENCODER.encode(demand.report())
+class _Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    after: Annotated[int, msgspec.Meta(ge=-1, le=FARTHEST)] = -1
+    """The last sequence seen; -1 if none was."""
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)] = 0.0
+    """Seconds to wait for another sequence."""
 
 
-def read_query(query: bytes) -> tuple[int, float]:
-    """Parse `after` (default -1, before any sequence) and `wait` (default 0). Raises Refusal 400."""
-    given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-    if unknown := sorted(set(given) - {"after", "wait"}):
-        raise bad_request(
-            f"/demand has no parameter '{unknown[0][:64]}'; it has 'after' and 'wait'.", param=unknown[0][:64]
-        )
-    return _number(given, "after", int, -1, FARTHEST), _number(given, "wait", float, 0.0, MOST_SECONDS)
-
-
-def _number(given: dict[str, str], name: str, kind: Callable[[str], NumberT], least: NumberT, most: NumberT) -> NumberT:
-    text = given.get(name)
-    if text is None:
-        return least
+def _read_query(query: bytes) -> _Query:
     try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not least <= value <= most:
-        raise bad_request(f"'{name}' must be a number from {least} to {most}, not {text[:64]!r}.", param=name)
-    return value
+        return msgspec.convert(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), _Query, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"Invalid query, which may have 'after' and 'wait': {str(error)[:200]}.") from None
 
 
 METRICS, DEMAND = "/metrics", "/demand"
@@ -96,5 +74,8 @@ class Operations:
         if len(self._questions) >= MOST_QUESTIONS:
             raise too_many_questions(MOST_QUESTIONS)
         with self._questions.hold(receive):
-            text = await demand_page(self._demand, scope["query_string"])
+            query = _read_query(scope["query_string"])
+            if query.wait:
+                await self._demand.changed(query.after, query.wait)
+            text = _ENCODER.encode(self._demand.report())
         await stream.whole(200, b"application/json", text)
