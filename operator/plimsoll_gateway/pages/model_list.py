@@ -39,7 +39,9 @@ class ModelList:
             name = path.removeprefix(MODEL_PREFIX)
             model = allowed_model(table, name, key)
             return json.dumps(form(name, model, (await self._cards.of([(name, model)]))[name])).encode()
-        table, names = _known(table, key)
+        if table is None:
+            raise no_table()
+        names = names_for(table, key)
         page, more = page_of(names, query) if anthropic else (names, False)
         cards = await self._cards.of([(name, table.owners[name]) for name in page])
         data = [form(name, table.owners[name], cards[name]) for name in page]
@@ -79,12 +81,6 @@ def _place(names: Sequence[str], asked: Mapping[str, Sequence[str]], field: str)
         return names.index(asked[field][-1])
     except ValueError:
         raise bad_request(f"'{field}' is not the id of a listed model.", param=field) from None
-
-
-def _known(table: RoutingTable | None, key: ApiKey | None) -> tuple[RoutingTable, list[str]]:
-    if table is None:
-        raise no_table()
-    return table, names_for(table, key)
 
 
 def names_for(table: RoutingTable | None, key: ApiKey | None) -> list[str]:

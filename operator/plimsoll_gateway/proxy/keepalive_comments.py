@@ -29,12 +29,11 @@ class KeepaliveComments:
         self._after = after
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._over: asyncio.Event | None = None
-        self._ended = False
+        self._over = asyncio.Event()
 
     def arm(self) -> None:
         """Start the timer, unless it has been started before."""
-        if self._timer is None and self._task is None and not self._ended:
+        if self._timer is None and self._task is None and not self._over.is_set():
             self._timer = asyncio.get_running_loop().call_later(self._after, self._begin)
 
     async def end(self) -> None:
@@ -45,23 +44,20 @@ class KeepaliveComments:
             await task
 
     def _stop(self) -> None:
-        self._ended = True
+        self._over.set()
         if self._timer is not None:
             self._timer.cancel()
-        if self._over is not None:
-            self._over.set()
 
     def _begin(self) -> None:
-        self._over = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run(self._over))
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def _run(self, over: asyncio.Event) -> None:
+    async def _run(self) -> None:
         await self._stream.start(200, [*HEADERS, *self._stream.id_headers], events=True)
-        while not over.is_set():
+        while not self._over.is_set():
             await self._stream.push(COMMENT)
             with suppress(TimeoutError):
                 async with asyncio.timeout(COMMENT_SECONDS):
-                    await over.wait()
+                    await self._over.wait()
 
     async def __aenter__(self) -> Self:
         return self
