@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import aiohttp
@@ -66,13 +67,8 @@ class KubernetesSource:
         following = ""
         while True:
             query = {"continue": following} if following else {}
-            response = await self._ask(LIST_TIMEOUT, limit=str(PAGE_SIZE), **query)
-            try:
+            async with self._ask(LIST_TIMEOUT, limit=str(PAGE_SIZE), **query) as response:
                 body = msgspec.json.decode(await response.read(), type=_List)
-            except (aiohttp.ClientError, TimeoutError, *UNREADABLE) as error:
-                raise UnreachableError(_words(error)) from error
-            finally:
-                response.close()
             yield Page(_parsed(body.items or ()), version_of({"metadata": body.metadata}))
             following = body.metadata.get("continue", "")
             if not following:
@@ -80,46 +76,30 @@ class KubernetesSource:
 
     async def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
         """Yield events after `version`, including bookmarks, until the server ends the watch."""
-        response = await self._ask(
-            WATCH_TIMEOUT,
-            watch="true",
-            resourceVersion=str(version),
-            allowWatchBookmarks="true",
-            timeoutSeconds=str(WATCH_SECONDS),
-        )
-        try:
+        query = {"resourceVersion": str(version), "timeoutSeconds": str(WATCH_SECONDS)}
+        async with self._ask(WATCH_TIMEOUT, watch="true", allowWatchBookmarks="true", **query) as response:
             async for line in _lines(response.content):
                 event = msgspec.json.decode(line)
                 if event["type"] == "ERROR":
                     raise _error(event["object"].get("code"), event["object"].get("message"))
                 yield event
-        except (aiohttp.ClientError, TimeoutError, *UNREADABLE) as error:
-            raise UnreachableError(_words(error)) from error
-        finally:
-            response.close()
 
-    async def _ask(self, patience: aiohttp.ClientTimeout, **query: str) -> aiohttp.ClientResponse:
+    @asynccontextmanager
+    async def _ask(self, patience: aiohttp.ClientTimeout, **query: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a GET request and close its response at the end. Raises GoneError, and UnreachableError for the rest."""
         if self._resource.selector:
             query["labelSelector"] = self._resource.selector
         if self._resource.name:
             query["fieldSelector"] = f"metadata.name={self._resource.name}"
         try:
-            response = await self._api.ask("GET", self._path, query, patience=patience)
-            text = "" if response.status == 200 else await _text(response)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            with closing(await self._api.ask("GET", self._path, query, patience=patience)) as response:
+                if response.status != 200:
+                    hint = f" ({self._resource.hint})" if response.status == 404 and self._resource.hint else ""
+                    text = (await response.read()).decode("utf-8", "replace")[:500]
+                    raise _error(response.status, text + hint)
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE) as error:
             raise UnreachableError(_words(error)) from error
-        if response.status != 200:
-            hint = f" ({self._resource.hint})" if response.status == 404 and self._resource.hint else ""
-            raise _error(response.status, text + hint)
-        return response
-
-
-async def _text(response: aiohttp.ClientResponse) -> str:
-    """Return at most 500 characters of an error body; bytes that are not UTF-8 are replaced."""
-    try:
-        return (await response.read()).decode("utf-8", "replace")[:500]
-    finally:
-        response.close()
 
 
 def _parsed(items: Sequence[msgspec.Raw]) -> Iterator[Object]:
