@@ -66,7 +66,7 @@ def hashes_of(path: Path) -> tuple[bytes, ...]:
         raise ValueError(f"it is larger than the limit of {FILE_LIMIT} bytes")
     hashes = tuple(sha256(line.strip()).digest() for line in path.read_bytes().splitlines() if line.strip())
     if not hashes:
-        logger.error("the token file %s has no token; all requests with a token are refused", path)
+        logger.error("the token file %s has no token; all requests are refused", path)
     return hashes
 
 
