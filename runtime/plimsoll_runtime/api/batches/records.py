@@ -8,6 +8,7 @@ import msgspec
 from pydantic import Field
 
 from plimsoll_runtime.api.batches.limits import KeyTerms
+from plimsoll_runtime.api.schemas.outputs import CompletionTokensDetails, PromptTokensDetails
 from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.batch.job import Tally
 
@@ -71,32 +72,20 @@ class BatchFaults(msgspec.Struct, tag_field="object", tag="list"):
     data: list[BatchFault]
 
 
-class CachedTokens(msgspec.Struct):
-    """How many prompt tokens were in the prefix cache."""
-
-    cached_tokens: int = 0
-
-
-class ReasoningTokens(msgspec.Struct):
-    """Always 0: reasoning tokens are not counted separately."""
-
-    reasoning_tokens: int = 0
-
-
 class BatchUsage(msgspec.Struct):
-    """The tokens of all finished lines."""
+    """The tokens of all finished lines. Reasoning tokens are not counted separately."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int = 0
-    input_tokens_details: CachedTokens = msgspec.field(default_factory=CachedTokens)
-    output_tokens_details: ReasoningTokens = msgspec.field(default_factory=ReasoningTokens)
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: PromptTokensDetails
+    output_tokens_details: CompletionTokensDetails
 
     @classmethod
     def of(cls, tally: Tally) -> BatchUsage:
         """Return the usage of finished rows."""
         given, made = tally.prompt_tokens, tally.completion_tokens
-        return cls(given, made, given + made, CachedTokens(tally.cached_tokens))
+        return cls(given, made, given + made, PromptTokensDetails(tally.cached_tokens), CompletionTokensDetails(0))
 
 
 class BatchAnswer(msgspec.Struct, tag_field="object", tag="batch", kw_only=True):

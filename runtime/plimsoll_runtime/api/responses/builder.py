@@ -14,12 +14,11 @@ from plimsoll_runtime.api.generation.generation import Generation
 from plimsoll_runtime.api.generation.logprobs import chat_logprobs
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.output import Events, Output
-from plimsoll_runtime.api.schemas.outputs import ChatLogprob
+from plimsoll_runtime.api.schemas.outputs import ChatLogprob, CompletionTokensDetails
 from plimsoll_runtime.api.schemas.response import (
     IncompleteDetails,
     InputTokensDetails,
     OutputItem,
-    OutputTokensDetails,
     ReasoningSettings,
     Response,
     ResponseError,
@@ -190,6 +189,6 @@ class ResponseAnswers:
             meter.prompt_tokens,
             InputTokensDetails(meter.cached_tokens),
             meter.completion_tokens,
-            OutputTokensDetails(meter.reasoning_tokens or 0),
+            CompletionTokensDetails(meter.reasoning_tokens or 0),
             meter.prompt_tokens + meter.completion_tokens,
         )

@@ -190,7 +190,7 @@ def chat_of(body: ResponseRequest, items: Sequence[Item]) -> ChatRequest:
         max_completion_tokens=body.max_output_tokens,
         logprobs=body.tells_logprobs,
         top_logprobs=body.top_logprobs if body.tells_logprobs else None,
-        tools=[ToolDefinition(type="function", function=tool.definition()) for tool in _shown(body)] or None,
+        tools=[ToolDefinition(type="function", function=tool) for tool in _shown(body)] or None,
         tool_choice=_choice(body),
         response_format=_format(body),
         verbosity=None if body.text is None else body.text.verbosity,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -47,6 +48,7 @@ class JsonSchemaFormat(_Form):
 
 FORMATS = {"text": "(text format)", "json_object": "(json object)", "json_schema": "(json schema)"}
 """Tags of the formats, by type; pydantic inserts them into the locations of errors."""
+KINDS = "'text', 'json_object' or 'json_schema'"
 
 
 def type_of(value: Any) -> str | None:
@@ -55,20 +57,22 @@ def type_of(value: Any) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def form_of_format(given: Any) -> str | None:
-    """Return the tag of a format in `FORMATS`; None for an unknown one."""
-    return FORMATS.get(type_of(given) or "")
+def by_type(tags: Mapping[str, str], error: str, kinds: str) -> Discriminator:
+    """Return what selects a member of a union by `type`. `tags` has the tag of each type; `error` is pydantic's name
+    of the error, and `kinds` lists the types in its message."""
+
+    def tag(value: Any) -> str | None:
+        return tags.get(type_of(value) or "")
+
+    message = f"must be an object whose type is {kinds}"
+    return Discriminator(tag, custom_error_type=error, custom_error_message=message)
 
 
 ResponseFormat = Annotated[
     Annotated[TextFormat, Tag(FORMATS["text"])]
     | Annotated[JsonObjectFormat, Tag(FORMATS["json_object"])]
     | Annotated[JsonSchemaFormat, Tag(FORMATS["json_schema"])],
-    Discriminator(
-        form_of_format,
-        custom_error_type="response_format",
-        custom_error_message="must be an object whose type is 'text', 'json_object' or 'json_schema'",
-    ),
+    by_type(FORMATS, "response_format", KINDS),
 ]
 
 

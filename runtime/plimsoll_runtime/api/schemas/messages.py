@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES
-from plimsoll_runtime.api.schemas.constraints import Schema, type_of
+from plimsoll_runtime.api.schemas.constraints import Schema, by_type, type_of
 from plimsoll_runtime.api.schemas.parts import MAX_PARTS, PARTS, TEXT, content_form
 from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
@@ -129,11 +129,7 @@ Block = Annotated[
     | Annotated[ThinkingBlock, Tag(BLOCKS["thinking"])]
     | Annotated[RedactedThinkingBlock, Tag(BLOCKS["redacted_thinking"])]
     | Annotated[ImageBlock, Tag(BLOCKS["image"])],
-    Discriminator(
-        lambda value: BLOCKS.get(type_of(value) or ""),
-        custom_error_type="block",
-        custom_error_message="must be an object with the type of a block",
-    ),
+    by_type(BLOCKS, "block", "that of a block"),
     BeforeValidator(_readable),
 ]
 
@@ -204,11 +200,7 @@ Choice = Annotated[
     | Annotated[AnyChoice, Tag(CHOICES["any"])]
     | Annotated[NoChoice, Tag(CHOICES["none"])]
     | Annotated[NamedChoice, Tag(CHOICES["tool"])],
-    Discriminator(
-        lambda value: CHOICES.get(type_of(value) or ""),
-        custom_error_type="tool_choice",
-        custom_error_message="must be an object whose type is 'auto', 'any', 'tool' or 'none'",
-    ),
+    by_type(CHOICES, "tool_choice", "'auto', 'any', 'tool' or 'none'"),
 ]
 
 
@@ -238,11 +230,7 @@ Thinking = Annotated[
     Annotated[EnabledThinking, Tag(THOUGHTS["enabled"])]
     | Annotated[DisabledThinking, Tag(THOUGHTS["disabled"])]
     | Annotated[ChosenThinking, Tag(THOUGHTS["adaptive"])],
-    Discriminator(
-        lambda value: THOUGHTS.get(type_of(value) or ""),
-        custom_error_type="thinking",
-        custom_error_message="must be an object whose type is 'enabled', 'disabled', 'adaptive' or 'between_tools'",
-    ),
+    by_type(THOUGHTS, "thinking", "'enabled', 'disabled', 'adaptive' or 'between_tools'"),
 ]
 
 

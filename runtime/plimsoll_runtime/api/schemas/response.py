@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from plimsoll_runtime.api.schemas.outputs import ChatLogprob
+from plimsoll_runtime.api.schemas.outputs import ChatLogprob, CompletionTokensDetails
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -88,19 +88,13 @@ class InputTokensDetails(msgspec.Struct):
     cache_write_tokens: int = 0
 
 
-class OutputTokensDetails(msgspec.Struct):
-    """How many generated tokens were reasoning."""
-
-    reasoning_tokens: int
-
-
 class ResponseUsage(msgspec.Struct):
     """Token counts of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: CompletionTokensDetails
     total_tokens: int
 
 

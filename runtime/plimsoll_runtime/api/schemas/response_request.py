@@ -9,10 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from plimsoll_runtime.api.schemas.chat import Effort, Unsupported
 from plimsoll_runtime.api.schemas.constraints import (
     FORMATS,
+    KINDS,
     JsonObjectFormat,
     Schema,
     TextFormat,
-    form_of_format,
+    by_type,
     type_of,
 )
 from plimsoll_runtime.api.schemas.response_input import NEVER, GivenInput
@@ -22,11 +23,8 @@ from plimsoll_runtime.api.schemas.sampling import (
     WITHOUT_EFFECT,
     CacheOptions,
     Count,
+    GenerationFields,
     Lenient,
-    ModelFields,
-    Seed,
-    ServiceTier,
-    StreamOptions,
     Strict,
     invalid,
 )
@@ -38,22 +36,12 @@ FUNCTION = "(function)"
 FORMS = frozenset({OTHER, FUNCTION})
 
 
-class FunctionTool(Lenient):
+class FunctionTool(FunctionDefinition):
     """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. If
     `strict` is true, a schema that cannot be enforced completely is refused; otherwise the rest is enforced, and the
     header `X-Plimsoll-Ignored` names the other parts."""
 
     type: Literal["function"]
-    name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    def definition(self) -> FunctionDefinition:
-        """Return the definition for a chat request."""
-        return FunctionDefinition(
-            name=self.name, description=self.description, parameters=self.parameters, strict=self.strict
-        )
 
     def told(self) -> dict[str, Any]:
         """Return the tool as the response shows it."""
@@ -155,11 +143,7 @@ TextFormats = Annotated[
     Annotated[TextFormat, Tag(FORMATS["text"])]
     | Annotated[JsonObjectFormat, Tag(FORMATS["json_object"])]
     | Annotated[JsonSchemaText, Tag(FORMATS["json_schema"])],
-    Discriminator(
-        form_of_format,
-        custom_error_type="text_format",
-        custom_error_message="must be an object whose type is 'text', 'json_object' or 'json_schema'",
-    ),
+    by_type(FORMATS, "text_format", KINDS),
 ]
 
 
@@ -192,7 +176,7 @@ class ReasoningConfig(Lenient):
         return self.summary or self.generate_summary
 
 
-class ResponseRequest(ModelFields):
+class ResponseRequest(GenerationFields):
     """OpenAI's request for a response, with our additions."""
 
     input: GivenInput
@@ -201,7 +185,6 @@ class ResponseRequest(ModelFields):
     max_output_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
     max_tool_calls: Annotated[Count | None, WITHOUT_EFFECT] = None
     temperature: Annotated[float | None, AfterValidator(_openais), WithJsonSchema(_TEMPERATURE)] = None
-    top_p: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     include: list[Include] | None = None
     tools: ResponseTools | None = None
@@ -213,12 +196,6 @@ class ResponseRequest(ModelFields):
     metadata: Annotated[Annotated[dict[str, str], Field(max_length=16)] | None, WITHOUT_EFFECT] = None
     store: bool | None = None
     background: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: Annotated[str | None, WITHOUT_EFFECT] = None
-    safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
-    service_tier: ServiceTier = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None
     conversation: Unsupported = None
     prompt: Unsupported = None
     context_management: Unsupported = None
@@ -227,16 +204,6 @@ class ResponseRequest(ModelFields):
     access_programs: Unsupported = None
     prompt_cache_options: CacheOptions | None = None
 
-    seed: Seed | None = None
-    top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    ignore_eos: bool | None = None
-    cache_salt: Annotated[str, Field(max_length=256)] | None = None
-    priority: int | None = None
-    deadline: float | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking_budget: Count | None = None
 

@@ -111,44 +111,50 @@ class ModelFields(Lenient):
     stream: bool | None = None
 
 
-class SamplingFields(ModelFields):
+class GenerationFields(ModelFields):
+    """The fields of every body in OpenAI's format that generates."""
+
+    top_p: float | None = None
+    seed: Seed | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str | None, WITHOUT_EFFECT] = None
+    service_tier: ServiceTier = None
+    safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None
+
+    top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    cache_salt: Annotated[str, Field(max_length=256)] | None = None
+    priority: int | None = None
+    deadline: float | None = None
+
+
+class SamplingFields(GenerationFields):
     """OpenAI's fields, then ours. A field that is null or missing has the model's default, or else OpenAI's."""
 
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     temperature: float | None = None
-    top_p: float | None = None
-    seed: Seed | None = None
     stop: Stops = []
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     logit_bias: dict[TokenId, float] | None = None
-    stream_options: StreamOptions | None = None
-    user: Annotated[str | None, WITHOUT_EFFECT] = None
     metadata: Annotated[dict[str, str] | None, WITHOUT_EFFECT] = None
     store: Annotated[bool | None, WITHOUT_EFFECT] = None
-    service_tier: ServiceTier = None
-    safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None
     response_format: ResponseFormat | None = None
 
-    top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
     min_tokens: Count | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
     include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     bad_words: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] | None = None
     truncate_prompt_tokens: Annotated[int | None, AfterValidator(_kept), WithJsonSchema(_KEPT)] = None
     return_token_ids: bool | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
-    cache_salt: Annotated[str, Field(max_length=256)] | None = None
-    priority: int | None = None
-    deadline: float | None = None
     structured_outputs: StructuredOutputs | None = None
 
     @property
