@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from plimsoll_runtime.api.openapi.words import Words
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page's Content-Security-Policy: browsers run no script, even if text were inserted as markup."""
 
@@ -16,6 +18,13 @@ STYLE = (
     "td,th{border-bottom:1px solid #ddd;padding:.25rem .75rem .25rem 0;text-align:left;vertical-align:top}"
     "pre{background:#f4f4f4;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}"
     "h2{margin-top:2.5rem;border-bottom:2px solid #222}h3{margin-top:2rem}"
+)
+
+
+_WORDS = Words(
+    lambda name: f'<a href="#{escape(name)}">{escape(name)}</a>',
+    lambda value: f"<code>{escape(json.dumps(value))}</code>",
+    nulls=True,
 )
 
 
@@ -50,8 +59,8 @@ def _operations(path: str, methods: Mapping[str, Any]) -> Iterator[str]:
 def _contents(what: str, contents: Mapping[str, Any]) -> Iterator[str]:
     for media, content in contents.items():
         schema = content.get("schema", {})
-        event = f", each event {_kind(schema['x-event'])}" if "x-event" in schema else ""
-        kind = f": {_kind(schema)}" if schema else ""
+        event = f", each event {_WORDS.kind(schema['x-event'])}" if "x-event" in schema else ""
+        kind = f": {_WORDS.kind(schema)}" if schema else ""
         yield f"<li>{what} <code>{escape(media)}</code>{kind}{event}. {escape(schema.get('description', ''))}</li>"
 
 
@@ -61,40 +70,5 @@ def _type(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     for field, kind in schema.get("properties", {}).items():
         needed = "required" if field in schema.get("required", ()) else ""
         told = escape(kind.get("description", needed))
-        yield f"<tr><td><code>{escape(field)}</code></td><td>{_kind(kind)}</td><td>{told}</td></tr>"
+        yield f"<tr><td><code>{escape(field)}</code></td><td>{_WORDS.kind(kind)}</td><td>{told}</td></tr>"
     yield "</table>"
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    """Return a short text for a schema, with type names as links."""
-    if "$ref" in schema:
-        name = escape(schema["$ref"].rpartition("/")[2])
-        return f'<a href="#{name}">{name}</a>'
-    if "enum" in schema:
-        return " or ".join(f"<code>{escape(json.dumps(value))}</code>" for value in schema["enum"])
-    if "const" in schema:
-        return f"<code>{escape(json.dumps(schema['const']))}</code>"
-    for choice in ("anyOf", "oneOf"):
-        if choice in schema:
-            return " or ".join(map(_kind, schema[choice]))
-    kind = escape(schema.get("type", "anything"))
-    if "items" in schema:
-        kind += f" of ({_kind(schema['items'])})"
-    if isinstance(schema.get("additionalProperties"), dict):
-        kind += f" of ({_kind(schema['additionalProperties'])})"
-    return kind + _bounds(schema)
-
-
-def _bounds(schema: Mapping[str, Any]) -> str:
-    words = {
-        "minimum": "at least",
-        "exclusiveMinimum": "more than",
-        "maximum": "at most",
-        "exclusiveMaximum": "less than",
-        "minLength": "characters at least",
-        "maxLength": "characters at most",
-        "minItems": "items at least",
-        "maxItems": "items at most",
-    }
-    told = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema]
-    return f" ({escape(', '.join(told))})" if told else ""

@@ -8,16 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from plimsoll_runtime.api.openapi.document import NOT_OFFERED, OPERATIONS, SCHEMAS, Operation, document
+from plimsoll_runtime.api.openapi.document import NOT_OFFERED, OPERATIONS, Operation, document
+from plimsoll_runtime.api.openapi.words import Schema, Words
 from plimsoll_runtime.api.schemas.sampling import REFUSED, STATE
 
 MARK = "<!-- What follows is generated: python -m plimsoll_runtime.api.openapi.markdown docs/reference/api.md -->\n"
-MOST_VALUES = 12
-"""Most values of an enumeration that are listed."""
-
-Schema = Mapping[str, Any]
 
 
 def reference() -> str:
@@ -70,64 +66,19 @@ def _described(schema: Schema) -> list[str]:
 
 def _table(schema: Schema, shown: list[str]) -> list[str]:
     """Return the fields of an object; add their types to `shown`."""
-    required = schema.get("required", ())
+
+    def link(kind: str) -> str:
+        if kind not in shown:
+            shown.append(kind)
+        return f"[{kind}](#{kind.lower()})"
+
+    words, required = Words(link, lambda value: f"`{value}`", nulls=False), schema.get("required", ())
     lines = ["| parameter | state | type |", "|---|---|---|"]
     for name, field in schema.get("properties", {}).items():
         state = field.get(STATE) or ("required" if name in required else "supported")
-        kind = "" if state == REFUSED else _kind(field, shown)
+        kind = "" if state == REFUSED else words.kind(field)
         lines.append(f"| `{name}` | {state} | {kind.replace('|', chr(92) + '|')} |")
     return lines if len(lines) > 2 else []
-
-
-def _kind(schema: Schema, shown: list[str]) -> str:
-    """Return a text for the values that a schema allows."""
-    if (reference := schema.get("$ref")) is not None:
-        name = reference.removeprefix(SCHEMAS)
-        if name not in shown:
-            shown.append(name)
-        return f"[{name}](#{name.lower()})"
-    for joined in ("anyOf", "oneOf"):
-        if joined in schema:
-            kinds = [_kind(one, shown) for one in schema[joined] if one.get("type") != "null"]
-            return " or ".join(dict.fromkeys(kinds))
-    if "const" in schema:
-        return f"`{schema['const']}`"
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"][:MOST_VALUES])
-    return _plain(schema, shown)
-
-
-def _plain(schema: Schema, shown: list[str]) -> str:
-    match schema.get("type"):
-        case "array":
-            return f"list{_size(schema, 'Items', '')} of {_kind(schema.get('items', {}), shown)}"
-        case "object":
-            inner = schema.get("additionalProperties")
-            return f"object of {_kind(inner, shown)}" if isinstance(inner, dict) and inner else "object"
-        case "string":
-            return f"text{_size(schema, 'Length', ' characters')}" + (
-                f" `{schema['pattern']}`" if "pattern" in schema else ""
-            )
-        case "integer" | "number" as kind:
-            return ("whole number" if kind == "integer" else "number") + _range(schema)
-        case "boolean":
-            return "true or false"
-        case _:
-            return "anything"
-
-
-def _size(schema: Schema, of: str, unit: str) -> str:
-    low, high = schema.get(f"min{of}"), schema.get(f"max{of}")
-    told = ["not empty" if low == 1 else "", f"at most {high}{unit}" if high is not None else ""]
-    return f" ({', '.join(filter(None, told))})" if any(told) else ""
-
-
-def _range(schema: Schema) -> str:
-    above, low, high = schema.get("exclusiveMinimum"), schema.get("minimum"), schema.get("maximum")
-    high = schema.get("exclusiveMaximum", high)
-    told = [f"above {above:g}" if above is not None else "", f"from {low:g}" if low is not None and low > -1e18 else ""]
-    told.append(f"to {high:g}" if high is not None and high < 2**31 - 1 else "")
-    return "".join(f" {word}" for word in told if word)
 
 
 if __name__ == "__main__":
