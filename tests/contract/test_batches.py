@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from plimsoll_gateway.proxy.files import filed_at
-from plimsoll_runtime.api.batches.endpoint import BatchRoutes, batch_routes
+from plimsoll_runtime.api.batches.endpoint import BatchService, batch_routes
 from plimsoll_runtime.cli.batch import SOME_FAILED, batch_config
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import ErrorKind
@@ -27,7 +27,7 @@ def job() -> dict[str, Any]:
 
 def test_the_gateway_knows_the_runtimes_paths() -> None:
     methods: dict[str, set[str]] = {}
-    for method, path, _ in batch_routes(BatchRoutes()):
+    for method, path, _ in batch_routes(BatchService()):
         methods.setdefault(path.replace("{file_id}", "x").replace("{batch_id}", "x"), set()).add(method)
     assert {path: set(filed_at(path) or ()) for path in methods} == methods
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_gateway.admission.limits import BODY_BYTES as OF_GATEWAY
-from plimsoll_runtime.api.batches.endpoint import BatchRoutes, batch_routes
+from plimsoll_runtime.api.batches.endpoint import BatchService, batch_routes
 from plimsoll_runtime.api.server.app import MODEL_ROUTES
 from plimsoll_runtime.api.server.limits import BODY_BYTES as OF_RUNTIME
 
@@ -38,6 +38,6 @@ def test_what_the_gateway_lets_through_the_runtime_takes(path: str) -> None:
 
 
 def test_every_path_that_takes_a_body_has_a_limit() -> None:
-    routes = (*MODEL_ROUTES, *batch_routes(BatchRoutes()))
+    routes = (*MODEL_ROUTES, *batch_routes(BatchService()))
     taking = {path for method, path, _ in routes if method == "POST" and "{" not in path}
     assert OF_RUNTIME.keys() == taking | {"/v1/responses", "/v1/responses/input_tokens"}

@@ -42,16 +42,27 @@ from plimsoll_runtime.api.server.credentials import is_gateways
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.options import BatchOptions
 
+logger = logging.getLogger(__name__)
+
 MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
 """Most entries of a list, and the default number of batches in a list."""
 
 
-class BatchRoutes:
-    """Handlers of the endpoints. They raise ApiError or ClientGoneError; without a file store, ApiError (501)."""
+class BatchService:
+    """The endpoints, file store and worker of one server. Without `options` it stores no files and runs no batches.
 
-    def __init__(self, file_store: FileStore | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
-        self._kept = file_store
-        self._worker = worker
+    The handlers of the endpoints raise ApiError or ClientGoneError; without a file store, ApiError (501).
+    """
+
+    def __init__(self, options: BatchOptions | None = None) -> None:
+        """Open the file store. Raises UsageError for an unusable folder."""
+        self._options = options
+        self._kept = None if options is None else FileStore(options.folder, options.most_bytes)
+        self._worker: Worker | None = None
+        self._working: asyncio.Task[None] | None = None
+        self.lines = Counter(
+            "plimsoll_batch_lines", "Lines of batches, by outcome.", ("model", "outcome"), registry=None
+        )
 
     @property
     def _file_store(self) -> FileStore:
@@ -63,6 +74,21 @@ class BatchRoutes:
                 headers={"x-should-retry": "false"},
             )
         return self._kept
+
+    def start(self, models: ModelTable, live: Callable[[], int]) -> None:
+        """Start the worker once the models are known. `live` returns the number of client requests in flight."""
+        if self._options is None or self._kept is None:
+            return
+        pace = Pace(self._options.at_once, live)
+        self._worker = Worker(self._kept, WorkerContext(models, pace, self._options.shared, self.lines))
+        self._working = asyncio.create_task(self._worker.run())
+        self._working.add_done_callback(_log_failure)
+
+    async def stop(self) -> None:
+        """Stop the worker. The next server that opens the file store resumes its batches."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait({self._working})
 
     async def upload(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """Store an uploaded file."""
@@ -149,8 +175,13 @@ class BatchRoutes:
         return await asyncio.to_thread(self._file_store.batch, record.owner, request.path_params["batch_id"])
 
     def _look(self) -> None:
-        if (worker := self._worker()) is not None:
-            worker.look()
+        if self._worker is not None:
+            self._worker.look()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("the batch worker has failed; batches stop until the server restarts", exc_info=error)
 
 
 def _shown(file_store: FileStore, kept: KeptBatch) -> BatchAnswer:
@@ -179,7 +210,7 @@ def _keep_new(file_store: FileStore, kept: KeptBatch) -> None:
         file_store.keep_batch(kept)
 
 
-def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:
+def batch_routes(routes: BatchService) -> tuple[Route, ...]:
     """Return method, path and handler of each endpoint."""
     return (
         ("POST", "/v1/files", routes.upload),
@@ -192,41 +223,3 @@ def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:
         ("GET", "/v1/batches/{batch_id}", routes.show_batch),
         ("POST", "/v1/batches/{batch_id}/cancel", routes.cancel_batch),
     )
-
-
-logger = logging.getLogger(__name__)
-
-
-class BatchService:
-    """The file store and worker of one server. Without `options` it stores no files and runs no batches."""
-
-    def __init__(self, options: BatchOptions | None) -> None:
-        """Open the file store. Raises UsageError for an unusable folder."""
-        self._options = options
-        self._file_store = None if options is None else FileStore(options.folder, options.most_bytes)
-        self._worker: Worker | None = None
-        self._working: asyncio.Task[None] | None = None
-        self.lines = Counter(
-            "plimsoll_batch_lines", "Lines of batches, by outcome.", ("model", "outcome"), registry=None
-        )
-        self.routes = BatchRoutes(self._file_store, lambda: self._worker)
-
-    def start(self, models: ModelTable, live: Callable[[], int]) -> None:
-        """Start the worker once the models are known. `live` returns the number of client requests in flight."""
-        if self._options is None or self._file_store is None:
-            return
-        pace = Pace(self._options.at_once, live)
-        self._worker = Worker(self._file_store, WorkerContext(models, pace, self._options.shared, self.lines))
-        self._working = asyncio.create_task(self._worker.run())
-        self._working.add_done_callback(_log_failure)
-
-    async def stop(self) -> None:
-        """Stop the worker. The next server that opens the file store resumes its batches."""
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait({self._working})
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("the batch worker has failed; batches stop until the server restarts", exc_info=error)

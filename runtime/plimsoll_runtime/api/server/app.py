@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI
 from prometheus_client.registry import Collector
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
-from plimsoll_runtime.api.batches.endpoint import BatchRoutes, BatchService, batch_routes
+from plimsoll_runtime.api.batches.endpoint import BatchService, batch_routes
 from plimsoll_runtime.api.chat.endpoint import chat
 from plimsoll_runtime.api.endpoints.completions import completions
 from plimsoll_runtime.api.endpoints.embeddings import embeddings
@@ -35,12 +36,12 @@ from plimsoll_runtime.api.server.access import ROOT, Access
 from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
 from plimsoll_runtime.api.server.limits import BodyLimits
-from plimsoll_runtime.api.server.listener import HttpServer
+from plimsoll_runtime.api.server.listener import HttpServer, begin_log
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.options import ResponseBounds
-from plimsoll_runtime.utils.process_exit import INTERRUPTED
+from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 from plimsoll_runtime.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def build_app(
     state: ServerState,
     collectors: Iterable[Collector] = (),
     store: ResponseStore | None = None,
-    batches: BatchRoutes | None = None,
+    batches: BatchService | None = None,
     limits: BodyLimits | None = None,
 ) -> ASGIApp:
     """Return the whole application of one server. The routes of its models are admitted only while the state is ready.
@@ -82,7 +83,7 @@ def build_app(
     background = Background(store, state, metrics.observe)
     state.at_end(background.close)
     state.at_end(store.close)
-    routes = (*MODEL_ROUTES, *response_routes(store, background), *batch_routes(batches or BatchRoutes()))
+    routes = (*MODEL_ROUTES, *response_routes(store, background), *batch_routes(batches or BatchService()))
     for method, path, handler in routes:
         app.add_api_route(path, _with_models(handler, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
@@ -196,7 +197,7 @@ class HttpFront:
         self.state.at_end(self._batches.stop)
         store = ResponseStore(config.response_bounds, config.response_store)
         collectors = (*collectors, self._batches.lines)
-        app = build_app(self.state, collectors, store, self._batches.routes, config.body_limits)
+        app = build_app(self.state, collectors, store, self._batches, config.body_limits)
         self.http = HttpServer(app, config.listener_options)
 
     def ready(self, models: ModelTable) -> None:
@@ -227,3 +228,13 @@ class HttpFront:
     async def until_idle(self, seconds: float, *ends: asyncio.Task[None]) -> None:
         """Wait until no request is in flight: at most `seconds`, until a second `stop`, or until one of `ends`."""
         await first(self.state.idle.wait(), asyncio.sleep(seconds), self._stop_now.wait(), *ends)
+
+
+def run_process(config: FrontConfig, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run the process of a server or host; return its exit code. Log and re-raise what ends it."""
+    begin_log(config.listener_options.log_format)
+    try:
+        return asyncio.run(main())
+    except Exception as error:
+        write_last_words(config.termination_log, error)
+        raise
