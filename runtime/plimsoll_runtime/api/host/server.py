@@ -15,15 +15,14 @@ from plimsoll_runtime.api.host.config import TOKENS_VARIABLE, HostConfig
 from plimsoll_runtime.api.host.models import HostModels
 from plimsoll_runtime.api.host.tokenizers import Tokenizers
 from plimsoll_runtime.api.http.concurrency import first
-from plimsoll_runtime.api.server.app import HttpFront
-from plimsoll_runtime.api.server.listener import HttpServer, begin_log, listen
+from plimsoll_runtime.api.server.app import HttpFront, run_process
+from plimsoll_runtime.api.server.listener import HttpServer, listen
 from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.utils.process_exit import write_last_words
 
 logger = logging.getLogger(__name__)
 
@@ -123,15 +122,10 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 def serve_host(config: HostConfig, settings: Settings) -> int:
     """Serve until a signal ends it; return 0 after a drain, 130 after an immediate end. Raises PlimsollError on a
     fatal error."""
-    begin_log(config.listener_options.log_format)
-    try:
-        return asyncio.run(_serve(config, settings))
-    except Exception as error:
-        write_last_words(config.termination_log, error)
-        raise
 
+    async def main() -> int:
+        inner = (config.inner_address, config.host_port, "--host-address or --host-port")
+        with listen(config.host, config.port) as one, listen(*inner) as other:
+            return await HostServer(config, (one, other), Host(Processes(device=settings.device), settings)).run()
 
-async def _serve(config: HostConfig, settings: Settings) -> int:
-    inner = (config.inner_address, config.host_port, "--host-address or --host-port")
-    with listen(config.host, config.port) as one, listen(*inner) as other:
-        return await HostServer(config, (one, other), Host(Processes(device=settings.device), settings)).run()
+    return run_process(config, main)

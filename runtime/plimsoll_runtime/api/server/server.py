@@ -17,9 +17,9 @@ from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.api.http.concurrency import first
 from plimsoll_runtime.api.model_directory import OneModel
 from plimsoll_runtime.api.served_model import Engine, ServedModel
-from plimsoll_runtime.api.server.app import HttpFront
+from plimsoll_runtime.api.server.app import HttpFront, run_process
 from plimsoll_runtime.api.server.config import ServerConfig
-from plimsoll_runtime.api.server.listener import begin_log, listen
+from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.driver.build.model_files import find_files
@@ -29,7 +29,7 @@ from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
-from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
+from plimsoll_runtime.utils.process_exit import INTERRUPTED
 from plimsoll_runtime.utils.progress import DOWNLOAD, Progress, Transfer
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
@@ -62,13 +62,12 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
 
     Raises PlimsollError on a fatal error.
     """
-    begin_log(config.listener_options.log_format)
-    try:
+
+    async def main() -> int:
         with listen(config.host, config.port) as listener:
-            return asyncio.run(Server(config, listener, partial(load_and_start, standby)).run())
-    except Exception as error:
-        write_last_words(config.termination_log, error)
-        raise
+            return await Server(config, listener, partial(load_and_start, standby)).run()
+
+    return run_process(config, main)
 
 
 async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, state: ServerState) -> ServedModel:
