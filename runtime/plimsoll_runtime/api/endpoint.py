@@ -102,15 +102,9 @@ class Ask:
 
     async def whole(self) -> msgspec.Struct:
         """Return the complete response. Raises ApiError."""
-        if self.record.until is None:
-            return await self._whole()
         with too_late_is_told(self.record):
-            async with asyncio.timeout_at(self.record.until):
-                return await self._whole()
-
-    async def _whole(self) -> msgspec.Struct:
-        async with self.models.lease(self.name, self.size) as model:
-            return await (await self._job(model)).whole()
+            async with asyncio.timeout_at(self.record.until), self.models.lease(self.name, self.size) as model:
+                return await (await self._job(model)).whole()
 
     def events(self) -> Events:
         """Yield the response as events of a stream, with comments while the model is loading. Raises ApiError."""
