@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
 
 from msgspec import UNSET
 
@@ -69,7 +68,8 @@ class _Block:
             case BlockThinking():
                 return BlockThinking(self.text if tells_thoughts else "", signature_of(self.text))
             case BlockToolUse(id=call_id, name=name):
-                return BlockToolUse(call_id, name, _object(self.text))
+                # Of a call that was cut off, the input has the complete fields of its beginning.
+                return BlockToolUse(call_id, name, beginning_of(self.text) or {})
 
 
 class Blocks:
@@ -142,11 +142,6 @@ class Blocks:
         if isinstance(last.begun, BlockThinking):
             signed.append(BlockDelta(index, MoreSignature(signature_of(last.text))))
         return [*signed, BlockStop(index)]
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Return a call's input. If the call was cut off, the input has the complete fields of its beginning."""
-    return beginning_of(text) or {}
 
 
 def signature_of(thought: str) -> str:
