@@ -311,7 +311,7 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
         ({"temperature": -1}, "temperature", ""),
         ({"max_output_tokens": 0}, "max_output_tokens", ""),
         ({"max_output_tokens": 10**6}, "input", "4096 tokens"),
-        ({"input": []}, "input", "holds nothing"),
+        ({"input": []}, "input", "it is empty"),
         ({"input": [{"type": "web_search_call", "id": "ws"}]}, "input[0]", "'web_search_call' is not supported"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
@@ -322,7 +322,7 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
         (
             {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
             "input[0].call_id",
-            "no call 'c'",
+            "no earlier call 'c'",
         ),
         (
             {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": 5}]},
