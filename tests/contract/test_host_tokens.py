@@ -14,7 +14,7 @@ from host_support.fake_host import FakeHost
 
 from plimsoll_operator.build.host import HostKey
 from plimsoll_operator.spec.identity import ObjectKey
-from plimsoll_runtime.api.host.access import Guard, TokenHashes
+from plimsoll_runtime.api.host.access import Guard, hashed_tokens
 from plimsoll_runtime.api.host.app import build_host_app
 from plimsoll_runtime.api.host.models import HostModels
 
@@ -54,8 +54,8 @@ def host() -> FakeHost:
 
 @pytest.fixture
 async def client(host: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a host that knows its tokens as pods do."""
-    app = build_host_app(host, HostModels(host), Guard(TokenHashes(KEY.token_hash(POOL), "tokens")))
+    """Of a host that knows its tokens as pods do."""
+    app = build_host_app(host, HostModels(host), Guard(hashed_tokens(KEY.token_hash(POOL), "tokens")))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as made:
         yield made
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils.file_watcher import WatchedFile
@@ -20,44 +20,33 @@ logger = logging.getLogger(__name__)
 FILE_LIMIT = 64 * 2**10
 
 
-class Tokens(Protocol):
-    """A source of valid tokens."""
-
-    def hashes(self) -> tuple[bytes, ...]:
-        """Return the SHA-256 of each token that is valid at present."""
+Tokens = Callable[[], tuple[bytes, ...]]
+"""Returns the SHA-256 of each token that is valid at present."""
 
 
-class TokenHashes:
-    """Tokens known only by their SHA-256, as comma-separated hexadecimal digits."""
-
-    def __init__(self, text: str, name: str) -> None:
-        """`name` is the source for error messages. Raises UsageError for an invalid hash."""
-        given = [word.strip() for word in text.split(",")]
-        if not all(re.fullmatch("[0-9a-f]{64}", word) for word in given):
-            raise UsageError(f"{name} must be comma-separated SHA-256 hashes of tokens, each of 64 hexadecimal digits")
-        self._hashes = tuple(bytes.fromhex(word) for word in given)
-
-    def hashes(self) -> tuple[bytes, ...]:
-        return self._hashes
+def hashed_tokens(text: str, name: str) -> Tokens:
+    """Return tokens known only by their SHA-256, as comma-separated hexadecimal digits. `name` is the source for error
+    messages. Raises UsageError for an invalid hash."""
+    given = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch("[0-9a-f]{64}", word) for word in given):
+        raise UsageError(f"{name} must be comma-separated SHA-256 hashes of tokens, each of 64 hexadecimal digits")
+    hashes = tuple(bytes.fromhex(word) for word in given)
+    return lambda: hashes
 
 
-class TokenFile:
-    """The tokens of a file, one on each line; several are valid while they are rotated.
+def file_tokens(path: Path) -> Tokens:
+    """Return the tokens of a file, one on each line; several are valid while they are rotated.
 
-    If the file becomes unreadable, the last tokens stay valid; an empty file accepts no token.
+    If the file becomes unreadable, the last tokens stay valid; an empty file accepts no token. Raises UsageError if the
+    file cannot be read or has no token.
     """
-
-    def __init__(self, path: Path) -> None:
-        """Raises UsageError if the file cannot be read or has no token."""
-        try:
-            self._file = WatchedFile(path, hashes_of)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the token file {path} cannot be used ({error}); write one token on each line") from error
-        if not self._file.value():
-            raise UsageError(f"the token file {path} has no token; write one token on each line")
-
-    def hashes(self) -> tuple[bytes, ...]:
-        return self._file.value()
+    try:
+        file = WatchedFile(path, hashes_of)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the token file {path} cannot be used ({error}); write one token on each line") from error
+    if not file.value():
+        raise UsageError(f"the token file {path} has no token; write one token on each line")
+    return file.value
 
 
 def hashes_of(path: Path) -> tuple[bytes, ...]:
@@ -88,4 +77,4 @@ class Guard:
         scheme, _, given = (authorization or "").partition(" ")
         # Headers are decoded as Latin-1, whatever the client wrote; encoding restores the bytes.
         token = sha256(given.strip().encode("latin-1") if scheme.lower() == "bearer" else b"").digest()
-        return any(hmac.compare_digest(token, known) for known in self._tokens.hashes())
+        return any(hmac.compare_digest(token, known) for known in self._tokens())

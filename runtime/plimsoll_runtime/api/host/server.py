@@ -9,7 +9,7 @@ import signal
 import socket
 from pathlib import Path
 
-from plimsoll_runtime.api.host.access import Guard, TokenFile, TokenHashes, Tokens
+from plimsoll_runtime.api.host.access import Guard, Tokens, file_tokens, hashed_tokens
 from plimsoll_runtime.api.host.app import build_host_app
 from plimsoll_runtime.api.host.config import TOKENS_VARIABLE, HostConfig
 from plimsoll_runtime.api.host.models import HostModels
@@ -109,8 +109,8 @@ def _tokens(file: Path | None, hashes: str) -> Tokens | None:
     if file is not None and hashes:
         raise UsageError(f"tokens are set both by {file} and by {TOKENS_VARIABLE}; leave one out")
     if file is not None:
-        return TokenFile(file)
-    return TokenHashes(hashes, TOKENS_VARIABLE) if hashes else None
+        return file_tokens(file)
+    return hashed_tokens(hashes, TOKENS_VARIABLE) if hashes else None
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

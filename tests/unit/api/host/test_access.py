@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.host.access import FILE_LIMIT, Guard, TokenFile, TokenHashes
+from plimsoll_runtime.api.host.access import FILE_LIMIT, Guard, file_tokens, hashed_tokens
 from plimsoll_runtime.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def guard(file: Path) -> Guard:
-    return Guard(TokenFile(file))
+    return Guard(file_tokens(file))
 
 
 def test_who_has_a_token_is_let_in(guard: Guard) -> None:
@@ -72,10 +72,10 @@ def test_a_file_that_is_emptied_lets_nobody_in(guard: Guard, file: Path, caplog:
 
 def test_files_are_checked_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be used .*No such file"):
-        TokenFile(tmp_path / "none")
+        file_tokens(tmp_path / "none")
     (tmp_path / "empty").write_text("\n\n")
     with pytest.raises(UsageError, match="has no token"):
-        TokenFile(tmp_path / "empty")
+        file_tokens(tmp_path / "empty")
 
 
 def test_without_tokens_everybody_is_let_in() -> None:
@@ -86,7 +86,7 @@ def test_without_tokens_everybody_is_let_in() -> None:
 
 def test_tokens_may_be_known_by_their_hashes() -> None:
     first, second = (sha256(token).hexdigest() for token in (b"first", b"second"))
-    guard = Guard(TokenHashes(f"{first}, {second}", "HASHES"))
+    guard = Guard(hashed_tokens(f"{first}, {second}", "HASHES"))
     assert not guard.is_open
     given = {"first": True, "second": True, "third": False, first: False, "": False}
     assert {token: guard.lets_in(f"Bearer {token}") for token in given} == given
@@ -95,4 +95,4 @@ def test_tokens_may_be_known_by_their_hashes() -> None:
 @pytest.mark.parametrize("text", ["", ",", "first", "0" * 63, "0" * 65, "0" * 64 + ",", "g" * 64])
 def test_what_is_no_hash_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="HASHES must be comma-separated SHA-256"):
-        TokenHashes(text, "HASHES")
+        hashed_tokens(text, "HASHES")
