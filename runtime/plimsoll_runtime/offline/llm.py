@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -47,13 +47,6 @@ from plimsoll_runtime.utils.progress import silent
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
-
-
-class _Progress(Protocol):
-    """A request while it runs."""
-
-    def push(self, output: RequestOutput) -> bool:
-        """Add a step's output; return True when the request is over."""
 
 
 @dataclass(slots=True)
@@ -271,7 +264,9 @@ class LLM:
         self._drive(requests, found)
         return [progress.result for progress in found.values()]
 
-    def _drive(self, requests: Sequence[AddRequest], progress_of: Mapping[str, _Progress]) -> None:
+    def _drive(
+        self, requests: Sequence[AddRequest], progress_of: Mapping[str, _GenerationProgress | VectorProgress]
+    ) -> None:
         """Run requests until all are over, and push each output to its progress."""
         engine, under_way = self._engine, dict(progress_of)
         # Ctrl-C is handled between two steps. Waiting for a child can take long, so there it is handled at any time
