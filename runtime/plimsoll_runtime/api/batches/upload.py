@@ -55,12 +55,7 @@ class PartData:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PartEnds:
-    """The present part is complete."""
-
-
-Event = PartBegins | PartData | PartEnds
+Event = PartBegins | PartData
 
 
 class _State(Enum):
@@ -113,10 +108,8 @@ class MultipartReader:
         inside = self._state is _State.DATA
         at = self._rest.find(self._delimiter)
         if at >= 0:
-            if inside:
-                if at:
-                    yield PartData(bytes(self._rest[:at]))
-                yield PartEnds()
+            if inside and at:
+                yield PartData(bytes(self._rest[:at]))
             del self._rest[: at + len(self._delimiter)]
             self._state = _State.AFTER_BOUNDARY
             return
