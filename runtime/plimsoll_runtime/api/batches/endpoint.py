@@ -34,7 +34,7 @@ from plimsoll_runtime.api.batches.upload import receive_file
 from plimsoll_runtime.api.batches.worker import Worker
 from plimsoll_runtime.api.http.body import parse, read_body
 from plimsoll_runtime.api.http.errors import ApiError, json_response
-from plimsoll_runtime.api.http.queries import PageQuery
+from plimsoll_runtime.api.http.queries import page_of
 from plimsoll_runtime.api.http.unknown_fields import ignored
 from plimsoll_runtime.api.model_directory import ModelTable, Route
 from plimsoll_runtime.api.schemas.sampling import invalid
@@ -96,11 +96,10 @@ class BatchService:
 
     async def list_files(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """List the owner's files."""
-        query = PageQuery(request.query_params, MOST_FILES, MOST_FILES)
         kept = await asyncio.to_thread(self._file_store.files, record.owner)
         purpose = request.query_params.get("purpose")
         told = [each.told for each in kept if purpose in (None, each.told.purpose)]
-        page = query.page(told)
+        page = page_of(told, request.query_params, MOST_FILES, MOST_FILES)
         return json_response(FileList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
@@ -147,9 +146,9 @@ class BatchService:
 
     async def list_batches(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """List the owner's batches."""
-        query, file_store = PageQuery(request.query_params, USUAL_BATCHES, MOST_BATCHES), self._file_store
+        file_store = self._file_store
         told = await asyncio.to_thread(lambda: [_shown(file_store, each) for each in file_store.batches(record.owner)])
-        page = query.page(told)
+        page = page_of(told, request.query_params, USUAL_BATCHES, MOST_BATCHES)
         return json_response(BatchList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:

@@ -38,21 +38,15 @@ class Page(Generic[ListedT]):
         return self.items[-1].id if self.items else None
 
 
-class PageQuery:
-    """The requested page of a list: `order` (newest first unless "asc"), `limit`, `after`."""
-
-    def __init__(self, query: Mapping[str, str], usual: int, most: int) -> None:
-        """A page has at most `most` items, and `usual` items by default. Raises ApiError."""
-        self._limit = whole_number(query, "limit", 1, most) or usual
-        self._ascending = choice(query, "order", ("asc", "desc")) == "asc"
-        self._after = query.get("after")
-
-    def page(self, newest_first: Sequence[ListedT]) -> Page[ListedT]:
-        """Return the page of all items. Raises ApiError if no item has the id `after`."""
-        ordered = list(reversed(newest_first)) if self._ascending else list(newest_first)
-        start = 0 if self._after is None else 1 + _place(ordered, self._after)
-        end = start + self._limit
-        return Page(ordered[start:end], len(ordered) > end)
+def page_of(newest_first: Sequence[ListedT], query: Mapping[str, str], usual: int, most: int) -> Page[ListedT]:
+    """Return the page that a query asks for: `order` (newest first unless "asc"), `limit`, `after`. A page has at most
+    `most` items, and `usual` items by default. Raises ApiError, also if no item has the id `after`."""
+    limit = whole_number(query, "limit", 1, most) or usual
+    ordered = list(newest_first)
+    if choice(query, "order", ("asc", "desc")) == "asc":
+        ordered.reverse()
+    start = 0 if (after := query.get("after")) is None else 1 + _place(ordered, after)
+    return Page(ordered[start : start + limit], len(ordered) > start + limit)
 
 
 def whole_number(query: Mapping[str, str], name: str, least: int, most: int) -> int | None:

@@ -14,7 +14,7 @@ from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.http.body import parse, read_body
 from plimsoll_runtime.api.http.concurrency import offload, unless_gone
 from plimsoll_runtime.api.http.errors import ApiError, json_response
-from plimsoll_runtime.api.http.queries import PageQuery, choice, whole_number
+from plimsoll_runtime.api.http.queries import choice, page_of, whole_number
 from plimsoll_runtime.api.http.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.http.unknown_fields import ignored
 from plimsoll_runtime.api.model_directory import ModelTable, Route
@@ -113,7 +113,7 @@ class Responses:
 
         def listed() -> ItemList:
             items = [item for turn in before for item in items_of(turn)] + input_of(kept)
-            page = PageQuery(request.query_params, USUAL_ITEMS, MOST_ITEMS).page(items[::-1])
+            page = page_of(items[::-1], request.query_params, USUAL_ITEMS, MOST_ITEMS)
             return ItemList(page.items, page.first_id, page.last_id, page.more)
 
         return json_response(await offload(size, listed))
