@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from plimsoll_runtime.residency.sizes import size_text
 from plimsoll_runtime.residency.spec import ModelName
@@ -40,40 +41,96 @@ class Grant:
         return replace(self, kv=kv)
 
 
-class DeviceLedger:
-    """The grants on a device. When memory is granted, grants and reserved memory never exceed the line together.
+Entry = TypeVar("Entry", Grant, int)
+
+
+class Ledger(Generic[Entry]):
+    """Memory by model. When an entry is made, all entries and the reserved memory never exceed the limit together."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        if limit < 0:
+            raise ValueError(f"the limit must not be negative: {limit} bytes")
+        self._limit = limit
+        self._what = what
+        self._reserved = 0
+        self._entries: dict[ModelName, Entry] = {}
+
+    @property
+    def entries(self) -> Mapping[ModelName, Entry]:
+        """The entries by model; read-only."""
+        return MappingProxyType(self._entries)
+
+    @property
+    def used(self) -> int:
+        """Bytes of all entries and of the reserved memory."""
+        return self._reserved + sum(map(_size, self._entries.values()))
+
+    @property
+    def free(self) -> int:
+        """Bytes left for entries; negative if the reserved memory has grown over the limit."""
+        return self._limit - self.used
+
+    def put(self, name: ModelName, entry: Entry) -> None:
+        """Add an entry for a model without one. Raises LedgerError, with the numbers, if it does not fit."""
+        if name in self._entries:
+            raise LedgerError(f"{name} has {self._what} already")
+        self._check_room(name, _size(entry))
+        self._entries[name] = entry
+
+    def change(self, name: ModelName, entry: Entry) -> None:
+        """Replace a model's entry. Raises LedgerError if a larger one does not fit."""
+        more = _size(entry) - _size(self._entry(name))
+        if more > 0:
+            self._check_room(name, more)
+        self._entries[name] = entry
+
+    def take(self, name: ModelName) -> Entry:
+        """Remove and return a model's entry. Raises LedgerError if it has none."""
+        entry = self._entry(name)
+        del self._entries[name]
+        return entry
+
+    def check_integrity(self) -> None:
+        """Raise LedgerError if the entries exceed the limit."""
+        total = self.used - self._reserved
+        if total > self._limit:
+            raise LedgerError(f"entries of {size_text(total)} exceed the limit of {size_text(self._limit)}")
+
+    def _entry(self, name: ModelName) -> Entry:
+        if name not in self._entries:
+            raise LedgerError(f"{name} does not have {self._what}")
+        return self._entries[name]
+
+    def _check_room(self, name: ModelName, size: int) -> None:
+        if not 0 <= size <= self.free:
+            raise LedgerError(
+                f"cannot give {name} {size_text(size)} more: {size_text(self.free)} of {size_text(self._limit)} "
+                "are free"
+            )
+
+
+def _size(entry: Grant | int) -> int:
+    return entry if isinstance(entry, int) else entry.total
+
+
+class DeviceLedger(Ledger[Grant]):
+    """The grants on a device, within the line.
 
     `reserved` is the runtime's own memory. It is measured, so it may grow beyond what is left; then `free` is negative
     and nothing is granted until memory is released.
     """
 
     def __init__(self, capacity: int, line: int) -> None:
-        if not 0 <= line <= capacity:
-            raise ValueError(f"the line ({line}) must be between 0 and the capacity ({capacity})")
+        if line > capacity:
+            raise ValueError(f"the line ({line}) must not exceed the capacity ({capacity})")
+        super().__init__(line, "a grant")
         self.capacity = capacity
         self.line = line
-        self._reserved = 0
-        self._grants: dict[ModelName, Grant] = {}
-
-    @property
-    def grants(self) -> Mapping[ModelName, Grant]:
-        """The grants by model; read-only."""
-        return MappingProxyType(self._grants)
 
     @property
     def reserved(self) -> int:
         """The runtime's own memory."""
         return self._reserved
-
-    @property
-    def used(self) -> int:
-        """Granted and reserved memory."""
-        return self._reserved + sum(grant.total for grant in self._grants.values())
-
-    @property
-    def free(self) -> int:
-        """Memory that can still be granted; negative if the runtime itself has grown over the line."""
-        return self.line - self.used
 
     def reserve(self, size: int) -> None:
         """Set the measured memory of the runtime itself."""
@@ -81,95 +138,13 @@ class DeviceLedger:
             raise LedgerError(f"reserved memory must not be negative: {size} bytes")
         self._reserved = size
 
-    def grant(self, name: ModelName, grant: Grant) -> None:
-        """Grant memory to a model without a grant. Raises LedgerError, with the numbers, if it does not fit."""
-        if name in self._grants:
-            raise LedgerError(f"{name} has a grant already")
-        self._check_room(name, grant.total)
-        self._grants[name] = grant
 
-    def change(self, name: ModelName, grant: Grant) -> None:
-        """Replace a model's grant. Raises LedgerError if a larger one does not fit."""
-        before = self._grants.get(name)
-        if before is None:
-            raise LedgerError(f"{name} has no grant")
-        if grant.total > before.total:
-            self._check_room(name, grant.total - before.total)
-        self._grants[name] = grant
-
-    def release(self, name: ModelName) -> Grant:
-        """Remove and return a model's grant. Raises LedgerError if it has none."""
-        if name not in self._grants:
-            raise LedgerError(f"{name} has no grant")
-        return self._grants.pop(name)
-
-    def check_integrity(self) -> None:
-        """Raise LedgerError if the grants exceed the line."""
-        granted = sum(grant.total for grant in self._grants.values())
-        if granted > self.line:
-            raise LedgerError(f"{size_text(granted)} granted, over the line of {size_text(self.line)}")
-
-    def _check_room(self, name: ModelName, size: int) -> None:
-        if size > self.free:
-            raise LedgerError(
-                f"cannot grant {size_text(size)} more to {name}: {size_text(self.free)} of {size_text(self.line)} "
-                "are free"
-            )
-
-
-class SleeperLedger:
-    """The images in host memory that are not part of a device grant. Their sum never exceeds the capacity."""
+class SleeperLedger(Ledger[int]):
+    """The bytes of images in host memory that are not part of a device grant."""
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 0:
-            raise ValueError(f"the capacity must not be negative: {capacity} bytes")
+        super().__init__(capacity, "an image")
         self.capacity = capacity
-        self._images: dict[ModelName, int] = {}
-
-    @property
-    def images(self) -> Mapping[ModelName, int]:
-        """Bytes by model; read-only."""
-        return MappingProxyType(self._images)
-
-    @property
-    def used(self) -> int:
-        """Bytes of all images."""
-        return sum(self._images.values())
-
-    @property
-    def free(self) -> int:
-        """Bytes left for further images."""
-        return self.capacity - self.used
-
-    def put(self, name: ModelName, size: int) -> None:
-        """Add an image. Raises LedgerError if it does not fit."""
-        if name in self._images:
-            raise LedgerError(f"{name} has an image here already")
-        if not 0 <= size <= self.free:
-            raise LedgerError(
-                f"{name}'s image takes {size_text(size)}, but {size_text(self.free)} are free for sleepers"
-            )
-        self._images[name] = size
-
-    def take(self, name: ModelName) -> int:
-        """Remove an image, and return its bytes. Raises LedgerError if there is none."""
-        if name not in self._images:
-            raise LedgerError(f"{name} has no image here")
-        return self._images.pop(name)
-
-    def change(self, name: ModelName, size: int) -> None:
-        """Change the size of an image. Raises LedgerError if it does not fit."""
-        before = self.take(name)
-        try:
-            self.put(name, size)
-        except LedgerError:
-            self._images[name] = before
-            raise
-
-    def check_integrity(self) -> None:
-        """Raise LedgerError if images exceed the capacity."""
-        if self.used > self.capacity:
-            raise LedgerError(f"images take {size_text(self.used)} of {size_text(self.capacity)}")
 
 
 class Memory:
@@ -191,12 +166,12 @@ class Memory:
         Return whether an image of `image` bytes has room too. If device and host memory are the same, it always has: it
         is part of the grant.
         """
-        self.device.grant(name, grant)
+        self.device.put(name, grant)
         if self.shared:
-            if name in self.sleepers.images:
+            if name in self.sleepers.entries:
                 self.sleepers.take(name)
             return True
-        if name in self.sleepers.images:
+        if name in self.sleepers.entries:
             return True
         if image > self.sleepers.free:
             return False
@@ -205,7 +180,7 @@ class Memory:
 
     def release(self, name: ModelName) -> None:
         """Remove a model's grant after its process has ended. The caller keeps or frees its image next."""
-        self.device.release(name)
+        self.device.take(name)
 
     def keep(self, name: ModelName, image: int) -> bool:
         """Return whether a sleeping model's image (bytes, 0: none) can stay. If not, the caller frees it."""
@@ -214,13 +189,13 @@ class Memory:
                 return False
             self.sleepers.put(name, image)
             return True
-        if image == 0 and name in self.sleepers.images:
+        if image == 0 and name in self.sleepers.entries:
             self.sleepers.take(name)
-        return name in self.sleepers.images
+        return name in self.sleepers.entries
 
     def check_integrity(self) -> None:
         """Raise LedgerError if a ledger is exceeded, or an image is in both."""
         self.device.check_integrity()
         self.sleepers.check_integrity()
-        if self.shared and (twice := self.device.grants.keys() & self.sleepers.images.keys()):
+        if self.shared and (twice := self.device.entries.keys() & self.sleepers.entries.keys()):
             raise LedgerError(f"images in both ledgers: {', '.join(map(str, sorted(twice)))}")

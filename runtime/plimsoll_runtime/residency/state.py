@@ -101,7 +101,7 @@ class HostState:
 
     def view(self, *, relieve: bool = False) -> HostView:
         """Return the input of a plan."""
-        device, grants, now = self.memory.device, self.memory.device.grants, self.now
+        device, grants, now = self.memory.device, self.memory.device.entries, self.now
         found = (model for model in self.models.values() if model.found is not None)
         return HostView(
             now=now,
@@ -124,7 +124,7 @@ class HostState:
 
     def entry(self, model: Model) -> ModelReport:
         """Return the report of a model."""
-        return model.report(self.memory.device.grants.get(model.name), self.now, self.journal.wall())
+        return model.report(self.memory.device.entries.get(model.name), self.now, self.journal.wall())
 
     def changed(self, model: Model) -> None:
         """Record a change of a model's state, and end operations that wanted this state.
@@ -165,14 +165,14 @@ class HostState:
     def check_integrity(self) -> None:
         """Raise AssertionError or LedgerError if records contradict each other."""
         self.memory.check_integrity()
-        assert self.memory.device.grants.keys() | self.memory.sleepers.images.keys() <= self.models.keys()
+        assert self.memory.device.entries.keys() | self.memory.sleepers.entries.keys() <= self.models.keys()
         for model in self.models.values():
             self._check(model)
 
     def _check(self, model: Model) -> None:
-        name, images = model.name, self.memory.sleepers.images
+        name, images = model.name, self.memory.sleepers.entries
         awake = model.state in HOLDS_DEVICE
-        assert (name in self.memory.device.grants) is awake, f"{name} is {model.state}"
+        assert (name in self.memory.device.entries) is awake, f"{name} is {model.state}"
         assert (model.resident is not None) is (model.state in (State.RESIDENT, State.DRAINING)), name
         assert (model.image is not None) or model.state is not State.IN_HOST, name
         assert model.image is None or awake or model.state is State.IN_HOST, name

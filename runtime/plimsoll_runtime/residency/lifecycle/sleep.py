@@ -82,7 +82,7 @@ class SleepDriver:
         memory.
         """
         state, memory = self._state, self._state.memory
-        comer = model.view(memory.device.grants[model.name], state.now, elastic=state.elastic)
+        comer = model.view(memory.device.entries[model.name], state.now, elastic=state.elastic)
         memory.release(model.name)
         model.resident, model.task, model.kv_wanted = None, None, None
         image = model.image

@@ -37,7 +37,7 @@ class ResizeDriver:
         """Resize the KV cache of a resident model to `kv` bytes. If it grows, the difference must be free."""
         assert model.resident is not None
         device = self._state.memory.device
-        grant = device.grants[model.name]
+        grant = device.entries[model.name]
         if kv > grant.kv:
             device.change(model.name, grant.with_kv(kv))
         model.kv_wanted = kv
@@ -67,7 +67,7 @@ class ResizeDriver:
     def _settle(self, model: Model, resident: Resident) -> None:
         """Reduce the grant to the size of a KV cache that has shrunk; never increase it."""
         device = self._state.memory.device
-        grant = device.grants[model.name]
+        grant = device.entries[model.name]
         if resident.engine.kv_bytes < grant.kv:
             device.change(model.name, grant.with_kv(resident.engine.kv_bytes))
 
@@ -218,9 +218,9 @@ class Supervisor:
     def _let_go(self, model: Model) -> None:
         """Release everything of a model when the host closes."""
         memory = self._state.memory
-        if model.name in memory.device.grants:
+        if model.name in memory.device.entries:
             memory.release(model.name)
-        if model.name in memory.sleepers.images:
+        if model.name in memory.sleepers.entries:
             memory.sleepers.take(model.name)
         if model.image is not None:
             model.image.close()

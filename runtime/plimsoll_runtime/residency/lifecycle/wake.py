@@ -95,7 +95,7 @@ class WakeDriver:
         model.found = replace(model.found, sizes=measured)
         try:
             memory.device.change(model.name, grant)
-            if not memory.shared and started.image and model.name in memory.sleepers.images:
+            if not memory.shared and started.image and model.name in memory.sleepers.entries:
                 memory.sleepers.change(model.name, started.image)
         except LedgerError as error:
             await end_engine(started.engine)
