@@ -176,8 +176,8 @@ INTS, BLOCK_NUMBERS = torch.zeros(3, dtype=torch.int64), torch.zeros(9, dtype=to
         ({"firsts": INTS.int()}, "firsts is torch.int32 on cpu; expected contiguous int64"),
         ({"begins": INTS.to("meta")}, "begins is torch.int64 on meta; expected contiguous int64 on cpu"),
         ({"positions": torch.zeros(6, dtype=torch.int64)[::2]}, "positions is torch.int64"),
-        ({"width": 0}, "tables of 0 blocks of 4 tokens"),
-        ({"block_size": 0}, "tables of 2 blocks of 0 tokens"),
+        ({"width": 0}, "width is 0 and block_size 4"),
+        ({"block_size": 0}, "width is 2 and block_size 0"),
     ],
 )
 def test_refused_tables(changed: dict[str, Any], message: str) -> None:

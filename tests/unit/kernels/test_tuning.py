@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_read_is_written_anew(
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [((12, 64, 4, 2), "block_m is 12"), ((16, 64, 0, 2), "num_warps is 0"), ((16, 64, 4, 0), "at least one")],
+    [((12, 64, 4, 2), "block_m is 12"), ((16, 64, 0, 2), "num_warps is 0"), ((16, 64, 4, 0), "at least 1")],
 )
 def test_configurations_that_cannot_be(values: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):

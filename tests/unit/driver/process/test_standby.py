@@ -120,7 +120,7 @@ async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(
         await cold.needs(EngineConfig(model=str(tmp_path / "none")))
     save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
     config = EngineConfig(model=str(tmp_path), max_model_len=100)
-    with pytest.raises(MemoryLimitError, match="the 10 bytes that are granted"):
+    with pytest.raises(MemoryLimitError, match="the 10 bytes that are always granted"):
         await cold.needs(config, kv=10)
     with pytest.raises(UsageError, match="exceeds the model's limit"):
         await cold.needs(EngineConfig(model=str(tmp_path), max_model_len=1000))

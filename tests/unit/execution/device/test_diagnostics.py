@@ -84,7 +84,7 @@ def test_a_slice_says_what_memory_is_its_own() -> None:
     used = replace(H100, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb", total=10 * GIB, free=10 * GIB)
     (found,) = findings(replace(CUDA, used=used))
     assert not found.serious
-    assert found.text.startswith("NVIDIA H100 80GB HBM3 MIG 1g.10gb is a MIG slice: its memory is 10.0 GiB")
+    assert found.text.startswith("NVIDIA H100 80GB HBM3 MIG 1g.10gb is a MIG slice: its memory is only 10.0 GiB")
 
 
 def test_a_device_without_bfloat16() -> None:

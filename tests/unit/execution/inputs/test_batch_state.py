@@ -67,7 +67,7 @@ def test_a_table_that_is_too_short() -> None:
     device = DeviceState(SLOTS, 1, BLOCKS, 60, CPU)
     plan = StepPlan([ScheduledSequence(2, 7, [1, 2], [TableChange(0, 0, 0, [5])], sample=True)])
     device.begin(plan)
-    with pytest.raises(ValueError, match="9 tokens in 1 blocks of 8"):
+    with pytest.raises(ValueError, match="9 tokens but 1 blocks of 8"):
         _ = StepRows.of(plan, device, 8).groups
 
 

@@ -124,7 +124,7 @@ def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
         tables.change(1, TableChange(0, 0, 0, [3]))
     state.begin(StepPlan([], freed_slots=[0]))
     assert [list(tables.table(0)) + list(tables.table(1)) for tables in state.tables] == [[3], [3]]
-    with pytest.raises(ValueError, match="slot 0 as they are, and 0 from"):
+    with pytest.raises(ValueError, match="slot 0, but the slot has 0 blocks from"):
         state.tables[1].change(0, TableChange(0, 0, 2, [4]))
     state.begin(StepPlan([], moves=[(9, 3)], num_blocks=8))
     assert [list(tables.table(1)) for tables in state.tables] == [[], []]

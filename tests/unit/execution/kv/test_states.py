@@ -365,5 +365,5 @@ def test_padding_takes_nothing_from_a_broken_sequence() -> None:
 
 
 def test_whoever_attends_to_nothing_says_so() -> None:
-    with pytest.raises(ValueError, match="1 layers attend"):
+    with pytest.raises(ValueError, match="1 attention layers"):
         NoAttention(KvCache([AttentionShape(1, 1, 4, 1.0)], 9, BLOCK, torch.float32, CPU))

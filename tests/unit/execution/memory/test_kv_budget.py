@@ -127,7 +127,7 @@ def test_what_lies_between_cache_and_disk_is_in_the_budget() -> None:
 
 
 def test_what_lies_between_cache_and_disk_is_refused_where_it_does_not_fit() -> None:
-    told = r"asks for 3\.75 GiB and 480\.00 MiB of frames between it and --kv-disk, but 4\.00 GiB can be had"
+    told = r"needs 3\.75 GiB and 480\.00 MiB of frames between it and --kv-disk, but 4\.00 GiB are usable"
     with pytest.raises(MemoryLimitError, match=told):
         plan(kv_memory="3840MiB", staging=an_eighth)
     assert plan(kv_memory="3840MiB").num_blocks == 3840

@@ -48,10 +48,10 @@ def opened(files: ModelFiles, root: Path, size: str = "1MiB") -> Tiers | None:
     ("options", "device", "told"),
     [
         ({"kv_host_memory": "1GiB"}, CPU, "on a CPU the KV cache is in host memory already"),
-        ({"kv_host_memory": "1GiB", "prefix_caching": False}, GPU, "--no-prefix-caching forbids"),
-        ({"kv_disk": "d", "kv_disk_size": "1GiB", "prefix_caching": False}, CPU, "--kv-disk keeps cached prefixes"),
-        ({"kv_disk": "d"}, CPU, "go together"),
-        ({"kv_disk_size": "1GiB"}, CPU, "go together"),
+        ({"kv_host_memory": "1GiB", "prefix_caching": False}, GPU, "--no-prefix-caching is set"),
+        ({"kv_disk": "d", "kv_disk_size": "1GiB", "prefix_caching": False}, CPU, "--kv-disk needs prefix caching"),
+        ({"kv_disk": "d"}, CPU, "need each other"),
+        ({"kv_disk_size": "1GiB"}, CPU, "need each other"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], device: torch.device, told: str) -> None:
@@ -118,7 +118,7 @@ def test_a_size_that_can_never_be_is_refused_with_the_numbers(
     with pytest.raises(UsageError, match=r"4095 is 4095 bytes; it must be at least a block's 4096 and at most the 107"):
         opened(files, tmp_path, size="4095")
     with pytest.raises(
-        UsageError, match=r"2GiB is 2147483648 bytes; .* at most the 1073741824 \(1\.00 GiB\) that the disk"
+        UsageError, match=r"2GiB is 2147483648 bytes; .* at most the 1073741824 \(1\.00 GiB\) of the whole disk"
     ):
         opened(files, tmp_path, size="2GiB")
     assert opened(files, tmp_path) is not None
@@ -137,7 +137,7 @@ def test_a_disk_that_others_have_filled_gets_what_is_left_and_what_is_ours_count
     assert tiers is not None
     assert (tiers.index.disk_total, tiers.index.disk_used) == (5, 3)
     (warning,) = caplog.records
-    assert "--kv-disk-size 1MiB is more than the 0.00 GiB that are free" in warning.getMessage()
+    assert "--kv-disk-size 1MiB exceeds the 0.00 GiB that are free" in warning.getMessage()
     whole = opened(files, tmp_path, size="100%")
     assert whole is not None
     assert whole.index.disk_total == 2, "another engine has those three"
@@ -157,7 +157,7 @@ def test_a_disk_without_room_for_a_block_is_gone_without(
 
     monkeypatch.setattr("shutil.disk_usage", fail)
     assert opened(files, tmp_path) is None
-    assert "cannot be used: [Errno 5] Input/output error" in caplog.records[-1].getMessage()
+    assert ": [Errno 5] Input/output error" in caplog.records[-1].getMessage()
     monkeypatch.undo()
     assert opened(files, tmp_path) is not None
     assert len(list(tmp_path.glob("plimsoll-kv-*"))) == 1, "the folder was given back"
