@@ -193,7 +193,7 @@ class _Recorder:
         """Record a layer's shape. Return a result that depends on each row's own query, key and value."""
         window = None if self.masks is None else self.masks.window(call.mask)
         if self.masks is None and call.mask is not None:
-            raise UnservedError("makes masks of its own")
+            raise UnservedError("creates its own masks")
         if self.masks is not None and call.window is not None and call.window != window:
             raise UnservedError(f"passes a window of {call.window} tokens to attention but masks one of {window}")
         self.shapes.append(call.shape(window))

@@ -207,7 +207,7 @@ def test_rows_that_take_from_one_another_are_not_stacked() -> None:
     [
         (FixedForCausalLM, "returns the same result for any token"),
         (DicingForCausalLM, "returns different results in each pass"),
-        (Rescaled, "does more with hidden states"),
+        (Rescaled, "computes logits that depend"),
     ],
 )
 def test_who_cannot_be_believed(kind: type[Any], reason: str) -> None:

@@ -106,7 +106,7 @@ def test_bytes_of_the_largest_scores(found: Findings, rows: int, longest: int, s
 
 def test_there_are_no_states() -> None:
     step = step_of((0, 0, 1))
-    with pytest.raises(TypeError, match="caches of their own"):
+    with pytest.raises(TypeError, match="their own caches"):
         step.read(0)
-    with pytest.raises(TypeError, match="caches of their own"):
+    with pytest.raises(TypeError, match="their own caches"):
         step.write(0, torch.zeros(1))

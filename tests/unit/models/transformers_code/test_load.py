@@ -161,9 +161,9 @@ def test_a_model_that_attends_otherwise_than_it_did_when_asked(folder: Path) -> 
     _, outline, decoder = loaded(folder)
     shapes = outline.facts.attention
     for attention, message in (
-        (shapes[:2], r"attends in layer 2 in another way"),
-        ((*shapes, shapes[0]), r"attended 3 times in a step, and 4 times when asked"),
-        ((shapes[0], replace(shapes[1], scale=1.0), shapes[2]), r"attends in layer 1 in another way .*scale=0\.28"),
+        (shapes[:2], r"calls attention in layer 2 with"),
+        ((*shapes, shapes[0]), r"called attention 3 times in a step, but 4 times when probed"),
+        ((shapes[0], replace(shapes[1], scale=1.0), shapes[2]), r"calls attention in layer 1 with .*scale=0\.28"),
     ):
         changed = replace(outline, facts=replace(outline.facts, attention=attention))
         other = TransformersDecoder(changed, decoder._halves._model, torch.float32)

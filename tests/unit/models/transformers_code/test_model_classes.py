@@ -27,7 +27,7 @@ def config(**values: Any) -> dict[str, Any]:
 def test_it_is_not_run_unasked(folder: Path) -> None:
     (folder / "modeling_buoy.py").write_text("raise SystemExit")
     with pytest.raises(
-        ModelError, match=r"BuoyForCausalLM is not supported: neither we.*runs only with --trust-remote"
+        ModelError, match=r"BuoyForCausalLM is not supported: neither Plimsoll.*runs only with --trust-remote"
     ):
         transformers_outline(config())
 
@@ -54,7 +54,7 @@ def test_the_classes_record_is_taken_where_none_is_named(folder: Path) -> None:
         ("modeling_buoy.Missing", r"cannot be imported \(modeling_buoy.Missing\): AttributeError"),
         ("modeling_none.BuoyForCausalLM", r"cannot be imported \(modeling_none.BuoyForCausalLM\): OSError"),
         ("configuration_buoy.BuoyConfig", "configuration_buoy.BuoyConfig that is not a PreTrainedModel"),
-        ("../modeling_buoy.py", "and not FILE.CLASS"),
+        ("../modeling_buoy.py", "must be FILE.CLASS"),
         ("broken.Model", r"cannot be imported \(broken.Model\): ZeroDivisionError"),
         ("needy.Model", "ImportError: .*surely_not_installed"),
     ],
@@ -70,7 +70,7 @@ def test_what_cannot_be_had_is_named(folder: Path, named: str, reason: str) -> N
     "auto_map", [None, [], "x", {"AutoModel": "modeling_buoy.BuoyModel"}, {"AutoModelForCausalLM": 1}]
 )
 def test_a_model_that_ships_no_class_that_generates_text(folder: Path, auto_map: Any) -> None:
-    with pytest.raises(ModelError, match=r"have its model_type buoy; see plimsoll models$"):
+    with pytest.raises(ModelError, match=r"supports the model_type buoy; see plimsoll models$"):
         transformers_outline(config(auto_map=auto_map), folder)
 
 
