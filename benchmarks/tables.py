@@ -17,8 +17,8 @@ from serving.systems import SYSTEMS
 NOT_APPLICABLE = "-"
 WIDTH = 150
 PAST_ROOFLINE = (
-    "* Past 100 %: the rate beside it is that of stock oneDNN's product, which a kernel of one's own may beat; "
-    "or something disturbed the probe."
+    "* Above 100 %: the roofline uses the rate of stock oneDNN's product, which other kernels may exceed; or something "
+    "disturbed the measurement of the limits."
 )
 
 
@@ -98,7 +98,7 @@ def limits(rows: Sequence[Mapping[str, Any]]) -> Sheet:
         "cores_used_by_others": "others, cores",
     }
     cells = [[row["name"], *(_range([r[name] for r in row["rounds"]]) for name in names)] for row in rows]
-    return Sheet("The machine beside the rounds: least, median, most", ["workload", *names.values()], cells)
+    return Sheet("The machine during the rounds: minimum, median, maximum", ["workload", *names.values()], cells)
 
 
 def goals(records: Sequence[Mapping[str, Any]]) -> Sheet:

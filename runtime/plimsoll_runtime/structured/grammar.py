@@ -244,7 +244,7 @@ def _choice(source: str) -> str:
 
 
 def _without(source: str) -> str:
-    return "the list of forbidden texts"
+    return f"start: TEXT\nTEXT: /(?s:.*)/ & ~(/(?s:.*)/ ({_any_of(source, 'the list of forbidden texts')}) /(?s:.*)/)"
 
 
 def _any_of(source: str, what: str) -> str:
