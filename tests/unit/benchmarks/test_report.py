@@ -49,7 +49,7 @@ def test_a_run_is_told_with_its_machine_versions_goals_and_peers() -> None:
     assert "triton" not in text
     assert "0 met, 0 missed, 1 not measured" in text
     assert "| W1: one request | 120 | 60 (2.00x) | not installed: make bench-peers | 104% * | - |" in text
-    assert "Past 100 %" in text
+    assert "Above 100 %" in text
     assert "| W1 | 40 / 40 / 40 | 400 / 400 / 400 | 0.01 / 0.01 / 0.01 |" in text
 
 

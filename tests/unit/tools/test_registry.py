@@ -87,7 +87,10 @@ def test_a_class_is_made(installed: Callable[[str, str], None]) -> None:
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [("plimsoll_nowhere:FORMAT", "cannot be loaded: No module"), ("json:loads", "has no name, special, fits, parser")],
+    [
+        ("plimsoll_nowhere:FORMAT", "cannot be loaded: No module"),
+        ("json:loads", "lacks the attributes name, special, fits, parser"),
+    ],
 )
 def test_a_package_that_is_broken(installed: Callable[[str, str], None], value: str, told: str) -> None:
     installed("broken", value)
