@@ -54,7 +54,7 @@ def host() -> FakeHost:
 
 @pytest.fixture
 async def client(host: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Of a host that knows its tokens as pods do."""
+    """A client of a host that knows its tokens as pods do."""
     app = build_host_app(host, HostModels(host), Guard(hashed_tokens(KEY.token_hash(POOL), "tokens")))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as made:
         yield made

@@ -1,5 +1,4 @@
-"""The CRDs and docs/reference/options.json agree on names, types, values, limits and defaults.
-"""
+"""The CRDs and docs/reference/options.json agree on names, types, values, limits and defaults."""
 
 from __future__ import annotations
 

@@ -93,7 +93,6 @@ class Settings:
         unit="seconds",
         minimum=0.1,
     )
-    load_seconds: float = option(600.0, "time limit for loading a model", WAITING, unit="seconds", minimum=0.1)
     free_seconds: float = 30.0
     first_back_off: float = 5.0
     longest_back_off: float = 300.0
