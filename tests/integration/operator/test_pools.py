@@ -203,7 +203,7 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
         assert "Actions:\n  none" in text
         code, near, _ = await asyncio.to_thread(told, names[0], "--watched", direct.namespace)
         assert (code, "Actions:\n  none" in near) == (0, True)
-        for name, words in (("apart", "has pods of its own"), ("nobody", "there is no ModelDeployment")):
+        for name, words in (("apart", "has dedicated pods"), ("nobody", "there is no ModelDeployment")):
             code, _, error = await asyncio.to_thread(told, name)
             assert (code, words in error) == (1, True)
     assert len(server.writes(SECOND)) == before, "it only reads"
