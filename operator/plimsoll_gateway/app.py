@@ -287,7 +287,7 @@ class Gateway:
                 if call.meter.sent:
                     reservation.begin()
                 tokens = call.meter.tokens()
-                turn.cost(tokens)
+                turn.cost = tokens
                 reservation.used(tokens)
                 self._metrics.key_used(key.name, tokens)
 

@@ -14,7 +14,7 @@ from operator_support.virtual_time import VirtualTimeLoop, run
 
 from plimsoll_gateway.admission.fair.fair_queue import Share
 from plimsoll_gateway.admission.fair.model_queue import WAITING_PER_PLACE
-from plimsoll_gateway.admission.fair.model_queues import ModelQueues, Turn
+from plimsoll_gateway.admission.fair.model_queues import ModelQueues
 from plimsoll_gateway.discovery.routing_table import ObjectKey
 from plimsoll_gateway.errors.refusals import Refusal
 
@@ -526,8 +526,7 @@ async def test_what_an_answer_cost_counts_against_its_key() -> None:
 
     async def ask(share: Share, cost: int) -> None:
         async with world.model_queues.enter(KEY, "m", share, 10) as turn:
-            assert isinstance(turn, Turn)
-            turn.cost(cost)
+            turn.cost = cost
             order.append(share.flow)
 
     async with AsyncExitStack() as stack:
