@@ -122,7 +122,7 @@ class KeyFolder:
         self.show(self._read(self._folder))
 
     def show(self, found: Keys) -> None:
-        """Replace the current keys; log each error once, and changes of the number of keys."""
+        """Replace the current keys; log each error once, and each change of the set of keys."""
         before, self.current = self.current, found
         for file, why in found.damaged.items():
             if before.damaged.get(file) != why:
