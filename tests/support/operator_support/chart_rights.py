@@ -15,10 +15,8 @@ NAME = "plimsoll-operator"
 
 def lease_rules() -> list[Json]:
     """Return the rules of the Role in the release's namespace."""
-    (role,) = [part for part in TEMPLATE.read_text().split("\n---\n") if "\nkind: Role\n" in f"\n{part}"]
-    lines = [line for line in role.splitlines() if not re.fullmatch(r"\s*\{\{.*\}\}\s*", line)]
-    document = yaml.safe_load(re.sub(r"\{\{[^}]*\}\}", NAME, "\n".join(lines)))
-    rules: list[Json] = document["rules"]
+    (text,) = re.findall(r"printf `(.*?)`", TEMPLATE.read_text(), re.DOTALL)
+    rules: list[Json] = yaml.safe_load(text.replace("%s", NAME))
     return rules
 
 
