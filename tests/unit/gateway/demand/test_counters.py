@@ -132,9 +132,8 @@ def test_what_is_long_gone_is_forgotten_and_what_runs_never() -> None:
     demand = DemandCounters(store, standing)
     with demand.asking(key("first")):
         for index in range(MOST_GONE + 5):
-            demand.asking(key(str(index))).__enter__()
-            demand.asking(key(str(index))).__exit__(None, None, None)
-            demand._counters(key(str(index))).in_flight = 0
+            with demand.asking(key(str(index))):
+                pass
         for index in range(MOST_REVISIONS + 3):
             demand.totals(key("first"), str(index)).answered(200)
         store.replace(build_table([model("first", replica("r", "0"))]))
