@@ -127,10 +127,6 @@ class BlockPool:
         if block in self._idle:
             self._idle.move_to_end(block)
 
-    def names(self) -> list[bytes]:
-        """Return the names of all blocks."""
-        return list(self._index)
-
     def publish(self, block: int, name: bytes) -> int:
         """Give a used block its name. Return the block that has the name: this one, or another that had it before."""
         bearer = self._index.setdefault(name, block)

@@ -250,8 +250,7 @@ class TierIndex:
         for done in self._store.poll():
             self._settle(done)
         if self._store.broken:
-            for name in self._disk.names():
-                self._disk.forget(self._place(name))
+            self._disk.forget_all()
 
     def wait(self, seconds: float) -> None:
         """Return when a read or write has ended, or after `seconds`."""
@@ -356,11 +355,6 @@ class TierIndex:
     def _delete(self, name: bytes) -> None:
         if self._store is not None:
             self._store.delete(name)
-
-    def _place(self, name: bytes) -> int:
-        place = self._disk.find(name)
-        assert place is not None
-        return place
 
     def check_integrity(self, held: Iterable[int] = ()) -> None:
         """Raise AssertionError if a frame or place is leaked, or in two states.
