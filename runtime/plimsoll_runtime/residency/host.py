@@ -83,11 +83,11 @@ class Host:
     @property
     def loss(self) -> DeviceLostError | None:
         """The error that the device was lost with; None while it works."""
-        return self._state.loss.error
+        return self._state.loss
 
     async def lost(self) -> None:
         """Return when the device is lost. No model can be served afterwards, and the process should end."""
-        await self._state.loss.wait()
+        await self._state.lost.wait()
 
     @property
     def sequence(self) -> int:

@@ -24,8 +24,8 @@ class Admission:
     async def admit(self, name: ModelName, size: int, wait: float | None) -> Resident:
         """Return the resident model and count the request in flight. Raises NotPlaced, DoesNotFit, Refused."""
         state = self._state
-        if state.loss.error is not None:
-            raise device_lost(state.loss.error)
+        if state.loss is not None:
+            raise device_lost(state.loss)
         if state.closing:
             raise Refused("host_closing", "the server is shutting down; try another one", 1.0)
         model = state.model(name)

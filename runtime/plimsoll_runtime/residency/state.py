@@ -21,27 +21,6 @@ from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import HOLDS_DEVICE, State
 
-
-class Loss:
-    """The loss of a host's device; `error` is None while it works."""
-
-    def __init__(self) -> None:
-        self.error: DeviceLostError | None = None
-        self._came = asyncio.Event()
-
-    def tell(self, error: DeviceLostError) -> bool:
-        """Record the loss, and return whether it is the first. Later errors are ignored."""
-        if self.error is not None:
-            return False
-        self.error = error
-        self._came.set()
-        return True
-
-    async def wait(self) -> None:
-        """Return when the device is lost."""
-        await self._came.wait()
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -76,8 +55,8 @@ class Tasks:
 class HostState:
     """The state of a host. `clock`: that of retention values. `elastic`: whether KV caches can resize.
 
-    `closing`: nothing new is started, because the host ends or has lost its device. All state changes between two
-    awaits, never across one.
+    `closing`: nothing new is started, because the host ends or has lost its device. `loss`: the error that the device
+    was lost with; `lost` is set then. All state changes between two awaits, never across one.
     """
 
     engines: Engines
@@ -90,7 +69,8 @@ class HostState:
     pressure: Pressure = Pressure.NONE
     clock: float = 0.0
     closing: bool = False
-    loss: Loss = field(default_factory=Loss)
+    loss: DeviceLostError | None = None
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: Tasks = field(default_factory=Tasks)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 

@@ -48,8 +48,10 @@ class Failures:
     def lose_device(self, error: DeviceLostError) -> None:
         """Record the loss of the device, and refuse all waiting requests; the host stops planning."""
         state = self._state
-        if not state.loss.tell(error):
+        if state.loss is not None:
             return
+        state.loss = error
+        state.lost.set()
         logger.error("the device is lost: %s", error)
         state.closing = True
         refused = device_lost(error)

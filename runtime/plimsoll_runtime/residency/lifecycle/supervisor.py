@@ -105,7 +105,7 @@ class Supervisor:
             model.waiters.refuse(Refused("host_closing", "the server is shutting down; try another one", 1.0))
         await state.tasks.cancel()
         residents = [model.resident for model in state.models.values() if model.resident is not None]
-        await asyncio.gather(*(resident.engine.stop(state.loss.error) for resident in residents))
+        await asyncio.gather(*(resident.engine.stop(state.loss) for resident in residents))
         for model in state.models.values():
             self._let_go(model)
         state.models.clear()
@@ -230,7 +230,7 @@ class Supervisor:
     async def _keep_looking(self) -> None:
         """Measure the memory regularly. A failed measurement is logged and repeated."""
         failing = False
-        while self._state.loss.error is None:
+        while self._state.loss is None:
             await asyncio.sleep(self._state.settings.check_seconds)
             try:
                 self._look()
