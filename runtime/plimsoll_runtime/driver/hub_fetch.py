@@ -32,14 +32,8 @@ class FetchRequest(msgspec.Struct, frozen=True):
 
     model_id: str
     revision: str | None
-    namespace: str | None
-    token: str = ""
+    access: Access | None
     file: str | None = None
-
-    @property
-    def access(self) -> Access | None:
-        """The credentials for the fetch; None without a namespace."""
-        return None if self.namespace is None else Access(self.namespace, self.token)
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
@@ -74,8 +68,7 @@ class HubFetch:
 
     def __call__(self, model_id: str, revision: str | None, access: Access | None, file: str | None = None) -> Path:
         """Same contract as `weights.sources.hub.fetch_snapshot`. Raises SourceError, also if it is cancelled."""
-        namespace, token = (None, "") if access is None else (access.namespace, access.token)
-        wanted = FetchRequest(model_id, revision, namespace, token, file)
+        wanted = FetchRequest(model_id, revision, access, file)
         if self._room is None:
             return self._fetch(wanted)
         while not self._room.enter(self):
