@@ -12,16 +12,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention import machine
 from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
-from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.cache_backend import CallsBackend
 from plimsoll_runtime.execution.attention.capabilities import ANY, HALF, Capabilities, Target, multiples
 from plimsoll_runtime.execution.attention.paged import Attend, PagesBackend
 from plimsoll_runtime.execution.attention.split import split_backend
-from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
+from plimsoll_runtime.execution.attention.step_tables import StepTables
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -54,7 +52,7 @@ def _wide_heads_refusal(target: Target) -> str | None:
     return f"supports head sizes above 128 only with cuDNN 9.10 on compute capability 9.0; the model has {widest}"
 
 
-class CudnnChunks:
+class CudnnChunks(CallsBackend):
     """Attention of sequences with several rows, over gathered keys and values.
 
     cuDNN only masks what is above the diagonal of the first row, and torch's `causal_lower_right` does not reach cuDNN.
@@ -65,7 +63,6 @@ class CudnnChunks:
     """
 
     name: ClassVar[str] = "cudnn"
-    fused: ClassVar[bool] = False
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=("cuda",),
         dtypes=HALF,
@@ -75,27 +72,35 @@ class CudnnChunks:
         checks=(_wide_heads_refusal,),
     )
 
-    def __init__(self, cache: KvCache) -> None:
-        self._cache = cache
+    def calls(self, tables: StepTables, shape: AttentionShape) -> list[_Chunk]:
+        """Return a chunk for each sequence."""
+        chunks = []
+        starts = tables.context_lens - tables.query_lens
+        for i, (first, start, end) in enumerate(zip(tables.first_rows, starts, tables.context_lens, strict=True)):
+            blocks = tables.blocks[tables.first_blocks[i] :][: tables.num_blocks[i]].astype(np.int64)
+            there = to_device(blocks, self._cache.device)
+            prefix = [
+                _piece(there, at, min(at + PREFIX_TOKENS, int(start)), self._cache.block_size)
+                for at in range(0, int(start), PREFIX_TOKENS)
+            ]
+            own = _piece(there, int(start), int(end), self._cache.block_size)
+            chunks.append(_Chunk(slice(int(first), int(first + end - start)), own, prefix))
+        return chunks
 
-    def begin(self, batch: AttentionBatch) -> Attention:
-        """Return the step's attention, with the blocks of each sequence's parts for each cache group."""
-        cache, groups = self._cache, batch.groups
-        chunks = [_chunks(step_tables(group, cache.block_size), cache) for group in groups]
-
-        def attention(
-            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-        ) -> Tensor:
-            keys, values, scale = cache.keys[layer], cache.values[layer], cache.shapes[layer].scale
-            group = cache.group_of[layer]
-            if key is not None and value is not None:
-                write_cache(key, value, keys, values, groups[group].cells)
-            out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-            for chunk in chunks[group]:
-                out[chunk.rows] = _attend(chunk, query[chunk.rows], keys, values, scale)
-            return out
-
-        return attention
+    def attend(
+        self, call: _Chunk, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape, sinks: Tensor | None
+    ) -> Tensor:
+        """Attend the rows of one chunk: query [Q, heads, D] -> [Q, heads, D]."""
+        heads = query.transpose(0, 1)[None]
+        out, sums = cudnn_attention(heads, *_gathered(call.own, keys, values), causal=True, scale=shape.scale)
+        if call.prefix:
+            out = out.float()
+        for piece in call.prefix:
+            more, more_sums = cudnn_attention(heads, *_gathered(piece, keys, values), causal=False, scale=shape.scale)
+            share = torch.sigmoid(more_sums - sums)[..., None]
+            out = torch.lerp(out, more.float(), share)
+            sums = torch.logaddexp(sums, more_sums)
+        return out[0].transpose(0, 1).to(query.dtype)
 
 
 CudnnBackend = split_backend(CudnnChunks, SdpaBackend, "cudnn")
@@ -113,39 +118,10 @@ def cudnn_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, 
     return out, sums.reshape(query.shape[:3])
 
 
-def _chunks(tables: StepTables, cache: KvCache) -> list[_Chunk]:
-    chunks = []
-    starts = tables.context_lens - tables.query_lens
-    for i, (first, start, end) in enumerate(zip(tables.first_rows, starts, tables.context_lens, strict=True)):
-        blocks = tables.blocks[tables.first_blocks[i] :][: tables.num_blocks[i]].astype(np.int64)
-        there = to_device(blocks, cache.device)
-        prefix = [
-            _piece(there, at, min(at + PREFIX_TOKENS, int(start)), cache.block_size)
-            for at in range(0, int(start), PREFIX_TOKENS)
-        ]
-        own = _piece(there, int(start), int(end), cache.block_size)
-        chunks.append(_Chunk(slice(int(first), int(first + end - start)), own, prefix))
-    return chunks
-
-
 def _piece(blocks: Tensor, start: int, end: int, size: int) -> _Piece:
     """Return the tokens from `start` to before `end` of a block table."""
     first = start // size
     return _Piece(blocks[first : -(-end // size)], start - first * size, end - first * size)
-
-
-def _attend(chunk: _Chunk, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """Attend the rows of one chunk: query [Q, heads, D] -> [Q, heads, D]."""
-    heads = query.transpose(0, 1)[None]
-    out, sums = cudnn_attention(heads, *_gathered(chunk.own, keys, values), causal=True, scale=scale)
-    if chunk.prefix:
-        out = out.float()
-    for piece in chunk.prefix:
-        more, more_sums = cudnn_attention(heads, *_gathered(piece, keys, values), causal=False, scale=scale)
-        share = torch.sigmoid(more_sums - sums)[..., None]
-        out = torch.lerp(out, more.float(), share)
-        sums = torch.logaddexp(sums, more_sums)
-    return out[0].transpose(0, 1).to(query.dtype)
 
 
 def _gathered(piece: _Piece, *caches: Tensor) -> list[Tensor]:

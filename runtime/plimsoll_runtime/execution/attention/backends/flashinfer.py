@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.cache_backend import CacheBackend, LayerAttention
 from plimsoll_runtime.execution.attention.capabilities import HALF, Capabilities, Target
 from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 WORKSPACE = 128 * 2**20
@@ -33,13 +32,12 @@ def _several_sizes_refusal(target: Target) -> str | None:
     return "supports only one head size in a model; this one has several" if several else None
 
 
-class FlashInferBackend:
+class FlashInferBackend(CacheBackend):
     """One wrapper for each distinct attention shape of a cache group. Needs the package, which only this class
     imports.
     """
 
     name: ClassVar[str] = "flashinfer"
-    fused: ClassVar[bool] = False
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=("cuda",),
         dtypes=HALF,
@@ -52,33 +50,27 @@ class FlashInferBackend:
     def __init__(self, cache: KvCache) -> None:
         import flashinfer
 
-        self._cache = cache
-        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
+        super().__init__(cache)
         self._wrappers: dict[tuple[int, AttentionShape], Any] = {}
         for kind in dict.fromkeys(self._kinds):
             # Each wrapper needs its own scratch: a plan for one kind would overwrite the plan of another.
             scratch = torch.empty(WORKSPACE, dtype=torch.uint8, device=cache.device)
             self._wrappers[kind] = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "HND")
 
-    def begin(self, batch: AttentionBatch) -> Attention:
+    def attend_step(self, batch: AttentionBatch) -> LayerAttention:
         """Plan each wrapper's kernel for the step."""
-        cache, groups = self._cache, batch.groups
-        tables = [step_tables(group, cache.block_size) for group in groups]
+        cache = self._cache
+        tables = [step_tables(group, cache.block_size) for group in batch.groups]
         for (group, shape), wrapper in self._wrappers.items():
             self._plan(wrapper, shape, tables[group])
 
-        def attention(
-            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-        ) -> Tensor:
-            keys, values = cache.keys[layer], cache.values[layer]
-            if key is not None and value is not None:
-                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
+        def attend(layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
             # [kv_heads, blocks, block, D] viewed as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
-            pages = (keys.transpose(0, 1), values.transpose(0, 1))
+            pages = (cache.keys[layer].transpose(0, 1), cache.values[layer].transpose(0, 1))
             out: Tensor = self._wrappers[self._kinds[layer]].run(query.contiguous(), pages)
             return out
 
-        return attention
+        return attend
 
     def _plan(self, wrapper: Any, shape: AttentionShape, tables: StepTables) -> None:
         size = self._cache.block_size

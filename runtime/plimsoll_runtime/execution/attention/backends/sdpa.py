@@ -17,12 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
-from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.cache_backend import CallsBackend
 from plimsoll_runtime.execution.attention.capabilities import LATENT, Capabilities
-from plimsoll_runtime.execution.attention.step_tables import StepTables, alibi_bias, first_seen, step_tables
-from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.execution.attention.step_tables import StepTables, alibi_bias, first_seen
 from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -45,41 +42,17 @@ class _Call:
     bias: Tensor | None
 
 
-class SdpaBackend:
+class SdpaBackend(CallsBackend):
     """Copies the keys and values that a call sees into memory of its own. Does not support soft caps, which SDPA
     lacks.
     """
 
     name: ClassVar[str] = "sdpa"
-    fused: ClassVar[bool] = False
     capabilities: ClassVar[Capabilities] = Capabilities(
         features=("window", "chunk", "alibi", "rounded_alibi", "sinks", *LATENT)
     )
 
-    def __init__(self, cache: KvCache) -> None:
-        self._cache = cache
-        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
-
-    def begin(self, batch: AttentionBatch) -> Attention:
-        """Return the step's attention. Layers of one cache group and shape share rows, blocks and masks."""
-        cache, groups = self._cache, batch.groups
-        tables = [step_tables(group, cache.block_size) for group in groups]
-        calls = {(group, shape): self._calls(tables[group], shape) for group, shape in set(self._kinds)}
-
-        def attention(
-            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-        ) -> Tensor:
-            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            if key is not None and value is not None:
-                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
-            out = torch.empty_like(query)
-            for call in calls[self._kinds[layer]]:
-                out[call.rows] = _attend(call, query[call.rows], keys, values, shape, sinks)
-            return out
-
-        return attention
-
-    def _calls(self, tables: StepTables, shape: AttentionShape) -> list[_Call]:
+    def calls(self, tables: StepTables, shape: AttentionShape) -> list[_Call]:
         decodes = np.flatnonzero(tables.query_lens == 1)
         chunks = np.flatnonzero(tables.query_lens > 1)
         groups = [decodes[None].T, *(chunks[i : i + 1, None] for i in range(len(chunks)))]
@@ -109,31 +82,30 @@ class SdpaBackend:
             None if bias is None else bias.to(device),
         )
 
-
-def _attend(
-    call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape, sinks: Tensor | None
-) -> Tensor:
-    """Attend the rows of one call: query [S x Q, heads, D] -> [S x Q, heads, D]."""
-    sequences, count, _ = call.seen.shape
-    group = shape.heads // shape.kv_heads
-    key = _gathered(keys, call)
-    value = key if shape.latent else _gathered(values, call)
-    # A group's heads take the place of rows: SDPA's own way of sharing KV heads copies them for each head.
-    folded = query.view(sequences, count, shape.kv_heads, group, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    mask = call.seen[:, None].repeat(1, 1, group, 1)  # [S, 1, group x Q, W x block]
-    if call.bias is not None:
-        bias = call.bias.expand(-1, -1, -1, count, -1).flatten(2, 3)
-        mask = bias.masked_fill(~mask, -math.inf)
-    if sinks is not None:
-        key, value = (functional.pad(x, (0, 0, 0, 1)) for x in (key, value))
-        hidden = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)
-        sink = sinks.view(1, shape.kv_heads, group, 1, 1).expand(sequences, -1, -1, count, 1).flatten(2, 3)
-        mask = torch.cat([hidden.expand(-1, shape.kv_heads, -1, -1), sink], dim=-1)
-    if mask.dtype is not torch.bool:
-        folded, key, value = (x.float() for x in (folded, key, value))
-    out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=shape.scale)
-    heads = out.to(query.dtype).view(sequences, shape.kv_heads, group, count, -1)
-    return heads.permute(0, 3, 1, 2, 4).reshape(query.shape)
+    def attend(
+        self, call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape, sinks: Tensor | None
+    ) -> Tensor:
+        """Attend the rows of one call: query [S x Q, heads, D] -> [S x Q, heads, D]."""
+        sequences, count, _ = call.seen.shape
+        group = shape.heads // shape.kv_heads
+        key = _gathered(keys, call)
+        value = key if shape.latent else _gathered(values, call)
+        # A group's heads take the place of rows: SDPA's own way of sharing KV heads copies them for each head.
+        folded = query.view(sequences, count, shape.kv_heads, group, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        mask = call.seen[:, None].repeat(1, 1, group, 1)  # [S, 1, group x Q, W x block]
+        if call.bias is not None:
+            bias = call.bias.expand(-1, -1, -1, count, -1).flatten(2, 3)
+            mask = bias.masked_fill(~mask, -math.inf)
+        if sinks is not None:
+            key, value = (functional.pad(x, (0, 0, 0, 1)) for x in (key, value))
+            hidden = torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)
+            sink = sinks.view(1, shape.kv_heads, group, 1, 1).expand(sequences, -1, -1, count, 1).flatten(2, 3)
+            mask = torch.cat([hidden.expand(-1, shape.kv_heads, -1, -1), sink], dim=-1)
+        if mask.dtype is not torch.bool:
+            folded, key, value = (x.float() for x in (folded, key, value))
+        out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=shape.scale)
+        heads = out.to(query.dtype).view(sequences, shape.kv_heads, group, count, -1)
+        return heads.permute(0, 3, 1, 2, 4).reshape(query.shape)
 
 
 def _gathered(cache: Tensor, call: _Call) -> Tensor:

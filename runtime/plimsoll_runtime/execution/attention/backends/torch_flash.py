@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.cache_backend import CallsBackend
 from plimsoll_runtime.execution.attention.capabilities import ANY, HALF, Capabilities, Target, multiples
-from plimsoll_runtime.execution.attention.step_tables import StepTables, first_seen, step_tables
+from plimsoll_runtime.execution.attention.step_tables import StepTables, first_seen
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -49,11 +47,10 @@ def _flash_attention_missing(target: Target) -> str | None:
     return None if torch.backends.cuda.is_flash_attention_available() else "needs a PyTorch built with FlashAttention"
 
 
-class TorchFlashBackend:
+class TorchFlashBackend(CallsBackend):
     """FlashAttention of torch itself, on NVIDIA GPUs."""
 
     name: ClassVar[str] = "torch-flash"
-    fused: ClassVar[bool] = False
     capabilities: ClassVar[Capabilities] = Capabilities(
         devices=("cuda",),
         dtypes=HALF,
@@ -66,32 +63,24 @@ class TorchFlashBackend:
     def __init__(self, cache: KvCache) -> None:
         from torch.nn.attention import varlen
 
-        self._cache = cache
-        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
+        super().__init__(cache)
         self._attend: Any = varlen.varlen_attn
         # Before torch 2.12, `varlen_attn` accepted more query heads than KV heads without an argument for it.
         self._says_groups = "enable_gqa" in inspect.signature(self._attend).parameters
 
-    def begin(self, batch: AttentionBatch) -> Attention:
-        """Return the step's attention. Layers of one cache group and shape share the indices of each call."""
-        cache, groups = self._cache, batch.groups
-        tables = [step_tables(group, cache.block_size) for group in groups]
-        calls = {(group, shape): list(_calls(tables[group], shape, cache)) for group, shape in set(self._kinds)}
+    def calls(self, tables: StepTables, shape: AttentionShape) -> Iterator[_Call]:
+        """Split the step into calls of at most TOKENS tokens that any row sees, or of one sequence."""
+        starts = first_seen(shape, tables.context_lens - tables.query_lens)
+        tokens = tables.context_lens - starts
+        first = 0
+        for end in range(1, len(tokens) + 1):
+            if end == len(tokens) or tokens[first : end + 1].sum() > TOKENS:
+                yield _call(tables, np.arange(first, end), starts, self._cache)
+                first = end
 
-        def attention(
-            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-        ) -> Tensor:
-            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            if key is not None and value is not None:
-                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
-            out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-            for call in calls[self._kinds[layer]]:
-                out[call.rows] = self._attended(call, query[call.rows], keys, values, shape)
-            return out
-
-        return attention
-
-    def _attended(self, call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
+    def attend(
+        self, call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape, sinks: Tensor | None
+    ) -> Tensor:
         """Attend the rows of one call: query [T, heads, D] -> [T, heads, D]."""
         # [kv_heads, blocks, block, D] -> [K, kv_heads, D].
         key, value = (cache[:, call.blocks, call.offsets].transpose(0, 1) for cache in (keys, values))
@@ -111,17 +100,6 @@ class TorchFlashBackend:
                 **grouped,
             )
         return out
-
-
-def _calls(tables: StepTables, shape: AttentionShape, cache: KvCache) -> Iterator[_Call]:
-    """Split the step into calls of at most TOKENS tokens that any row sees, or of one sequence."""
-    starts = first_seen(shape, tables.context_lens - tables.query_lens)
-    tokens = tables.context_lens - starts
-    first = 0
-    for end in range(1, len(tokens) + 1):
-        if end == len(tokens) or tokens[first : end + 1].sum() > TOKENS:
-            yield _call(tables, np.arange(first, end), starts, cache)
-            first = end
 
 
 def _call(tables: StepTables, chosen: Ints, starts: Ints, cache: KvCache) -> _Call:
