@@ -7,6 +7,8 @@ from typing import TypedDict
 import triton
 from torch import Tensor
 
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
+
 
 class Constants(TypedDict):
     """Query heads, the number of them that share a KV head, elements of a head and the power of two that holds them;
@@ -24,15 +26,7 @@ class Constants(TypedDict):
     SLOPES: bool
 
 
-def constants(
-    query: Tensor,
-    key_cache: Tensor,
-    *,
-    window: int | None,
-    chunk: int | None,
-    softcap: float | None,
-    slopes: Tensor | None,
-) -> Constants:
+def constants(query: Tensor, key_cache: Tensor, terms: ScoreTerms) -> Constants:
     """Return the constants of queries `[T, heads, D]` over keys `[kv_heads, blocks, block_size, D]`."""
     _, heads, size = query.shape
     return Constants(
@@ -41,8 +35,8 @@ def constants(
         SIZE=size,
         SIZE_PADDED=max(16, triton.next_power_of_2(size)),
         BLOCK_SIZE=key_cache.shape[2],
-        WINDOW=window or 0,
-        CHUNK=chunk or 0,
-        SOFTCAP=softcap is not None,
-        SLOPES=slopes is not None,
+        WINDOW=terms.window or 0,
+        CHUNK=terms.chunk or 0,
+        SOFTCAP=terms.softcap is not None,
+        SLOPES=terms.slopes is not None,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,6 +9,7 @@ from plimsoll_kernels.dispatch import Implementation, check_floats, check_shape,
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
 from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 
 
 def paged_attention(
@@ -58,26 +57,19 @@ def paged_attention(
                     f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 on the device of query"
                 )
     check_batch(batch, query.device)
-    terms: dict[str, Any] = {
-        "scale": scale,
-        "window": window,
-        "softcap": softcap,
-        "chunk": chunk,
-        "slopes": slopes,
-        "sinks": sinks,
-    }
+    terms = ScoreTerms(scale, window, softcap, chunk, slopes, sinks)
     if not use_triton(implementation, query):
-        return paged_attention_reference(query, key_cache, value_cache, batch, **terms)
+        return paged_attention_reference(query, key_cache, value_cache, batch, **terms._asdict())
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    arguments = (out, query, key_cache, value_cache, batch)
+    arguments = (out, query, key_cache, value_cache, batch, terms)
     if batch.decodes:
         from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
-        launch_decode(*arguments, **terms, config=configs.decode)
+        launch_decode(*arguments, config=configs.decode)
     if batch.max_query_len > 1:
         from plimsoll_kernels.paged_attention.prefill.kernel import launch_prefill
 
-        launch_prefill(*arguments, **terms, config=configs.prefill)
+        launch_prefill(*arguments, config=configs.prefill)
     return out
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 from plimsoll_kernels.tuning.config import LaunchConfig
 from plimsoll_kernels.tuning.key import TuningKey
 from plimsoll_kernels.tuning.store import TuningStore
@@ -54,10 +55,10 @@ def tune_paged_attention(
         shape = (2, sum(rows), wanted.heads, key_cache.shape[3])
         query, out = torch.zeros(shape, dtype=key_cache.dtype, device=key_cache.device)
         batch = _batch(key_cache, rows)
-        how = {"scale": wanted.scale, "window": wanted.window, "softcap": wanted.softcap}
+        terms = ScoreTerms(wanted.scale, wanted.window, wanted.softcap)
 
         def measure(config: LaunchConfig) -> float:
-            return clock(lambda: launch(out, query, key_cache, value_cache, batch, **how, config=config))
+            return clock(lambda: launch(out, query, key_cache, value_cache, batch, terms, config=config))
 
         group = wanted.heads // key_cache.shape[0]
         candidates = kernel.candidates(key_cache.shape[3], group, key_cache.element_size())

@@ -17,6 +17,7 @@ from plimsoll_kernels.paged_attention.decode import kernel as decode
 from plimsoll_kernels.paged_attention.kernel import launch_write_cache
 from plimsoll_kernels.paged_attention.prefill import kernel as prefill
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 from plimsoll_kernels.rotary.kernel import launch_rotary
 from plimsoll_kernels.rotary_cache.kernel import launch_rotary_cache
@@ -55,7 +56,9 @@ KERNELS = {
 """All kernels that the launches below use."""
 
 
-def _attention(shape: dict[str, int], dtype: torch.dtype, lengths: list[tuple[int, int]]) -> tuple[Any, ...]:
+def _attention(
+    shape: dict[str, int], dtype: torch.dtype, lengths: list[tuple[int, int]]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, PagedBatch]:
     """Return (out, query, keys, values, batch) of sequences of (rows, context)."""
     rows = sum(r for r, _ in lengths)
     query = torch.zeros(rows, shape["heads"], shape["size"], dtype=dtype)
@@ -70,20 +73,20 @@ def _per_head(shape: dict[str, int], *, slopes: bool = False, sinks: bool = Fals
 
 
 def _decode(shape: dict[str, int], dtype: torch.dtype, splits: int, config: Any = None, **more: Any) -> None:
-    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
-    decode.launch_decode(*_attention(shape, dtype, [(1, 500)] * 3), splits=splits, config=config, **options)
+    terms = ScoreTerms(scale=0.1, **_per_head(shape, **more))
+    decode.launch_decode(*_attention(shape, dtype, [(1, 500)] * 3), terms, splits=splits, config=config)
 
 
 def _shared(shape: dict[str, int], dtype: torch.dtype, splits: int, **more: Any) -> None:
-    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
+    terms = ScoreTerms(scale=0.1, **_per_head(shape, **more))
     out, query, keys, values, batch = _attention(shape, dtype, [(1, 500)] * 3)
     prefixes = PrefixTables.of(torch.zeros(2 * 3 + 9, dtype=torch.int32), 3)
-    decode.launch_decode(out, query, keys, values, replace(batch, prefixes=prefixes), splits=splits, **options)
+    decode.launch_decode(out, query, keys, values, replace(batch, prefixes=prefixes), terms, splits=splits)
 
 
 def _prefill(shape: dict[str, int], dtype: torch.dtype, config: Any = None, **more: Any) -> None:
-    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
-    prefill.launch_prefill(*_attention(shape, dtype, [(100, 500), (1, 30)]), config=config, **options)
+    terms = ScoreTerms(scale=0.1, **_per_head(shape, **more))
+    prefill.launch_prefill(*_attention(shape, dtype, [(100, 500), (1, 30)]), terms, config=config)
 
 
 def _cache(shape: dict[str, int]) -> torch.Tensor:

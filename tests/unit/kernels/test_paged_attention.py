@@ -17,6 +17,7 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
 from plimsoll_kernels.paged_attention.reference import attention_reference
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 
 
 @dataclass
@@ -174,7 +175,7 @@ def test_a_decode_split_among_programs(triton_device: str, splits: int, window: 
     options: dict[str, Any] = {"scale": 0.2, "window": window, **per_head(more, triton_device)}
     expected = case.run("reference", **options)
     actual = torch.empty_like(expected).fill_(math.nan)
-    launch_decode(actual, case.query, case.keys, case.values, case.batch, **options, softcap=None, splits=splits)
+    launch_decode(actual, case.query, case.keys, case.values, case.batch, ScoreTerms(**options), splits=splits)
     assert actual[2:5].isnan().all(), "a chunk's rows are the prefill's"
     decodes = [0, 1, 5]
     torch.testing.assert_close(actual[decodes], expected[decodes], rtol=1e-5, atol=1e-5)
@@ -237,11 +238,11 @@ def refusals() -> list[Any]:
         (replace(case, query=case.query.half()), {}, "key_cache is torch.float32 on cpu, but rows is torch.float16"),
         (replace(case, values=case.values[:, :3]), {}, "value_cache is"),
         (replace(case, batch=longs), {}, "query_starts is torch.int64 on cpu; expected contiguous int32"),
-        (case, {"window": 0}, "a window of 0 tokens"),
-        (case, {"chunk": 0}, "a chunk of 0 tokens"),
+        (case, {"window": 0}, "window is 0; it must be at least 1"),
+        (case, {"chunk": 0}, "chunk is 0; it must be at least 1"),
         (case, {"sinks": torch.ones(3)}, r"sinks is \[3\], expected \[4\]"),
         (case, {"slopes": torch.ones(4).half()}, "slopes is torch.float16 on cpu; expected contiguous float32"),
-        (case, {"softcap": -1.0}, "not positive"),
+        (case, {"softcap": -1.0}, "softcap is -1.0; it must be positive"),
         (case, {"scale": 0.0}, "scale is 0.0; it must be positive"),
     ]
 

@@ -18,6 +18,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import paged_attention
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_kernels.paged_attention.prefix.tiles import prefix_splits, tile_members
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 
 MOST_GROUPS = 3
 Group = tuple[int, Sequence[int]]
@@ -44,9 +45,9 @@ class Shared:
         from plimsoll_kernels.paged_attention.decode.kernel import launch_decode
 
         out = torch.full_like(self.query, math.nan)
-        terms = {"scale": 0.2, "window": None, "softcap": None, **options}
+        terms = ScoreTerms(**{"scale": 0.2, **options})
         launch_decode(
-            out, self.query, self.keys, self.values, self.batch, **terms, splits=splits, prefix_splits=prefix_splits
+            out, self.query, self.keys, self.values, self.batch, terms, splits=splits, prefix_splits=prefix_splits
         )
         return out
 

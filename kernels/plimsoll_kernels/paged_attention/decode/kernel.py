@@ -18,6 +18,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.constants import constants
 from plimsoll_kernels.paged_attention.decode.splits import MIN_SPLIT_TOKENS, decode_splits, most_seen
 from plimsoll_kernels.paged_attention.prefix.kernel import TOGETHER, PrefixSums, add_prefix, launch_prefix, shared_of
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_tile,
     first_seen,
@@ -233,13 +234,8 @@ def launch_decode(
     key_cache: Tensor,
     value_cache: Tensor,
     batch: PagedBatch,
+    terms: ScoreTerms,
     *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    chunk: int | None = None,
-    slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
     config: LaunchConfig | None = None,
     splits: int | None = None,
     prefix_splits: int | None = None,
@@ -250,11 +246,13 @@ def launch_decode(
     """
     _, heads, size = query.shape
     kv_heads = key_cache.shape[0]
-    own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)
+    own = constants(query, key_cache, terms)
     sequences, group, padded = batch.context_lens.shape[0], own["GROUP"], own["SIZE_PADDED"]
     chosen = config or default_config(size, group, query.element_size())
     processors = multiprocessors(query.device)
-    splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, processors, most_seen(window, chunk))
+    splits = splits or decode_splits(
+        sequences * kv_heads, batch.max_context_len, processors, most_seen(terms.window, terms.chunk)
+    )
     shared, prefix = out, PrefixSums(out, out, out, 1)
     if batch.prefixes is not None:
         shared = batch.prefixes.shared
@@ -264,11 +262,7 @@ def launch_decode(
             value_cache,
             batch,
             batch.prefixes,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            chunk=chunk,
-            slopes=slopes,
+            terms,
             splits=prefix_splits,
         )
     partial, extremes, sums = out, out, out
@@ -293,12 +287,12 @@ def launch_decode(
         query.stride(0),
         query.stride(1),
         *key_cache.stride()[:3],
-        scale,
-        softcap or 0.0,
-        out if slopes is None else slopes,
-        out if sinks is None else sinks,
+        terms.scale,
+        terms.softcap or 0.0,
+        out if terms.slopes is None else terms.slopes,
+        out if terms.sinks is None else terms.sinks,
         **own,
-        SINKS=sinks is not None,
+        SINKS=terms.sinks is not None,
         PREFIX=batch.prefixes is not None,
         BLOCK_M=chosen.block_m,
         BLOCK_N=chosen.block_n,
@@ -321,8 +315,8 @@ def launch_decode(
             HEADS=heads,
             SIZE=size,
             SIZE_PADDED=padded,
-            WINDOW=window or 0,
-            CHUNK=chunk or 0,
+            WINDOW=own["WINDOW"],
+            CHUNK=own["CHUNK"],
             PREFIX=batch.prefixes is not None,
             BLOCK_N=chosen.block_n,
             SPLITS=splits,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.constants import constants
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_span,
     first_seen,
@@ -148,19 +149,14 @@ def launch_prefill(
     key_cache: Tensor,
     value_cache: Tensor,
     batch: PagedBatch,
+    terms: ScoreTerms,
     *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    chunk: int | None = None,
-    slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
     config: LaunchConfig | None = None,
 ) -> None:
     """Write to `out` `[T, heads, D]` the rows of sequences with several rows; `op` has checked the arguments."""
     rows, _, size = query.shape
     kv_heads = key_cache.shape[0]
-    own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)
+    own = constants(query, key_cache, terms)
     sequences, group = batch.context_lens.shape[0], own["GROUP"]
     chosen = config or default_config(size, group, query.element_size())
     tile_rows = chosen.block_m // group
@@ -177,12 +173,12 @@ def launch_prefill(
         query.stride(0),
         query.stride(1),
         *key_cache.stride()[:3],
-        scale,
-        softcap or 0.0,
-        out if slopes is None else slopes,
-        out if sinks is None else sinks,
+        terms.scale,
+        terms.softcap or 0.0,
+        out if terms.slopes is None else terms.slopes,
+        out if terms.sinks is None else terms.sinks,
         **own,
-        SINKS=sinks is not None,
+        SINKS=terms.sinks is not None,
         ROWS=tile_rows,
         BLOCK_M=chosen.block_m,
         BLOCK_N=chosen.block_n,

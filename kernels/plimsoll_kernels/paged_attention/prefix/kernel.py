@@ -21,6 +21,7 @@ from plimsoll_kernels.paged_attention.constants import constants
 from plimsoll_kernels.paged_attention.decode.splits import MIN_SPLIT_TOKENS
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_kernels.paged_attention.prefix.tiles import prefix_splits, tile_members
+from plimsoll_kernels.paged_attention.terms import ScoreTerms
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_span,
     first_seen,
@@ -205,12 +206,8 @@ def launch_prefix(
     value_cache: Tensor,
     batch: PagedBatch,
     prefixes: PrefixTables,
+    terms: ScoreTerms,
     *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    chunk: int | None = None,
-    slopes: Tensor | None = None,
     splits: int | None = None,
 ) -> PrefixSums:
     """Return the sums of the prefixes that the batch's sequences share; `op` has checked the arguments.
@@ -219,7 +216,7 @@ def launch_prefix(
     """
     _, heads, size = query.shape
     kv_heads, itemsize = key_cache.shape[0], query.element_size()
-    own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)
+    own = constants(query, key_cache, terms)
     sequences, group, padded = batch.context_lens.shape[0], own["GROUP"], own["SIZE_PADDED"]
     members, num_groups = tile_members(size, group, itemsize), prefixes.starts.shape[0] - 1
     splits = splits or prefix_splits(sequences, members, kv_heads, multiprocessors(query.device))
@@ -244,9 +241,9 @@ def launch_prefix(
         query.stride(0),
         query.stride(1),
         *key_cache.stride()[:3],
-        scale,
-        softcap or 0.0,
-        partial if slopes is None else slopes,
+        terms.scale,
+        terms.softcap or 0.0,
+        partial if terms.slopes is None else terms.slopes,
         **own,
         MEMBERS=members,
         BLOCK_M=tile_rows(size, group, itemsize),
