@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +13,11 @@ BUFFERS = 2
 """The buffers of a lane: one is filled while the device reads the other."""
 
 
-class CopyLane(Protocol):
-    """Copies the host's part of a buffer to its part on the device, and orders copies and reads."""
+class CopyLane:
+    """Copies the host's part of a buffer to its part on the device, and orders copies and reads.
+
+    This class is the lane to a CPU: a copy is complete when the call returns, so there is nothing to wait for.
+    """
 
     def read(self, number: int) -> None:
         """Make later copies into a buffer wait for all work launched so far, which may read its part on the device."""
@@ -24,28 +27,13 @@ class CopyLane(Protocol):
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
         """Start to copy."""
+        target.copy_(source)
 
     def join(self, number: int) -> None:
         """Make all work launched from here on wait for the started copies. The host does not wait."""
 
 
-class PlainLane:
-    """The lane to a CPU: a copy is complete when the call returns."""
-
-    def read(self, number: int) -> None:
-        pass
-
-    def reuse(self, number: int) -> None:
-        pass
-
-    def copy(self, number: int, target: Tensor, source: Tensor) -> None:
-        target.copy_(source)
-
-    def join(self, number: int) -> None:
-        pass
-
-
-class CudaLane:
+class CudaLane(CopyLane):
     """The lane to a GPU: a stream, and two events for each buffer."""
 
     def __init__(self, device: torch.device) -> None:
@@ -68,11 +56,6 @@ class CudaLane:
 
     def join(self, number: int) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._copied[number])
-
-
-def lane_to(device: torch.device) -> CopyLane:
-    """Return the lane to a device."""
-    return PlainLane() if device.type == "cpu" else CudaLane(device)
 
 
 FEWEST_WORDS = 4096
@@ -114,7 +97,7 @@ class UploadBuffer:
 
     def __init__(self, device: torch.device, lane: CopyLane | None = None) -> None:
         self._device = device
-        self._lane = lane or lane_to(device)
+        self._lane = lane or (CopyLane() if device.type == "cpu" else CudaLane(device))
         self._buffers = [_Buffer(FEWEST_WORDS, device) for _ in range(BUFFERS)]
         for number in range(BUFFERS):
             # The device may still be about to write zeros, which must not overwrite copies.

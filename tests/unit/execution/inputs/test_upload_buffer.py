@@ -18,6 +18,7 @@ from plimsoll_runtime.execution.inputs.upload_buffer import (
     ALIGNED_WORDS,
     BUFFERS,
     FEWEST_WORDS,
+    CopyLane,
     CudaLane,
     UploadBuffer,
     _Buffer,
@@ -26,7 +27,7 @@ from plimsoll_runtime.execution.inputs.upload_buffer import (
 CPU = torch.device("cpu")
 
 
-class LateLane:
+class LateLane(CopyLane):
     """A lane whose device computes only on demand. Copies are made as early as its events allow, or `late`.
 
     `launched`: work that the device has still to do, which reads the numbers sent.
