@@ -21,7 +21,7 @@ class TuningKey:
     kernel: str
     source: str
     device: str
-    versions: Mapping[str, str]
+    versions: Mapping[str, str | None]
     shape: Mapping[str, int | str]
 
     @classmethod
@@ -29,7 +29,7 @@ class TuningKey:
         """Return the key of the kernel whose code is in those files, on that device, with the installed packages."""
         source = hashlib.sha256(b"\0".join(path.read_bytes() for path in code)).hexdigest()[:16]
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        return cls(kernel, source, name, {package: _version(package) for package in PACKAGES}, dict(shape))
+        return cls(kernel, source, name, {package: package_version(package) for package in PACKAGES}, dict(shape))
 
     @property
     def name(self) -> str:
@@ -38,8 +38,9 @@ class TuningKey:
         return f"{self.kernel}-{digest[:24]}"
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return "none"
+        return None

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.tuning.key import package_version
 from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import machine
@@ -243,7 +243,7 @@ def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
     return {
         "hardware": device_name(target.device),
         "threads": torch.get_num_threads() if target.device.type == "cpu" else None,
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: package_version(name) for name in PACKAGES},
         "torch": str(torch.__version__),
         "cudnn": None if target.device.type == "cpu" else machine.installed("cudnn"),
         "kernels": None if found is None else [found.name.decode(), library_path().name],
@@ -253,13 +253,6 @@ def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
         "mix": dataclasses.asdict(mix),
         "backends": able,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _recall(key: _Key) -> dict[str, Timing] | None:
