@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(NamedTuple):
     """Reports of R rows; natural logarithms, NaN in rows whose largest logit is not finite.
 
     - `chosen`: float32 `[R]`, the tokens' own log probabilities.
@@ -22,8 +21,3 @@ class Reports:
     ranks: Tensor
     top_tokens: Tensor
     top: Tensor
-
-    @property
-    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All tensors, in the order of the fields."""
-        return self.chosen, self.ranks, self.top_tokens, self.top

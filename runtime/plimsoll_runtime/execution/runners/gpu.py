@@ -132,10 +132,10 @@ class GpuRunner(StepRunner):
         choice, values = None, list[Tensor]()
         if sampled is not None:
             choice, tokens = sampled
-            values = [tokens, *(choice.reports.parts if choice.reports else ())]
+            values = [tokens, *(choice.reports or ())]
         of_tokens = len(values)
         for report in reports:
-            values += report.found.parts
+            values += report.found
 
         def finish(copies: Sequence[Tensor]) -> StepResult:
             outputs = dict[int, SequenceOutput]()
