@@ -48,7 +48,10 @@ def allocated(size: int) -> int:
 
 
 class Populating:
-    """The thread of `populate`."""
+    """Takes a contiguous tensor's pages ahead of their first use, in a thread of the lowest priority.
+
+    Concurrent writes are kept. If pages cannot be taken, they are taken when they are first written.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self._stopped = threading.Event()
@@ -60,14 +63,6 @@ class Populating:
         """Stop taking pages; on return the thread has ended."""
         self._stopped.set()
         self._thread.join()
-
-
-def populate(tensor: Tensor) -> Populating:
-    """Take a contiguous tensor's pages ahead of their first use, in a thread of the lowest priority.
-
-    Concurrent writes are kept. If pages cannot be taken, they are taken when they are first written.
-    """
-    return Populating(tensor)
 
 
 def give_back(tensor: Tensor) -> None:

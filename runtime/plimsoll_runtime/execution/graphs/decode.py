@@ -80,11 +80,6 @@ class DecodeGraphs:
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
         self._shared = SharedBuffers.of(backend, max_sequences, cache.device)
 
-    @property
-    def captured(self) -> int:
-        """How many graphs there are."""
-        return len(self._graphs)
-
     def wanted(self) -> list[CaptureRequest]:
         """Return a request for each bucket and launch key, and one more with sharing if decodes may share prefixes."""
         return [

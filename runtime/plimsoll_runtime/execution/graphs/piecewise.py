@@ -85,11 +85,6 @@ class PiecewiseDecoder:
         self._passes: dict[int, list[Callable[[Step], None]]] = {}
         self._hidden = torch.empty(0)
 
-    @property
-    def captured(self) -> int:
-        """For how many numbers of rows there are graphs."""
-        return len(self._passes)
-
     def wanted(self) -> list[CaptureRequest]:
         """Return a request for each number of rows; each makes a graph for every piece."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]

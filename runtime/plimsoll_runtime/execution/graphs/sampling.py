@@ -58,11 +58,6 @@ class SamplingGraphs:
         )
         self._graphs: dict[int, Captured] = {}
 
-    @property
-    def captured(self) -> int:
-        """How many graphs there are."""
-        return len(self._graphs)
-
     def wanted(self) -> list[CaptureRequest]:
         """Return a request for each bucket."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
+from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back
 from plimsoll_runtime.execution.kv.layout import groups_of, layer_offsets
 from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -69,7 +69,7 @@ class KvCache:
         self._ahead: Populating | None = None
         if device.type == "cpu":
             self._memory = allocate(size, dtype)
-            self._ahead = populate(self._memory[: self.taken])
+            self._ahead = Populating(self._memory[: self.taken])
         else:
             self._memory = torch.zeros(size, dtype=dtype, device=device)
         self.keys: list[Tensor] = []

@@ -110,19 +110,15 @@ def _penalise(logits: Tensor, chosen: Sequence[tuple[int, Adjustments, TokenCoun
     others subtract a constant and a multiple of the count from tokens generated before (OpenAI's definition).
     """
     sizes = [history.tokens.size for _, _, history in chosen]
-    wanted = np.array([_strengths(state) for _, state, _ in chosen], dtype=np.float32)
-    repetition, presence, frequency = np.repeat(wanted, sizes, axis=0).T
+    params = [state.params for _, state, _ in chosen]
+    strengths = [(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params]
+    repetition, presence, frequency = np.repeat(np.array(strengths, dtype=np.float32), sizes, axis=0).T
     counts = np.concatenate([history.counts for _, _, history in chosen])
     factor = to_device(np.ascontiguousarray(repetition), logits.device)
     amount = to_device(np.where(counts > 0, presence + frequency * counts, np.float32(0.0)), logits.device)
     pairs = _pairs(logits, [(row, history.tokens) for row, _, history in chosen])
     values = logits[pairs]
     logits[pairs] = torch.where(values > 0, values / factor, values * factor) - amount
-
-
-def _strengths(state: Adjustments) -> tuple[float, float, float]:
-    params = state.params
-    return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 
 
 def _pairs(logits: Tensor, ids_by_row: Sequence[tuple[int, NDArray[np.int64]]]) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
 from typing import ClassVar
 
@@ -83,15 +83,6 @@ class CpuAttention:
         return paged_attention(self._kernels, layer, shape, query, key, value, self.paged, self._workspace)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """Implements `plimsoll_kernels.cpu.step.Tables`."""
-
-    cells: Tensor
-    context_lens: Sequence[int]
-    block_tables: BlockTables
-
-
 class CpuBidirectionalBackend:
     """Bidirectional attention by the CPU kernels. Reads the layers' shapes from `cache.whole`.
 
@@ -123,7 +114,7 @@ class CpuBidirectionalBackend:
         before = torch.tensor(list(accumulate(batch.query_lens[:-1], initial=0)))
         lengths = torch.tensor(batch.query_lens)
         cells = torch.arange(sum(batch.query_lens)) + (first_cells - before).repeat_interleave(lengths)
-        tables = _Tables(cells, batch.context_lens, BlockTables(array("i", range(total)), begins, counts))
+        tables = replace(batch, cells=cells, block_tables=BlockTables(array("i", range(total)), begins, counts))
         step = PagedStep(self._paged, batch.query_lens, [tables], batch.longest)
         return CpuAttention(self._kernels, self._records, step, self._workspace)
 

@@ -43,11 +43,6 @@ class Scratch:
                 buffer = self._buffers[name, dtype] = torch.empty(count, dtype=dtype)
         return buffer[:count].view(shape)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(b.nbytes for b in self._buffers.values())
-
 
 class GatheredBlocks:
     """Blocks of a layer's cache, gathered as `[N, S, D]` in the compute dtype.
