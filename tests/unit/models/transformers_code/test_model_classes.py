@@ -49,7 +49,7 @@ def test_the_classes_record_is_taken_where_none_is_named(folder: Path) -> None:
     [
         (
             "org/other--modeling_buoy.BuoyForCausalLM",
-            r"in another repository \(org/other\): copy it next to the weights",
+            r"in another repository \(org/other\); copy it next to the weights",
         ),
         ("modeling_buoy.Missing", r"cannot be imported \(modeling_buoy.Missing\): AttributeError"),
         ("modeling_none.BuoyForCausalLM", r"cannot be imported \(modeling_none.BuoyForCausalLM\): OSError"),

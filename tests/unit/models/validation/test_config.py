@@ -81,5 +81,5 @@ def test_a_length_beyond_the_models_is_refused(config: dict[str, Any], limit: in
 
 
 def test_gguf_files_are_served_to_generate() -> None:
-    with pytest.raises(ModelError, match="not for the task embed"):
+    with pytest.raises(ModelError, match="not the task embed"):
         check_config(LLAMA, task="embed", gguf=True)
