@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import plain_decoder, renamed, slopes_of
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.tensor_names import Names
@@ -55,5 +55,4 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         names=NAMES,
         eps="layer_norm_epsilon",
         embedding=Embedding(norm=Norm(config.get("layer_norm_epsilon", float, 1e-5), "layer", biased=True)),
-        head=Head(tied=config.get("tie_word_embeddings", bool)),
     )

@@ -9,11 +9,14 @@ from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.mla import latent_decoder
 from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
 from plimsoll_runtime.models.families.common.variants import with_mixture
-from plimsoll_runtime.models.families.glm4_moe import EXPERTS
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
-from plimsoll_runtime.models.spec.tensor_names import Names
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
+EXPERTS = ExpertNames(
+    shared_gate_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    shared_down="mlp.shared_experts.down_proj",
+)
 V2 = {
     "kv_lora_rank": 512,
     "q_lora_rank": 1536,

@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.moe import experts_of
 from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixture
-from plimsoll_runtime.models.families.glm4_moe import EXPERTS
+from plimsoll_runtime.models.families.deepseek import EXPERTS
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK

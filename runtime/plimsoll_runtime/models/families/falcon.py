@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, slopes_of
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head, Residual
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Residual
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.tensor_names import Names
 
@@ -62,5 +62,4 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         names=names,
         eps="layer_norm_epsilon",
         residual=side if parallel else "sequential",
-        head=Head(tied=config.get("tie_word_embeddings", bool)),
     )

@@ -7,25 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.bamba import NAMES
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.hybrid import dual_shape, limits_of, taps_of
+from plimsoll_runtime.models.families.common.hybrid import bamba_shape, limits_of, taps_of
 from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, LayerSpec, ParallelMixer
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.models.spec.recurrent import Mamba2
-from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
 """Defaults of missing fields."""
-NAMES = Names(
-    gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
-    down="feed_forward.down_proj",
-    recurrent="mamba",
-    norms=("input_layernorm", "", "pre_ff_layernorm", ""),
-    final_norm="model.final_layernorm",
-)
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
@@ -58,20 +51,12 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _mixer(config: Config) -> Mamba2:
-    hidden, heads = config.get("hidden_size", int), config.positive("mamba_n_heads", int, 128)
-    expanded = config.positive("mamba_expand", int, 2) * hidden
+    expanded = config.positive("mamba_expand", int, 2) * config.get("hidden_size", int)
     inner = config.get("mamba_d_ssm", int, expanded if "mamba_d_ssm" in config.values else 1024)
-    wanted = config.values.get("mamba_d_head", "auto")
-    head_dim = inner // heads if wanted == "auto" else config.positive("mamba_d_head", int)
-    if heads * head_dim != inner:
-        raise ModelError(f"config.json: {heads} heads of {head_dim} dimensions do not make {inner} columns")
     normed = config.get("mamba_rms_norm", bool, default=False)
     z, x, b, c, dt = _numbers(config, "ssm_multipliers", 5)
-    shape = dual_shape(
-        config, heads, head_dim, config.get("mamba_n_groups", int, 1), config.get("mamba_d_state", int, 256)
-    )
     return Mamba2(
-        shape,
+        bamba_shape(config, inner),
         taps_of(config, "mamba_d_conv", 4),
         config.get("rms_norm_eps", float) if normed else None,
         config.activation("hidden_act"),

@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, renamed
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.tensor_names import Names
 
@@ -57,5 +57,4 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         names=NAMES,
         eps="layer_norm_epsilon",
         embedding=Embedding(positions=config.get("max_position_embeddings", int)),
-        head=Head(tied=config.get("tie_word_embeddings", bool)),
     )

@@ -12,7 +12,7 @@ from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, renamed
 from plimsoll_runtime.models.families.common.variants import with_windows
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 
 NAMES = replace(
@@ -48,7 +48,6 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         names=NAMES,
         eps="layer_norm_epsilon",
         embedding=Embedding(positions=config.get("max_position_embeddings", int)),
-        head=Head(tied=config.get("tie_word_embeddings", bool)),
     )
     window = config.get("window_size", int)
     return with_windows(spec, [window if local else None for local in _local(config, spec.num_layers)])

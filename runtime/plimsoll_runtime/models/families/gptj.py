@@ -10,7 +10,7 @@ from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, renamed
 from plimsoll_runtime.models.families.gpt2 import FIELDS
 from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.tensor_names import Names
 
@@ -53,5 +53,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         names=NAMES,
         eps="layer_norm_epsilon",
         residual="parallel-one-norm",
-        head=Head(tied=config.get("tie_word_embeddings", bool, default=False), bias=True),
+        head_bias=True,
     )

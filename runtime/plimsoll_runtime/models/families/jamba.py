@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from plimsoll_runtime.models.families.bamba import NAMES as BAMBA
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.hybrid import mamba_mixer, rank_of, taps_of, with_kinds
 from plimsoll_runtime.models.families.common.moe import experts_of
@@ -13,16 +14,12 @@ from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
-from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames
 
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 262_144, "intermediate_size": 14_336}
 """Defaults of missing fields."""
-NAMES = Names(
-    gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
-    down="feed_forward.down_proj",
-    recurrent="mamba",
-    norms=("input_layernorm", "", "pre_ff_layernorm", ""),
-    final_norm="model.final_layernorm",
+NAMES = replace(
+    BAMBA,
     experts=ExpertNames(
         router="feed_forward.router",
         gate_up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),

@@ -7,10 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.hybrid import ENDLESS, dual_shape, limits_of, mamba_mixer, rank_of, taps_of
+from plimsoll_runtime.models.families.common.hybrid import (
+    ENDLESS,
+    dual_shape,
+    mamba2_mixer,
+    mamba_mixer,
+    rank_of,
+    taps_of,
+)
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head, LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.recurrent import Mamba2, Recurrent
+from plimsoll_runtime.models.spec.recurrent import Recurrent
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(
@@ -76,15 +83,5 @@ def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
         config.get("n_groups", int, 8),
         config.get("state_size", int, 128),
     )
-    bias = config.get("use_bias", bool, default=False)
-    mixer = Mamba2(
-        shape,
-        taps_of(config, "conv_kernel", 4),
-        config.get("layer_norm_epsilon", float, 1e-5),
-        config.activation("hidden_act", "silu"),
-        bias,
-        bias,
-        config.get("use_conv_bias", bool, default=True),
-        limits=limits_of(config),
-    )
-    return scanning("Mamba2ForCausalLM", config, mixer, tied=False)
+    eps, activation = config.get("layer_norm_epsilon", float, 1e-5), config.activation("hidden_act", "silu")
+    return scanning("Mamba2ForCausalLM", config, mamba2_mixer(config, shape, eps, activation), tied=False)

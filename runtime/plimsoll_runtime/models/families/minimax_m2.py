@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.moe import experts_of
-from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.common.moe import with_experts
+from plimsoll_runtime.models.families.common.variants import with_mixers
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.families.mixtral import NAMES
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
+from plimsoll_runtime.models.spec.feed_forward import TopK
 
 DEFAULTS = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 196_608}
 """Defaults of missing fields."""
@@ -37,6 +37,4 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     spec = gated_decoder("MiniMaxM2ForCausalLM", config, partial=part, theta=THETA, names=NAMES)
     norm = HeadNorm(spec.layers[0].norm, together=True)
     spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
-    mlp = mlp_of(spec)
-    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (256, 8))
-    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, TopK("sigmoid", corrected=True), mlp.activation))
+    return with_experts(config, spec, "num_local_experts", (256, 8), TopK("sigmoid", corrected=True))

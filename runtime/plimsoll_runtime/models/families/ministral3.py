@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.variants import with_mixers, with_windows
+from plimsoll_runtime.models.families.common.variants import with_mixers, with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.attention import Growth
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -43,9 +43,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     config = Config(
         {**values, "rope_parameters": rope, "rope_scaling": None, "attention_bias": False, "mlp_bias": False}
     )
-    spec = gated_decoder("Ministral3ForCausalLM", config)
-    window = config.get("sliding_window", int, default=0) or None
-    spec = with_windows(spec, [window] * spec.num_layers)
+    spec = with_sliding(config, gated_decoder("Ministral3ForCausalLM", config))
     return with_mixers(spec, lambda mixer: replace(mixer, growth=growth_of(said, spec.max_positions)))
 
 

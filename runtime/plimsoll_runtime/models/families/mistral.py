@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.variants import with_windows
+from plimsoll_runtime.models.families.common.variants import with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
@@ -19,5 +19,4 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     values = {**DEFAULTS, **values}
     config = Config(values)
     spec = gated_decoder("MistralForCausalLM", Config({**values, "attention_bias": False, "mlp_bias": False}))
-    window = config.get("sliding_window", int, default=0) or None
-    return with_windows(spec, [window] * spec.num_layers)
+    return with_sliding(config, spec)

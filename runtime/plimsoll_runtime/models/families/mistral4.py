@@ -9,25 +9,14 @@ from typing import Any
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.mla import latent_decoder
 from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
-from plimsoll_runtime.models.families.deepseek import with_routed
-from plimsoll_runtime.models.families.glm4_moe import EXPERTS
-from plimsoll_runtime.models.families.ministral3 import OF_QUERIES, growth_of
+from plimsoll_runtime.models.families.deepseek import EXPERTS, with_routed
+from plimsoll_runtime.models.families.ministral3 import OF_QUERIES, ROPE, growth_of
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import TopK
 from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(experts=replace(EXPERTS, gate_up=("mlp.experts.gate_up_proj",), down="mlp.experts.down_proj", suffix=""))
-ROPE = {
-    "type": "yarn",
-    "rope_theta": 10_000.0,
-    "factor": 128.0,
-    "original_max_position_embeddings": 8192,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "mscale_all_dim": 1.0,
-    "mscale": 1.0,
-    "llama_4_scaling_beta": 0.1,
-}
+MISTRAL4_ROPE = {**ROPE, "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192}
 DEFAULTS = {
     "kv_lora_rank": 256,
     "q_lora_rank": 1024,
@@ -46,7 +35,7 @@ DEFAULTS = {
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Return the spec of Mistral4ForCausalLM."""
     given = Config({**DEFAULTS, **values})
-    said = given.mapping("rope_parameters") or given.mapping("rope_scaling") or ROPE
+    said = given.mapping("rope_parameters") or given.mapping("rope_scaling") or MISTRAL4_ROPE
     plain, turned = (given.positive(field, int) for field in ("qk_nope_head_dim", "qk_rope_head_dim"))
     part = turned / (plain + turned)
     Config(said).refuse_unless(partial_rotary_factor=part)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.moe import experts_of
-from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixture, with_windows
+from plimsoll_runtime.models.families.common.moe import with_experts
+from plimsoll_runtime.models.families.common.variants import with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 NAMES = Names(
@@ -29,12 +28,5 @@ THETA = 1_000_000.0
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Return the spec of MixtralForCausalLM."""
     config = Config({**DEFAULTS, **values, "attention_bias": False, "mlp_bias": False})
-    spec = windowed(config, gated_decoder("MixtralForCausalLM", config, theta=THETA, names=NAMES))
-    mlp = mlp_of(spec)
-    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (8, 2))
-    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, TopK(), mlp.activation))
-
-
-def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
-    """Return a spec with the config's window, if any, on all layers."""
-    return with_windows(spec, [config.get("sliding_window", int, 0) or None] * spec.num_layers)
+    spec = with_sliding(config, gated_decoder("MixtralForCausalLM", config, theta=THETA, names=NAMES))
+    return with_experts(config, spec, "num_local_experts", (8, 2))

@@ -10,7 +10,7 @@ from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import alternating_slopes_of, plain_decoder, renamed
 from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.tensor_names import Names
@@ -60,7 +60,6 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         PlainMlp(4 * config.get("hidden_size", int), "gelu"),
         names=NAMES,
         eps="layer_norm_epsilon",
-        head=Head(tied=config.get("tie_word_embeddings", bool)),
     )
     norm = Norm(spec.layers[0].norm.eps, "layer")
     return replace(with_layers(spec, lambda layer: replace(layer, norm=norm)), final_norm=norm)

@@ -8,12 +8,13 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.hybrid import dual_shape, kinds, limits_of, taps_of
+from plimsoll_runtime.models.families.common.hybrid import dual_shape, kinds, mamba2_mixer
 from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
+from plimsoll_runtime.models.families.deepseek import corrected
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
-from plimsoll_runtime.models.spec.feed_forward import Bottleneck, FeedForward, Mixture, PlainMlp, TopK
+from plimsoll_runtime.models.spec.feed_forward import Bottleneck, FeedForward, Mixture, PlainMlp
 from plimsoll_runtime.models.spec.recurrent import Mamba2
 from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
@@ -26,6 +27,7 @@ DEFAULTS = {
     "mlp_hidden_act": "relu2",
     "moe_intermediate_size": 7688,
     "moe_shared_expert_intermediate_size": 7688,
+    "routed_scaling_factor": 1.0,
 }
 """Defaults of missing fields."""
 LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
@@ -91,19 +93,12 @@ def _kinds(values: Mapping[str, Any]) -> list[str]:
 
 def _mixture(config: Config, mlp: PlainMlp) -> Mixture:
     experts, chosen = experts_of(config, "n_routed_experts", "num_experts_per_tok", (8, 2))
-    routing = TopK(
-        "sigmoid",
-        renormalised=config.get("norm_topk_prob", bool, default=True),
-        corrected=True,
-        least=1e-20,
-        scale=config.get("routed_scaling_factor", float, 1.0),
-    )
     width = config.get("moe_latent_size", int, 0)
     return Mixture(
         experts,
         chosen,
         config.positive("moe_intermediate_size", int),
-        in_groups(config, experts, chosen, routing),
+        in_groups(config, experts, chosen, corrected(config)),
         mlp.activation,
         replace(mlp, inner=config.positive("moe_shared_expert_intermediate_size", int)),
         plain=True,
@@ -120,14 +115,4 @@ def _mixer(config: Config) -> Mamba2:
         groups,
         config.get("ssm_state_size", int, 128),
     )
-    bias = config.get("use_bias", bool, default=False)
-    return Mamba2(
-        shape,
-        taps_of(config, "conv_kernel", 4),
-        config.get("rms_norm_eps", float),
-        config.activation("mamba_hidden_act", "silu"),
-        bias,
-        bias,
-        config.get("use_conv_bias", bool, default=True),
-        limits=limits_of(config),
-    )
+    return mamba2_mixer(config, shape, config.get("rms_norm_eps", float), config.activation("mamba_hidden_act", "silu"))

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.moe import experts_of
-from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.common.moe import with_experts
+from plimsoll_runtime.models.families.common.variants import with_mixers
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
+from plimsoll_runtime.models.spec.feed_forward import TopK
 
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "mlp_bias": False}
 """Defaults of missing fields."""
@@ -25,7 +25,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     spec = gated_decoder("OlmoeForCausalLM", config)
     norm = HeadNorm(spec.layers[0].norm, together=True)
     spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
-    mlp = mlp_of(spec)
-    experts, chosen = experts_of(config, "num_experts", "num_experts_per_tok", (64, 8))
     routing = TopK(renormalised=config.get("norm_topk_prob", bool, default=False))
-    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))
+    return with_experts(config, spec, "num_experts", (64, 8), routing)

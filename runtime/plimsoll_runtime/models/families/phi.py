@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.gpt import plain_decoder
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
 from plimsoll_runtime.models.spec.tensor_names import Names
 
@@ -37,5 +37,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         names=NAMES,
         eps="layer_norm_eps",
         residual="parallel-one-norm",
-        head=Head(tied=config.get("tie_word_embeddings", bool, default=False), bias=True),
+        head_bias=True,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.variants import with_windows
+from plimsoll_runtime.models.families.common.variants import with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.tensor_names import Names
@@ -21,8 +21,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Return the spec of Phi3ForCausalLM."""
     config = Config({**DEFAULTS, **values, **{field: _rope(values.get(field)) for field in ROPES}})
     spec = gated_decoder("Phi3ForCausalLM", config, partial=1.0, names=NAMES)
-    window = config.get("sliding_window", int, default=0) or None
-    return with_windows(spec, [window] * spec.num_layers)
+    return with_sliding(config, spec)
 
 
 def _rope(values: Any) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 
 from plimsoll_runtime.errors import UnsupportedFieldError
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.moe import experts_of
-from plimsoll_runtime.models.families.common.variants import mlp_of, with_layers, with_mixture
+from plimsoll_runtime.models.families.common.moe import with_experts
+from plimsoll_runtime.models.families.common.variants import with_layers, with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixtral import DEFAULTS, NAMES, THETA, windowed
+from plimsoll_runtime.models.families.mixtral import DEFAULTS, NAMES, THETA
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture, SparseMixer
+from plimsoll_runtime.models.spec.feed_forward import SparseMixer
 
 ROPES = ("rope_parameters", "rope_scaling")
 
@@ -23,14 +23,12 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     ropes = {field: _rope(values.get(field)) for field in ROPES}
     config = Config({**DEFAULTS, **values, **ropes, "mlp_bias": False})
     config.refuse_unless(num_experts_per_tok=2)
-    spec = windowed(config, gated_decoder("PhimoeForCausalLM", config, theta=THETA, names=NAMES))
+    spec = with_sliding(config, gated_decoder("PhimoeForCausalLM", config, theta=THETA, names=NAMES))
     norm = replace(spec.layers[0].norm, kind="layer", biased=True)
     head = replace(spec.head, bias=config.get("lm_head_bias", bool, default=False))
     spec = replace(with_layers(spec, lambda layer: replace(layer, norm=norm)), final_norm=norm, head=head)
-    mlp = mlp_of(spec)
-    experts, chosen = experts_of(config, "num_local_experts", "num_experts_per_tok", (16, 2))
     routing = SparseMixer(config.get("router_jitter_noise", float, 0.01))
-    return with_mixture(spec, Mixture(experts, chosen, mlp.inner, routing, mlp.activation))
+    return with_experts(config, spec, "num_local_experts", (16, 2), routing)
 
 
 def _rope(values: Any) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.common.moe import every_step, experts_of, one_of
-from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture, with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixtral import windowed
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
@@ -26,7 +25,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     norm = HeadNorm(spec.layers[0].norm)
     spec = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))
     if config.get("use_sliding_window", bool, default=False):
-        spec = windowed(config, spec)
+        spec = with_sliding(config, spec)
     count = one_of(config, "num_experts", "num_local_experts")
     experts, chosen = experts_of(config, count, "num_experts_per_tok", (128, 8))
     mixture = Mixture(

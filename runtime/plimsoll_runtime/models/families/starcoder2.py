@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll_runtime.models.families.arcee import plain_mlps
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.families.common.variants import with_layers, with_windows
+from plimsoll_runtime.models.families.common.variants import with_layers, with_sliding
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
@@ -31,7 +31,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     values = {**DEFAULTS, **values}
     config = Config({**values, "attention_bias": values["use_bias"], "mlp_bias": values["use_bias"]})
     norm = Norm(config.get("norm_epsilon", float), "layer", biased=True)
-    spec = plain_mlps(gated_decoder("Starcoder2ForCausalLM", config, names=NAMES))
-    window = config.get("sliding_window", int, default=0) or None
-    spec = with_windows(spec, [window] * spec.num_layers)
+    spec = with_sliding(config, plain_mlps(gated_decoder("Starcoder2ForCausalLM", config, names=NAMES)))
     return replace(with_layers(spec, lambda layer: replace(layer, norm=norm)), final_norm=norm)

@@ -27,7 +27,7 @@ def plain_decoder(
     eps: str,
     residual: Residual = "sequential",
     embedding: Embedding = TOKENS_ALONE,
-    head: Head,
+    head_bias: bool = False,
 ) -> DecoderSpec:
     """Return a decoder with equal layers. `config` has Llama's field names; `eps` is the field of the norms'
     epsilon.
@@ -41,7 +41,7 @@ def plain_decoder(
         max_positions=config.get("max_position_embeddings", int),
         final_norm=norm,
         embedding=embedding,
-        head=head,
+        head=Head(tied=config.get("tie_word_embeddings", bool, default=False), bias=head_bias),
         names=names,
     )
 

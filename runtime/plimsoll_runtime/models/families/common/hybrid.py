@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -77,20 +78,29 @@ def dual_shape(config: Config, heads: int, head_dim: int, groups: int, state: in
     return DualShape(heads, head_dim, groups, state)
 
 
-def bamba_mixer(config: Config) -> Mamba2:
-    """Return Mamba 2 from Bamba's config fields."""
-    heads, expand = config.positive("mamba_n_heads", int, 128), config.positive("mamba_expand", int, 2)
-    inner = expand * config.get("hidden_size", int)
-    wanted = config.values.get("mamba_d_head", "auto")
+def mamba2_mixer(config: Config, shape: DualShape, eps: float, activation: Activation) -> Mamba2:
+    """Return Mamba 2 with the convolution and bias fields of Mamba's and Nemotron-H's configs."""
+    bias = config.get("use_bias", bool, default=False)
+    conv_bias = config.get("use_conv_bias", bool, default=True)
+    taps, limits = taps_of(config, "conv_kernel", 4), limits_of(config)
+    return Mamba2(shape, taps, eps, activation, bias, bias, conv_bias, limits=limits)
+
+
+def bamba_shape(config: Config, inner: int) -> DualShape:
+    """Return Mamba 2's shape from Bamba's config fields, for `inner` columns."""
+    heads, wanted = config.positive("mamba_n_heads", int, 128), config.values.get("mamba_d_head", "auto")
     head_dim = inner // heads if wanted == "auto" else config.positive("mamba_d_head", int)
     if heads * head_dim != inner:
         raise ModelError(f"config.json: {heads} heads of {head_dim} dimensions do not make {inner} columns")
-    shape = dual_shape(
-        config, heads, head_dim, config.get("mamba_n_groups", int, 1), config.get("mamba_d_state", int, 256)
-    )
+    groups, state = config.get("mamba_n_groups", int, 1), config.get("mamba_d_state", int, 256)
+    return dual_shape(config, heads, head_dim, groups, state)
+
+
+def bamba_mixer(config: Config) -> Mamba2:
+    """Return Mamba 2 from Bamba's config fields."""
     bias = config.get("mamba_proj_bias", bool, default=False)
     return Mamba2(
-        shape,
+        bamba_shape(config, config.positive("mamba_expand", int, 2) * config.get("hidden_size", int)),
         taps_of(config, "mamba_d_conv", 4),
         config.get("rms_norm_eps", float, 1e-6),
         config.activation("hidden_act", "silu"),

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.common.config import Config
-from plimsoll_runtime.models.spec.feed_forward import TopK
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixture
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.feed_forward import Mixture, Routing, TopK
 
+SOFTMAX = TopK()
 MAX_EXPERTS = 2**17
 """Most experts in all layers together: no model has more (see MAX_LAYERS)."""
 
@@ -56,3 +59,12 @@ def one_of(config: Config, *fields: str) -> str:
     if len({repr(config.values[field]) for field in said}) > 1:
         raise ModelError(f"config.json: {' and '.join(said)} contradict each other; keep one of them")
     return said[0] if said else fields[0]
+
+
+def with_experts(
+    config: Config, spec: DecoderSpec, count: str, default: tuple[int, int], routing: Routing = SOFTMAX
+) -> DecoderSpec:
+    """Return a spec with a mixture on each layer, whose experts have the MLP's width. See `experts_of` for `count`."""
+    mlp = mlp_of(spec)
+    counts = experts_of(config, count, "num_experts_per_tok", default)
+    return with_mixture(spec, Mixture(*counts, mlp.inner, routing, mlp.activation))

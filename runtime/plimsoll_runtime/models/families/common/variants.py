@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside, PlainMlp
@@ -39,6 +40,11 @@ def with_windows(spec: DecoderSpec, windows: Sequence[int | None]) -> DecoderSpe
     """Return a spec with a window for each layer; None: no window."""
     layers = zip(spec.layers, windows, strict=True)
     return replace(spec, layers=tuple(_windowed(layer, window) for layer, window in layers))
+
+
+def with_sliding(config: Config, spec: DecoderSpec) -> DecoderSpec:
+    """Return a spec with the config's window, if any, on all layers."""
+    return with_windows(spec, [config.get("sliding_window", int, 0) or None] * spec.num_layers)
 
 
 def with_mixture(
