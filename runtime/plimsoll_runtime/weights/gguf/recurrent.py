@@ -11,6 +11,7 @@ from plimsoll_runtime.weights.gguf.fields import Pairs
 Names = frozenset[str]
 Config = Mapping[str, Any]
 ATTENTION, LINEAR = "full_attention", "linear_attention"
+BAMBA_FIELDS = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state")
 
 
 def mamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
@@ -28,14 +29,7 @@ def mamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 def mamba2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
     pairs.get("attention.head_count", int, 0)
-    heads, head_dim, groups, state = _dual(pairs)
-    return {
-        "num_heads": heads,
-        "head_dim": head_dim,
-        "n_groups": groups,
-        "state_size": state,
-        **_mamba_said(pairs, names),
-    }
+    return {**_dual(pairs, "num_heads", "head_dim", "n_groups", "state_size"), **_mamba_said(pairs, names)}
 
 
 def jamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
@@ -64,13 +58,9 @@ def jamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 def falcon_h1(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
     """Return Falcon-H1's fields. The config's multipliers are folded into the weights, and gates come before norms."""
-    heads, head_dim, groups, state = _dual(pairs)
     return {
-        "mamba_d_ssm": heads * head_dim,
-        "mamba_n_heads": heads,
-        "mamba_d_head": head_dim,
-        "mamba_n_groups": groups,
-        "mamba_d_state": state,
+        "mamba_d_ssm": pairs.get("ssm.inner_size", int),
+        **_dual(pairs, *BAMBA_FIELDS),
         "mamba_rms_norm": _some(names, "ssm_norm.weight"),
         "mamba_norm_before_gate": False,
         "projectors_bias": _some(names, "ssm_out.bias"),
@@ -102,20 +92,17 @@ def granite_hybrid(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]
             "the file orders queries for fully rotated heads; use the safetensors files"
         )
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
-    heads, head_dim, groups, state = _dual(pairs)
-    if not hidden or heads * head_dim % hidden:
-        raise ModelError(f"GGUF: ssm.inner_size is {heads * head_dim}; it must be a multiple of {hidden}")
+    inner = pairs.get("ssm.inner_size", int)
+    if not hidden or inner % hidden:
+        raise ModelError(f"GGUF: ssm.inner_size is {inner}; it must be a multiple of {hidden}")
     attends = set(_attending(pairs, layers))
     return {
         "layer_types": [ATTENTION if i in attends else LINEAR for i in range(layers)],
         "num_local_experts": pairs.get("expert_count", int, 0),
         "num_experts_per_tok": pairs.get("expert_used_count", int, 0),
         "shared_intermediate_size": pairs.get("expert_shared_feed_forward_length", int, config["intermediate_size"]),
-        "mamba_expand": heads * head_dim // hidden,
-        "mamba_n_heads": heads,
-        "mamba_d_head": head_dim,
-        "mamba_n_groups": groups,
-        "mamba_d_state": state,
+        "mamba_expand": inner // hidden,
+        **_dual(pairs, *BAMBA_FIELDS),
         "attention_bias": False,
         **_bamba_said(pairs, names),
     }
@@ -131,13 +118,9 @@ def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
     attends, inner = set(_attending(pairs, layers)), pairs.each("feed_forward_length", layers)
     alone = ["moe" if f"blk.{i}.ffn_up_exps.weight" in names else "mlp" for i in range(layers)]
     kinds = [ATTENTION if i in attends else alone[i] if inner[i] else LINEAR for i in range(layers)]
-    heads, head_dim, groups, state = _dual(pairs)
     return {
         "layer_types": kinds,
-        "mamba_num_heads": heads,
-        "mamba_head_dim": head_dim,
-        "n_groups": groups,
-        "ssm_state_size": state,
+        **_dual(pairs, "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"),
         **_mamba_said(pairs, names),
         "mlp_bias": _some(names, "ffn_up.bias"),
     }
@@ -164,12 +147,17 @@ def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
     }
 
 
-def _dual(pairs: Pairs) -> tuple[int, int, int, int]:
-    """Return the number of Mamba 2 heads, and their size, groups and state size."""
+def _dual(pairs: Pairs, heads_field: str, dim_field: str, groups_field: str, state_field: str) -> dict[str, int]:
+    """Return the number of Mamba 2 heads, their size, groups and state size under these names."""
     heads, inner = pairs.get("ssm.time_step_rank", int), pairs.get("ssm.inner_size", int)
     if not heads or inner % heads:
         raise ModelError(f"GGUF: ssm.inner_size {inner} is not a multiple of the {heads} heads (ssm.time_step_rank)")
-    return heads, inner // heads, pairs.get("ssm.group_count", int), pairs.get("ssm.state_size", int)
+    return {
+        heads_field: heads,
+        dim_field: inner // heads,
+        groups_field: pairs.get("ssm.group_count", int),
+        state_field: pairs.get("ssm.state_size", int),
+    }
 
 
 def _mamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
