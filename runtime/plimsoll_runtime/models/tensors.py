@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.common.config import MAX_LAYERS
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.stored_tensor import StoredTensor
-from plimsoll_runtime.weights.tensor_source import TensorSource, open_tensors
+from plimsoll_runtime.weights.tensor_source import RenamedTensors, TensorSource, open_tensors
 
 PLACES = ("{}", "language_model.{}", "model.language_model.{}", "language_model.model.{}")
 """Name patterns of text tensors in a multimodal model, with or without a leading "model."."""
 
 
-class PartTensors:
-    """The `wanted` tensors of a multimodal model, under any of the names in PLACES. Other tensors are hidden."""
-
-    def __init__(self, source: TensorSource, wanted: Iterable[str]) -> None:
-        self._source = source
-        self._places = {name: place for name in wanted if (place := _place(name, source.shapes)) is not None}
-        self.shapes = {name: source.shapes[place] for name, place in self._places.items()}
-
-    def stored(self, name: str) -> StoredTensor:
-        return self._source.stored(self._places[name])
-
-
-def _place(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    names = (name, name.removeprefix("model."))
-    return next((place for form in PLACES for each in names if (place := form.format(each)) in shapes), None)
+def part_of(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
+    """Return the wanted tensors of a multimodal model, under any of the names in PLACES. Other tensors are hidden."""
+    places = {}
+    for name in wanted:
+        names = [form.format(each) for form in PLACES for each in (name, name.removeprefix("model."))]
+        if (place := next((each for each in names if each in source.shapes), None)) is not None:
+            places[name] = source, place
+    return RenamedTensors(places)
 
 
 def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
@@ -40,24 +32,14 @@ def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource
     Some checkpoints were saved without a head, such as those of GPT-2 and BLOOM on the hub: they have `h.0.ln_1.weight`
     instead of `transformer.h.0.ln_1.weight`.
     """
-    names = list(wanted)
+    names = dict.fromkeys(wanted)
     for part in dict.fromkeys(name.partition(".")[0] for name in names):
         own = [name for name in names if name.startswith(f"{part}.")]
         if all(name not in source.shapes and name.removeprefix(f"{part}.") in source.shapes for name in own):
-            return PrefixedTensors(source, f"{part}.", frozenset(names))
+            return RenamedTensors(
+                {each if each in names else f"{part}.{each}": (source, each) for each in source.shapes}
+            )
     return source
-
-
-class PrefixedTensors:
-    """A source whose tensor names get a prefix, except those that are `wanted` without it."""
-
-    def __init__(self, source: TensorSource, prefix: str, wanted: frozenset[str]) -> None:
-        self._source = source
-        self._places = {name if name in wanted else prefix + name: name for name in source.shapes}
-        self.shapes: Mapping[str, tuple[int, ...]] = {new: source.shapes[old] for new, old in self._places.items()}
-
-    def stored(self, name: str) -> StoredTensor:
-        return self._source.stored(self._places[name])
 
 
 _NAMED = 5
@@ -72,7 +54,7 @@ def tensors_of(files: ModelFiles, program: Program, more: Mapping[str, tuple[int
     wanted = {**program.stored_shapes(), **(more or {})}
     source = open_tensors(files, wanted)
     if program.is_part:
-        source = PartTensors(source, wanted)
+        source = part_of(source, wanted)
     return complete_source(source, wanted)
 
 
@@ -100,10 +82,14 @@ def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> Non
         ("have a wrong shape:", list(wrong)),
     ):
         if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            listed = ", ".join(wrong.get(name, name) for name in names[:_NAMED])
-            message = f"{program.facts.architecture}: the weights {problem} {listed}{more}"
-            raise TensorsError(message, names[0])
+            listed = first_of([wrong.get(name, name) for name in names])
+            raise TensorsError(f"{program.facts.architecture}: the weights {problem} {listed}", names[0])
+
+
+def first_of(names: Sequence[str], most: int = _NAMED) -> str:
+    """Return at most `most` names for a message, with the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 Shapes = Mapping[str, tuple[int, ...]]

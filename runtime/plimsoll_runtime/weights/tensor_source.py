@@ -38,25 +38,20 @@ def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> Te
         found = QuantisedTensors(SafetensorsFiles(files.weights, FLOATS | QUANTISED), quantisation)
     else:
         found = SafetensorsFiles(files.weights)
-    if not files.modules:
-        return found
-    return JoinedTensors(found, {folder: SafetensorsFiles([file]) for folder, file in files.modules.items()})
+    places: dict[str, tuple[TensorSource, str]] = {name: (found, name) for name in found.shapes}
+    for folder, file in files.modules.items():
+        module = SafetensorsFiles([file])
+        places |= {f"{folder}.{name}": (module, name) for name in module.shapes}
+    return RenamedTensors(places) if files.modules else found
 
 
-class JoinedTensors:
-    """The tensors of a model and of the modules that follow it. Names of module tensors start with the module's
-    folder.
-    """
+class RenamedTensors:
+    """Tensors of other sources under new names. `places`: the source and its name of each tensor."""
 
-    def __init__(self, model: TensorSource, modules: Mapping[str, TensorSource]) -> None:
-        self._model = model
-        self._places = {
-            f"{folder}.{name}": (source, name) for folder, source in modules.items() for name in source.shapes
-        }
-        self.shapes = {**model.shapes, **{new: source.shapes[old] for new, (source, old) in self._places.items()}}
+    def __init__(self, places: Mapping[str, tuple[TensorSource, str]]) -> None:
+        self._places = places
+        self.shapes: Mapping[str, tuple[int, ...]] = {new: source.shapes[old] for new, (source, old) in places.items()}
 
     def stored(self, name: str) -> StoredTensor:
-        if name not in self._places:
-            return self._model.stored(name)
-        source, own = self._places[name]
-        return source.stored(own)
+        source, old = self._places[name]
+        return source.stored(old)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 
 from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.tensors import deciding_fields, what_to_do
+from plimsoll_runtime.models.tensors import deciding_fields, first_of, what_to_do
 from plimsoll_runtime.models.transformers_code.attention_interface import NAME, register
 from plimsoll_runtime.models.transformers_code.decoder import OwnCacheDecoder, TransformersDecoder
 from plimsoll_runtime.models.transformers_code.model_classes import class_of
@@ -25,8 +25,6 @@ from plimsoll_runtime.weights.image_arena import hollow
 from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFiles
 
 ForeignDecoder = TransformersDecoder | OwnCacheDecoder
-_NAMED = 5
-"""Number of tensors that an error lists."""
 
 
 def load(
@@ -111,14 +109,14 @@ def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collecti
         name: f"{name} {list(there)} instead of {list(wanted)}" for name, there, wanted in found["mismatched_keys"]
     }
     if errors := found.get("error_msgs", ()):
-        raise ModelError(f"{outline.facts.architecture}: cannot read the weights: {_named(errors)}")
+        raise ModelError(f"{outline.facts.architecture}: cannot read the weights: {first_of(sorted(errors))}")
     for problem, names in (
         ("lack", found["missing_keys"]),
         ("have unexpected tensors:", found["unexpected_keys"]),
         ("have a wrong shape:", shapes),
     ):
         if names:
-            listed = _named(shapes.get(name, name) for name in names)
+            listed = first_of(sorted(shapes.get(name, name) for name in names))
             fields = deciding_fields(outline.config, min(names), stored, partial(_shapes_of, code=outline.code))
             raise ModelError(f"{outline.facts.architecture}: the weights {problem} {listed}; {what_to_do(fields)}")
 
@@ -131,12 +129,6 @@ def _shapes_of(config: Mapping[str, Any], code: Path | None) -> dict[str, tuple[
     except Exception as error:
         raise ModelError(f"config.json: {kind.__name__} rejects it: {error}") from error
     return {name: tuple(tensor.shape) for name, tensor in stored_tensors(model)}
-
-
-def _named(names: Iterable[str]) -> str:
-    every = sorted(names)
-    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return ", ".join(every[:_NAMED]) + more
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -17,6 +17,7 @@ from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.models.registry.registry import FAMILIES, MODEL_TYPES, describe, text_part
 from plimsoll_runtime.models.registry.tasks import TOLD, is_encoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, attention_of
+from plimsoll_runtime.models.tensors import first_of
 from plimsoll_runtime.weights.files import INDEX, ModelFiles
 from plimsoll_runtime.weights.quantisation import quantisation_of
 from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
@@ -199,9 +200,9 @@ def _index(root: Path, tensors: SafetensorsFiles) -> Iterator[str]:
         return
     lacking, more = sorted(named.keys() - tensors.shapes.keys()), sorted(tensors.shapes.keys() - named.keys())
     if lacking:
-        yield f"{INDEX} names tensors that its files lack ({_listed(lacking)}): the files are used"
+        yield f"{INDEX} names tensors that its files lack ({first_of(lacking, _NAMED)}): the files are used"
     if more:
-        yield f"{INDEX} lacks tensors that are in its files ({_listed(more)}): the files are used"
+        yield f"{INDEX} lacks tensors that are in its files ({first_of(more, _NAMED)}): the files are used"
 
 
 def _unread(files: ModelFiles) -> Iterator[str]:
@@ -211,12 +212,7 @@ def _unread(files: ModelFiles) -> Iterator[str]:
     ]
     if others:
         by = f"{INDEX} names other files" if (files.root / INDEX).is_file() else f"{WHOLE} exists"
-        yield f"{_listed(sorted(others))} {'is' if len(others) == 1 else 'are'} not read, because {by}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+        yield f"{first_of(sorted(others), _NAMED)} {'is' if len(others) == 1 else 'are'} not read, because {by}"
 
 
 _TIE = "tie_word_embeddings"
