@@ -80,17 +80,13 @@ class TorchDecoder:
     """A decoder that runs torch ops in order over `count` values, of which the last is the result."""
 
     def __init__(self, program: Program, reader: WeightReader) -> None:
-        self.program = program
+        self.outline = self.program = program
         self.dtype = reader.dtype
         parts = list(group_ops(program.ops))
         self.count, self.stages = _staged(parts, program.result, reader)
         self._logits = program.head.compiled(reader)
         self._ropes = {rope: RopeTable(rope, reader.device) for rope in program.ropes}
         self.weight_bytes = reader.nbytes
-
-    @property
-    def outline(self) -> Program:
-        return self.program
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None

@@ -14,7 +14,7 @@ from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.norm import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.split import Split
-from plimsoll_runtime.models.ops.weight import ByGroup, HeadByHead, Order, Weight
+from plimsoll_runtime.models.ops.weight import ByGroup, Weight
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, LatentAttention, SelfAttention
 from plimsoll_runtime.models.spec.tensor_names import Names
 
@@ -72,9 +72,10 @@ class AttentionComposer:
         """Yield the product of queries, keys and values (those that the layer has), side by side."""
         own, shape, names = self.attention, self.attention.shape, self.names
         widths: tuple[int, ...] = (shape.query_width, shape.key_width, shape.key_width)
-        order: Order | None = None
+        order: ByGroup | None = None
         if names.interleaved:
-            order = HeadByHead(shape.kv_heads, shape.heads // shape.kv_heads, shape.head_dim)
+            rows = (shape.query_width // shape.kv_heads, shape.head_dim, shape.head_dim)
+            order = ByGroup(shape.kv_heads, rows, (0, 1, 2))
         elif names.shards:
             order = ByGroup(names.shards, tuple(width // names.shards for width in widths), (0, 2, 1))
         count = 1 if own.shares is not None else 2 if own.values_of_keys else 3

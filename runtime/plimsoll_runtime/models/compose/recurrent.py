@@ -18,7 +18,7 @@ from plimsoll_runtime.models.ops.norm import GatedNorm, Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.split import Split
-from plimsoll_runtime.models.ops.weight import ByGroup, Order, Weight
+from plimsoll_runtime.models.ops.weight import ByGroup, Weight
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.recurrent import GatedDelta, Griffin, Mamba, Mamba2, Recurrent, ShortConvolution
 
@@ -175,7 +175,7 @@ class RecurrentComposer:
         weight = self._vector(f"{name}.weight", width) if norm.weighted else None
         return Normalise(norm, width, (value,), (value,), weight)
 
-    def _matrix(self, name: str, outputs: int, inputs: int, order: Order | None = None) -> Weight:
+    def _matrix(self, name: str, outputs: int, inputs: int, order: ByGroup | None = None) -> Weight:
         return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), order=order)
 
     def _vector(self, name: str, size: int) -> Weight:

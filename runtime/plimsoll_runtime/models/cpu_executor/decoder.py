@@ -91,7 +91,7 @@ class CpuExecutor:
         """Raise UnsupportedOpError if the kernels lack an op of the program."""
         found = required(reader.dtype)
         lowered = lowered_program(program)
-        self.program = program
+        self.outline = self.program = program
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
         self._head, embedding = read_head(found, reader, places, program)
@@ -109,10 +109,6 @@ class CpuExecutor:
             kept=weights.kept,
         )
         self.weight_bytes = program.weight_bytes(reader.dtype)
-
-    @property
-    def outline(self) -> Program:
-        return self.program
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None

@@ -122,17 +122,6 @@ class EachLinear:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class KernelLinear:
-    """All matrices in one tensor [count, out, in], multiplied by one launch of our kernel, for any shape."""
-
-    def __init__(self, weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> None:
-        self._stack = _stacked(weights, count)
-        self._biases = torch.stack(list(biases)).to(self._stack) if biases else None
-
-    def __call__(self, x: Tensor, groups: Groups) -> Tensor:
-        return grouped_product(x, self._stack, groups.ends, self._biases, implementation="triton")
-
-
 class StackedLinear:
     """All matrices in one tensor [count, out, in], multiplied by torch's `grouped_mm`, which needs aligned rows."""
 
@@ -143,6 +132,13 @@ class StackedLinear:
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
         y = functional.grouped_mm(x, self._stack.transpose(1, 2), offs=groups.ends)
         return y if self._biases is None else y + self._biases[groups.numbers]
+
+
+class KernelLinear(StackedLinear):
+    """All matrices in one tensor [count, out, in], multiplied by one launch of our kernel, for any shape."""
+
+    def __call__(self, x: Tensor, groups: Groups) -> Tensor:
+        return grouped_product(x, self._stack, groups.ends, self._biases, implementation="triton")
 
 
 def grouped_linear(

@@ -21,7 +21,7 @@ from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, U
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.norm import Normalise
 from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
-from plimsoll_runtime.models.ops.weight import Order, Weight, Weights
+from plimsoll_runtime.models.ops.weight import ByGroup, Weight, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Linears:
     transposed: bool
 
     def parts(
-        self, names: tuple[str, ...], rows: tuple[int, ...], inputs: int, *, biased: bool, order: Order | None = None
+        self, names: tuple[str, ...], rows: tuple[int, ...], inputs: int, *, biased: bool, order: ByGroup | None = None
     ) -> Parts:
         """Return the matrices and biases of parts with `rows` outputs each, stored under one name each or all under one
         name.
@@ -217,10 +217,10 @@ class Linears:
         reads, writes = values
         return Product(kind, *self.parts((name,), (outputs,), inputs, biased=biased), (reads,), (writes,))
 
-    def matrix(self, name: str, outputs: int, inputs: int, order: Order | None = None) -> Weight:
+    def matrix(self, name: str, outputs: int, inputs: int, order: ByGroup | None = None) -> Weight:
         """Return the matrix stored as `name`.weight."""
         return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), self.transposed, order)
 
-    def vector(self, name: str, size: int, order: Order | None = None) -> Weight:
+    def vector(self, name: str, size: int, order: ByGroup | None = None) -> Weight:
         """Return the vector stored as `name`, with one number for each output."""
         return Weight(f"{self.prefix}.{name}", (size,), order=order)

@@ -16,21 +16,6 @@ VECTOR_DTYPE = torch.float32
 
 
 @dataclass(frozen=True, slots=True)
-class HeadByHead:
-    """Row order of files that store, for each key head, its queries, its key and its value of `head_dim` rows each."""
-
-    kv_heads: int
-    queries: int
-    head_dim: int
-
-    def undone(self, tensor: Tensor) -> Tensor:
-        """Return all queries, then all keys, then all values."""
-        grouped = tensor.view(self.kv_heads, self.queries + 2, self.head_dim, *tensor.shape[1:])
-        parts = torch.split(grouped, [self.queries, 1, 1], dim=1)
-        return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
-
-
-@dataclass(frozen=True, slots=True)
 class ByGroup:
     """Row order of files that store, for each of `groups`, parts of these numbers of rows.
 
@@ -46,9 +31,6 @@ class ByGroup:
         grouped = tensor.view(self.groups, sum(self.parts), *tensor.shape[1:])
         parts = torch.split(grouped, list(self.parts), dim=1)
         return torch.cat([parts[i].reshape(-1, *tensor.shape[1:]) for i in self.first])
-
-
-Order = HeadByHead | ByGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +55,7 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     transposed: bool = False
-    order: Order | None = None
+    order: ByGroup | None = None
     folded: tuple[int, ...] | None = None
     stack: InStack | None = None
     wide: bool = False
