@@ -13,6 +13,7 @@ import yaml
 from operator_support.chart_rights import NAME, lease_rules
 from operator_support.objects import model
 
+from plimsoll_cluster.keys import GROUP, PLURAL
 from plimsoll_cluster.served_names.rules import Reserved
 from plimsoll_gateway.admission.limits import BODY_BYTES, Limits
 from plimsoll_gateway.discovery import kubernetes_objects as gateway_objects
@@ -255,8 +256,8 @@ def test_gateway_may_read_what_it_watches(render: Render) -> None:
     ]
     assert role["rules"] == [
         {
-            "apiGroups": [gateway_objects.GROUP],
-            "resources": [gateway_objects.PLURAL, "modelhosts"],
+            "apiGroups": [GROUP],
+            "resources": [PLURAL, "modelhosts"],
             "verbs": ["list", "watch"],
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},

@@ -164,5 +164,7 @@ def test_a_family_that_always_ties_is_refused(tmp_path: Path, monkeypatch: pytes
     always = {"LlamaForCausalLM": lambda config: describe({**config, "tie_word_embeddings": True})}
     monkeypatch.setattr("plimsoll_runtime.models.registry.registry.FAMILIES", always)
     saved("LlamaConfig", tmp_path)
-    with pytest.raises(ModelError, match=r"LlamaForCausalLM always ties embedding and head, .* a lm_head\.weight that differs from"):
+    with pytest.raises(
+        ModelError, match=r"LlamaForCausalLM always ties embedding and head, .* a lm_head\.weight that differs from"
+    ):
         found(tmp_path)
