@@ -332,7 +332,7 @@ def _plain_name(given: str) -> str:
 
 def _too_large(most: int) -> ApiError:
     return too_large(
-        f"The file is larger than the limit of {most} bytes ({OPTION}); split it.", "file_too_large", "file"
+        f"The file is larger than {most} bytes, the limit of a file ({OPTION}); split it.", "file_too_large", "file"
     )
 
 
