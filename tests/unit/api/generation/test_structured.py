@@ -80,7 +80,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "names the token 4000, but the vocabulary has",
     ),
     (as_outputs(yaml="a"), "structured_outputs.yaml", "Unknown parameter"),
-    (as_outputs(regex="a" * 300_000), "structured_outputs", "262144 are the most"),
+    (as_outputs(regex="a" * 300_000), "structured_outputs", "at most 262144 are allowed"),
     (as_schema({}) | as_outputs(regex="a"), "structured_outputs", "'response_format' also constrains"),
     (as_outputs(regex="a") | {"min_tokens": 2}, "min_tokens", "with a constraint"),
     (as_outputs(regex="a") | {"ignore_eos": True}, "ignore_eos", "with a constraint"),
