@@ -241,7 +241,7 @@ def test_what_was_chosen_is_used_without_a_trial(built: Path, monkeypatch: pytes
 
 def test_a_choice_that_cannot_be_had_is_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        InstructionsError, match=r"bfloat16 are packed for neon, and this processor and system run .*avx2"
+        InstructionsError, match=r"bfloat16 are packed for neon, but this processor and system run .*avx2"
     ):
         library.choose(torch.bfloat16, "neon")
     if len(runnable()) < 2:
