@@ -21,6 +21,7 @@ from torch.nn.attention import varlen as torch_varlen
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.reference import attention_reference
+from plimsoll_runtime.execution.attention import cache_backend
 from plimsoll_runtime.execution.attention import paged as pages_module
 from plimsoll_runtime.execution.attention.backends import torch_flash
 from plimsoll_runtime.execution.attention.backends.cudnn import CudnnPagedBackend, CudnnPagedChunks
@@ -289,8 +290,8 @@ def test_torch_takes_what_it_is_given(backend: type[AttentionBackend], monkeypat
         places = torch.empty(90, device=device, dtype=torch.int64)
         call = torch_flash._Call(slice(0, 40), places, places, numbers, numbers.clone(), 20, 50)
         monkeypatch.setattr(pages_module, "paged_batch", lambda group, cache: tables)
-        monkeypatch.setattr(torch_flash, "step_tables", lambda group, size: None)
-        monkeypatch.setattr(torch_flash, "_calls", lambda *given: [call])
+        monkeypatch.setattr(cache_backend, "step_tables", lambda group, size: None)
+        monkeypatch.setattr(TorchFlashBackend, "calls", lambda *given: [call])
         step = backend(cache).begin(SimpleNamespace(groups=[None]))  # type: ignore[arg-type]
         out = step(0, query, None, None)
     assert (out.shape, out.dtype) == (query.shape, query.dtype)

@@ -92,11 +92,11 @@ def test_a_file_that_rots_is_noticed(tmp_path: Path, rot: Callable[[bytes], byte
 def test_a_block_under_anothers_name_or_of_another_size_is_noticed(tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path, OURS)
     folder.write(NAME, memoryview(DATA))
-    with pytest.raises(CorruptBlockError, match="another size"):
+    with pytest.raises(CorruptBlockError, match="the wrong size"):
         read(folder, NAME, len(DATA) - 1)
     file = the_file(folder)
     file.rename(file.with_name(f"{SECOND.hex()}.kv"))
-    with pytest.raises(CorruptBlockError, match="another name"):
+    with pytest.raises(CorruptBlockError, match="the wrong name"):
         read(folder, SECOND)
 
 
@@ -254,5 +254,5 @@ def test_another_fingerprint_in_our_folder_is_no_block_of_ours(tmp_path: Path) -
     theirs, ours = BlockFolder(tmp_path / "a", OTHER), BlockFolder(tmp_path / "b", OURS)
     theirs.write(NAME, memoryview(DATA))
     the_file(theirs).rename(ours.path / f"{NAME.hex()}.kv")
-    with pytest.raises(CorruptBlockError, match="another fingerprint"):
+    with pytest.raises(CorruptBlockError, match="the wrong fingerprint"):
         read(ours)

@@ -195,7 +195,7 @@ def test_an_error_nobody_thought_of_switches_the_disk_off_and_nobody_waits(
     store.write(2, B)
     assert results(store, 2) == [Done(1, False), Done(2, False)]
     assert store.broken
-    assert "unforeseen" in caplog.text
+    assert "unexpected error" in caplog.text
     store.close()
 
 
