@@ -200,7 +200,7 @@ def facts(folder: Path, **changes: Any) -> ImageFacts:
         ({"code": "0.0.1"}, r"its version of plimsoll is 0\.0\.1"),
         ({"config": b"x"}, "its config is"),
         ({"library": "old.so"}, "it is packed for the kernels of old.so, but this process has libplimsoll_cpu"),
-        ({"instructions": "neon"}, "packed for neon, and this processor and system run"),
+        ({"instructions": "neon"}, "packed for neon, but this processor and system run"),
     ],
 )
 def test_an_image_that_does_not_fit_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
