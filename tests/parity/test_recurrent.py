@@ -245,7 +245,7 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     llm = with_room(room, folder, max_model_len=96, max_batch_tokens=40, **CASES[name].options)
     compare(llm, prompts((17, 3, 30, 2, 25, 60)), 24, folder)
     whole = any(shape.window is None for shape in facts.attention)
-    assert bool(llm.stats.preemptions) == whole, "where no layer keeps everything, there are blocks for everybody"
+    assert bool(llm.stats.preemptions) == whole, "if no layer keeps all tokens, there are enough blocks"
 
 
 @pytest.mark.parametrize("name", CASES)

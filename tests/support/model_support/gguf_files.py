@@ -130,7 +130,7 @@ def write_gguf(model: Any, path: Path, kind: Kind, *, spelt: bool = False, parts
     `extra` are calls of GGUFWriter by name (rope_scaling_factor=8.0 for add_rope_scaling_factor(8.0)).
     """
     config = model.config
-    config.allow_global_per_layer_attribute_access = True  # of one whose heads differ, here: where it is plain
+    config.allow_global_per_layer_attribute_access = True  # a model whose heads differ by layer; this is the plain size
     arch = gguf.MODEL_ARCH_NAMES[architecture_of(config)]
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=parts_of)
     pairs = {key: value for key, value in (_metadata(config) | extra).items() if value is not None}
@@ -233,7 +233,7 @@ def _kv_heads(config: Any) -> int:
         return 1
     if config.model_type == "falcon":
         return int(config.num_kv_heads) if config.new_decoder_architecture else 1
-    own = config.model_type in ("gpt2", "gpt_neox", "bloom")  # whose classes keep what they do not know
+    own = config.model_type in ("gpt2", "gpt_neox", "bloom")  # their config classes keep unknown fields
     return int(config.num_attention_heads if own else getattr(config, "num_key_value_heads", 0))
 
 

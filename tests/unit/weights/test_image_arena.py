@@ -100,7 +100,7 @@ def test_it_is_read_only_once_it_is_filled_and_gone_when_nobody_reads_it(image: 
     del kept
     gc.collect()
     image.close()
-    assert torch.equal(woken, torch.arange(5.0)), "whoever maps it holds the memory"
+    assert torch.equal(woken, torch.arange(5.0)), "a mapping keeps the memory"
     del woken
     gc.collect()
     assert mappings() == []

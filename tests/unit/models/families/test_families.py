@@ -345,7 +345,7 @@ def test_gemma3_ropes_of_two_kinds() -> None:
     assert ropes_of(describe(older)) == expected
     nested = {"full_attention": {"rope_type": "linear", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}
     newer = config("Gemma3ForCausalLM", layer_types=types, rope_parameters=nested, **theta)
-    assert ropes_of(describe(newer)) == expected, "a theta that is not in its dictionary stands beside it"
+    assert ropes_of(describe(newer)) == expected, "a theta outside its dictionary is used"
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.integers(0, 64) | st.floats() | st.text(max_size=6)

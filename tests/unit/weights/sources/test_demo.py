@@ -167,7 +167,7 @@ def test_a_full_disk(package: Path, place: Path) -> None:
 def sealed() -> Iterator[Path]:
     """Make a read-only cache with the folder and lock of an earlier join."""
     if os.geteuid() != 0:
-        pytest.skip("only root can become somebody who may not write")
+        pytest.skip("only root can switch to a user without write access")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "demo"
         folder.mkdir()
@@ -196,7 +196,7 @@ def test_a_cache_that_may_not_be_written(
     (sealed / "demo" / "small.gguf").write_bytes(WHOLE)
     os.seteuid(65534)
     try:
-        assert fetch() == sealed / "demo" / "small.gguf", "what is there can be read"
+        assert fetch() == sealed / "demo" / "small.gguf", "existing files can be read"
     finally:
         os.seteuid(0)
 
@@ -258,7 +258,7 @@ def test_a_join_that_is_killed(package: Path, place: Path) -> None:
     first.kill()
     first.communicate(timeout=60)
     joined = second.communicate(timeout=60)[0].splitlines()
-    assert joined[0] == "joining", "the next one begins anew"
+    assert joined[0] == "joining", "the next join starts over"
     assert joined[-1] == str(place)
     assert place.read_bytes() == WHOLE
     assert left(place) == ["small.gguf"], "nor is anything left of the first"
