@@ -41,7 +41,7 @@ def test_a_field_that_nobody_knows_is_refused_with_both_reasons() -> None:
 
 
 def test_what_is_plainly_wrong_is_asked_of_nobody_else() -> None:
-    with pytest.raises(ModelError, match=r"num_hidden_layers is 1000000000, and not from 1 to 4096$"):
+    with pytest.raises(ModelError, match=r"num_hidden_layers is 1000000000; it must be from 1 to 4096$"):
         outline_of({**STABLE, "num_hidden_layers": 10**9, "qk_layernorm": False})
 
 
