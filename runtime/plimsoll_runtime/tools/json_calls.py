@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import OBJECT, OBJECT_OR_LIST, SpecialId, Wrapping, named, wrapped
-from plimsoll_runtime.tools.output_parser import AnswerParser, Calls, Style, listed
+from plimsoll_runtime.tools.output_parser import CallFormat, Calls, Style, listed
 from plimsoll_runtime.tools.stream_reader import NoCall, Page, Reading, blanks, expect, peek
 
 _WHITE = " \t\n\r"
@@ -290,27 +289,13 @@ def _parsed(text: str) -> Any:
         raise NoCall from error
 
 
-@dataclass(frozen=True, slots=True)
-class JsonFormat:
-    """A format whose calls are JSON objects. A template uses it if it contains all texts of one member of `signs`.
-    `key` is the key of the arguments.
-    """
+def json_format(
+    name: str, signs: tuple[tuple[str, ...], ...], style: Style, wrapping: Wrapping, *, special: bool
+) -> CallFormat:
+    """Return a format whose calls are JSON objects that name a tool and have arguments of its schema."""
+    begins = [OBJECT_OR_LIST if wrapping.begin == "[" else OBJECT]
 
-    name: str
-    special: bool
-    signs: tuple[tuple[str, ...], ...]
-    style: Style
-    wrapping: Wrapping
-    key: str = "arguments"
+    def write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        return wrapped(named(tools, "arguments"), wrapping, begins, special_id, required=required, parallel=parallel)
 
-    def fits(self, template: str) -> bool:
-        return any(all(sign in template for sign in signs) for signs in self.signs)
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(self.style, tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Require objects that name a tool and have arguments of its schema."""
-        begins = [OBJECT_OR_LIST if self.wrapping.begin == "[" else OBJECT]
-        calls = named(tools, self.key)
-        return wrapped(calls, self.wrapping, begins, special_id, required=required, parallel=parallel)
+    return CallFormat(name, special, signs, style, write)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from plimsoll_runtime.tools.base import Arguments, CallBegins, Tool
 from plimsoll_runtime.tools.stream_reader import (
@@ -66,6 +67,40 @@ class AnswerParser(PartReader):
     def __init__(self, style: Style, tools: Sequence[Tool]) -> None:
         page = Page()
         super().__init__(page, _answer(page, style, Calls(tools)))
+
+
+class GrammarWriter(Protocol):
+    """Writes the grammar of a format, see `ToolFormat.grammar`."""
+
+    def __call__(
+        self, tools: Sequence[Tool], special_id: Callable[[str], int | None], *, required: bool, parallel: bool
+    ) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """A tool-call format made of a style and a grammar. A template uses it if it contains all texts of one member of
+    `signs` and none of `barred`.
+    """
+
+    name: str
+    special: bool
+    signs: tuple[tuple[str, ...], ...]
+    style: Style
+    write: GrammarWriter
+    barred: tuple[str, ...] = ()
+
+    def fits(self, template: str) -> bool:
+        has_sign = any(all(sign in template for sign in signs) for signs in self.signs)
+        return has_sign and not any(sign in template for sign in self.barred)
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        return AnswerParser(self.style, tools)
+
+    def grammar(
+        self, tools: Sequence[Tool], special_id: Callable[[str], int | None], *, required: bool, parallel: bool
+    ) -> str:
+        return self.write(tools, special_id, required=required, parallel=parallel)
 
 
 def _answer(page: Page, style: Style, calls: Calls) -> Reading[None]:

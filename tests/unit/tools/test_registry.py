@@ -35,6 +35,13 @@ TEMPLATES = {
 }
 
 
+class Other:
+    """A format that is loaded as a class."""
+
+    name, special = "other", False
+    fits, parser, grammar = hermes.HERMES.fits, hermes.HERMES.parser, hermes.HERMES.grammar
+
+
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Return a function that adds an entry point with a name and value."""
@@ -81,8 +88,8 @@ def test_another_package_s_format_comes_first(installed: Callable[[str, str], No
 
 
 def test_a_class_is_made(installed: Callable[[str, str], None]) -> None:
-    installed("other", "plimsoll_runtime.tools.formats.mistral:Mistral")
-    assert named("other").name == "mistral"
+    installed("other", f"{__name__}:Other")
+    assert named("other").name == "other"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, escaped, marked, spaced_mark, text, wrapped
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
-from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style, section
+from plimsoll_runtime.tools.output_parser import MOST_NAME, CallFormat, Calls, Style, section
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, expect, until
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -15,29 +15,15 @@ _CALL, _MIDDLE, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 _FENCE = "```"
 
 
-class DeepSeekV3:
-    """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, arguments in a fence, `<｜tool▁call▁end｜>`."""
-
-    name = "deepseek_v3"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return _CALLS in template and "```json" in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_CALLS,), _read), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        begin = spaced_mark(_CALL, special_id, required=required)
-        middle, end = (marked(marker, special_id) for marker in (_MIDDLE, _CALL_END))
-        calls = [
-            " ".join(
-                (begin, '"function"', middle, text(f"{tool.name}\n```json\n"), arguments(tool), text("\n```"), end)
-            )
-            for tool in tools
-        ]
-        wrapping = Wrapping(marker=_CALLS, between="\n", close=_CALLS_END)
-        return wrapped(calls, wrapping, [escaped(_CALL)], special_id, required=required, parallel=parallel)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    begin = spaced_mark(_CALL, special_id, required=required)
+    middle, end = (marked(marker, special_id) for marker in (_MIDDLE, _CALL_END))
+    calls = [
+        " ".join((begin, '"function"', middle, text(f"{tool.name}\n```json\n"), arguments(tool), text("\n```"), end))
+        for tool in tools
+    ]
+    wrapping = Wrapping(marker=_CALLS, between="\n", close=_CALLS_END)
+    return wrapped(calls, wrapping, [escaped(_CALL)], special_id, required=required, parallel=parallel)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -56,4 +42,5 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from closing(page, _CALL_END)
 
 
-DEEPSEEK_V3 = DeepSeekV3()
+DEEPSEEK_V3 = CallFormat("deepseek_v3", True, ((_CALLS, "```json"),), Style((_CALLS,), _read), _write)
+"""`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, arguments in a fence, `<｜tool▁call▁end｜>`."""

@@ -7,31 +7,19 @@ from collections.abc import Sequence
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, escaped, marked, spaced_mark, text, wrapped
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
-from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style, section
+from plimsoll_runtime.tools.output_parser import MOST_NAME, CallFormat, Calls, Style, section
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, until
 
 _CALLS, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL, _MIDDLE, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 
 
-class DeepSeekV31:
-    """`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section."""
-
-    name = "deepseek_v31"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return _CALLS in template and "```json" not in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_CALLS,), _read), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        begin = spaced_mark(_CALL, special_id, required=required)
-        middle, end = (marked(marker, special_id) for marker in (_MIDDLE, _CALL_END))
-        calls = [f"{begin} {text(tool.name)} {middle} {arguments(tool)} {end}" for tool in tools]
-        wrapping = Wrapping(marker=_CALLS, between="", close=_CALLS_END)
-        return wrapped(calls, wrapping, [escaped(_CALL)], special_id, required=required, parallel=parallel)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    begin = spaced_mark(_CALL, special_id, required=required)
+    middle, end = (marked(marker, special_id) for marker in (_MIDDLE, _CALL_END))
+    calls = [f"{begin} {text(tool.name)} {middle} {arguments(tool)} {end}" for tool in tools]
+    wrapping = Wrapping(marker=_CALLS, between="", close=_CALLS_END)
+    return wrapped(calls, wrapping, [escaped(_CALL)], special_id, required=required, parallel=parallel)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -46,4 +34,5 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from closing(page, _CALL_END)
 
 
-DEEPSEEK_V31 = DeepSeekV31()
+DEEPSEEK_V31 = CallFormat("deepseek_v31", True, ((_CALLS,),), Style((_CALLS,), _read), _write, ("```json",))
+"""`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section."""

@@ -18,7 +18,7 @@ from plimsoll_runtime.tools.grammar import (
     wrapped,
 )
 from plimsoll_runtime.tools.json_calls import call_objects
-from plimsoll_runtime.tools.output_parser import AnswerParser, Calls, Style, listed
+from plimsoll_runtime.tools.output_parser import CallFormat, Calls, Style, listed
 from plimsoll_runtime.tools.pythonic import call, keywords
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, either, expect
 
@@ -26,28 +26,16 @@ _FENCE, _END = "```tool_code", "```"
 _PRINT = "print("
 
 
-class Gemma3:
-    """A `tool_code` fence with one call per line: plain, in `print(...)`, or in a list."""
-
-    name = "gemma3"
-    special = False
-
-    def fits(self, template: str) -> bool:
-        return "tool_code" in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_FENCE,), _read), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Allow calls on the lines of one fence. If text is allowed, each call may be in `print(...)`."""
-        tails, rules = keywords(tools)
-        pairs = list(zip(tools, tails, strict=True))
-        calls = [f"{spaced(f'{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
-        if not required:
-            calls += [f"{spaced(f'{_PRINT}{tool.name}(')} {tail} {text(')')}" for tool, tail in pairs]
-        wrapping = Wrapping(marker=_FENCE, begin="\n", between="\n", end="\n", close=_END)
-        begins = [f"({escaped(_PRINT)})?{one_name(tools)}\\("]
-        return rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Allow calls on the lines of one fence. If text is allowed, each call may be in `print(...)`."""
+    tails, rules = keywords(tools)
+    pairs = list(zip(tools, tails, strict=True))
+    calls = [f"{spaced(f'{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
+    if not required:
+        calls += [f"{spaced(f'{_PRINT}{tool.name}(')} {tail} {text(')')}" for tool, tail in pairs]
+    wrapping = Wrapping(marker=_FENCE, begin="\n", between="\n", end="\n", close=_END)
+    begins = [f"({escaped(_PRINT)})?{one_name(tools)}\\("]
+    return rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -67,29 +55,17 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
         page.keep()
 
 
-GEMMA3 = Gemma3()
+GEMMA3 = CallFormat("gemma3", False, (("tool_code",),), Style((_FENCE,), _read), _write)
+"""A `tool_code` fence with one call per line: plain, in `print(...)`, or in a list."""
 
 _FENCES = ("```json", "```tool_call", "```tool_code")
 
 
-class Gemma3Json:
-    """`{"name": "f", "parameters": {...}}` or a list of them, at the start of the output or in a fence anywhere."""
-
-    name = "gemma3_json"
-    special = False
-
-    def fits(self, template: str) -> bool:
-        """Return whether it is a Gemma template whose prompt asks for parameters in JSON."""
-        return "<start_of_turn>" in template and "parameters" in template and "[func_name1(" not in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style(_FENCES, _read_json, opening=("{", "[")), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Allow bare objects on lines. Other text must not start with an object that names a tool."""
-        more = r' ("\n" call)*' if parallel else ""
-        rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
-        return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
+def _write_json(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Allow bare objects on lines. Other text must not start with an object that names a tool."""
+    more = r' ("\n" call)*' if parallel else ""
+    rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
+    return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
 
 
 def _read_json(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -102,4 +78,12 @@ def _read_json(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, "```")
 
 
-GEMMA3_JSON = Gemma3Json()
+GEMMA3_JSON = CallFormat(
+    "gemma3_json",
+    False,
+    (("<start_of_turn>", "parameters"),),
+    Style(_FENCES, _read_json, opening=("{", "[")),
+    _write_json,
+    ("[func_name1(",),
+)
+"""`{"name": "f", "parameters": {...}}` or a list of them, at the start of the output or in a fence anywhere."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, marked, one_name, spaced, text, wrapped
-from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style
+from plimsoll_runtime.tools.output_parser import MOST_NAME, CallFormat, Calls, Style
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, expect, until
 from plimsoll_runtime.tools.text_arguments import Fields, Texts, arguments_of
 
@@ -14,25 +14,13 @@ _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _KEY, _KEY_END, _VALUE, _VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
 
 
-class Glm4:
-    """`<tool_call>f`, `<arg_key>a</arg_key>`, `<arg_value>1</arg_value>`, `</tool_call>`."""
-
-    name = "glm4"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return _KEY in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_CALL,), _read), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Require keys in the order of the schema."""
-        texts = Texts(special_id)
-        calls = [_call(tool, texts, special_id, required=required) for tool in tools]
-        wrapping = Wrapping(marker=_CALL, end="\n", close=_CALL_END, gap="\n")
-        begins = [f"{one_name(tools)}[\n<]"]
-        return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Require keys in the order of the schema."""
+    texts = Texts(special_id)
+    calls = [_call(tool, texts, special_id, required=required) for tool in tools]
+    wrapping = Wrapping(marker=_CALL, end="\n", close=_CALL_END, gap="\n")
+    begins = [f"{one_name(tools)}[\n<]"]
+    return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
 
 def _call(tool: Tool, texts: Texts, special_id: SpecialId, *, required: bool) -> str:
@@ -60,4 +48,5 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from fields.end()
 
 
-GLM4 = Glm4()
+GLM4 = CallFormat("glm4", True, ((_KEY,),), Style((_CALL,), _read), _write)
+"""`<tool_call>f`, `<arg_key>a</arg_key>`, `<arg_value>1</arg_value>`, `</tool_call>`."""

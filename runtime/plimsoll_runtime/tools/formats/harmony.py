@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, arguments, marked, one_of, text, words_before
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
-from plimsoll_runtime.tools.output_parser import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.output_parser import CallFormat, Calls, Style
 from plimsoll_runtime.tools.stream_reader import NoCall, Page, Reading, blanks, closing, until
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
@@ -50,42 +50,26 @@ def header(page: Page, begin: str) -> Reading[Header]:
     return Header(begin + text + end, channel[1] if channel else "", recipient[1] if recipient else "")
 
 
-class Harmony:
-    """`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>`, which ends the output.
-
-    Reasoning and text are in separate messages (`reasoning/harmony.py`), also in the grammar.
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Allow reasoning (and text, unless a call is required), then a call or the final message. There is at most one
+    call, because models end an output with it.
     """
-
-    name = "harmony"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return THOUGHT in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        """Return a parser. If the prompt contains the start of a message, the output may begin with the recipient."""
-        return AnswerParser(Style((START, CHANNEL), _read, opening=(RECIPIENT,)), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Allow reasoning (and text, unless a call is required), then a call or the final message. There is at most one
-        call, because models end an output with it.
-        """
-        start, channel, message = (marked(marker, special_id) for marker in (START, CHANNEL, MESSAGE))
-        constrain = marked(CONSTRAIN, special_id)
-        calls = [
-            f"{channel} {text(f'commentary to={FUNCTIONS}{tool.name} ')} {constrain} {text('json')} {message} "
-            f"{arguments(tool)}"
-            for tool in tools
-        ]
-        before = "analysis*" if required else "(analysis | preamble)*"
-        last = "call" if required else "(call | final)"
-        return (
-            f"start: {before} {last}\n"
-            f'analysis: {channel} "analysis" {message} words {start} "assistant"\n'
-            f'preamble: {channel} "commentary" {message} words {start} "assistant"\n'
-            f'final: {channel} "final" {message} TEXT\n'
-            f"{words_before('words', END, special_id)}{one_of(calls)}"
-        )
+    start, channel, message = (marked(marker, special_id) for marker in (START, CHANNEL, MESSAGE))
+    constrain = marked(CONSTRAIN, special_id)
+    calls = [
+        f"{channel} {text(f'commentary to={FUNCTIONS}{tool.name} ')} {constrain} {text('json')} {message} "
+        f"{arguments(tool)}"
+        for tool in tools
+    ]
+    before = "analysis*" if required else "(analysis | preamble)*"
+    last = "call" if required else "(call | final)"
+    return (
+        f"start: {before} {last}\n"
+        f'analysis: {channel} "analysis" {message} words {start} "assistant"\n'
+        f'preamble: {channel} "commentary" {message} words {start} "assistant"\n'
+        f'final: {channel} "final" {message} TEXT\n'
+        f"{words_before('words', END, special_id)}{one_of(calls)}"
+    )
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -98,4 +82,8 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, CALL, END)
 
 
-HARMONY = Harmony()
+HARMONY = CallFormat("harmony", True, ((THOUGHT,),), Style((START, CHANNEL), _read, opening=(RECIPIENT,)), _write)
+"""`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>`, which ends the output.
+
+    Reasoning and text are in separate messages (`reasoning/harmony.py`), also in the grammar.
+    """

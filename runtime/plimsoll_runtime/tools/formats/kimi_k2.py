@@ -7,34 +7,21 @@ from collections.abc import Sequence
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, escaped, marked, spaced_mark, text, wrapped
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
-from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style, section
+from plimsoll_runtime.tools.output_parser import MOST_NAME, CallFormat, Calls, Style, section
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, until
 
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 
-class KimiK2:
-    """`<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>` in a section."""
-
-    name = "kimi_k2"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return _CALLS in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_CALLS,), _read), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Allow any numbering of calls."""
-        begin = spaced_mark(_CALL, special_id, required=required)
-        middle, end = (marked(marker, special_id) for marker in (_ARGUMENTS, _CALL_END))
-        calls = [
-            f"{begin} {text(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {middle} {arguments(tool)} {end}"
-            for tool in tools
-        ]
-        return wrapped(calls, _WRAPPING, [escaped(_CALL)], special_id, required=required, parallel=parallel)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Allow any numbering of calls."""
+    begin = spaced_mark(_CALL, special_id, required=required)
+    middle, end = (marked(marker, special_id) for marker in (_ARGUMENTS, _CALL_END))
+    calls = [
+        f"{begin} {text(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {middle} {arguments(tool)} {end}" for tool in tools
+    ]
+    return wrapped(calls, _WRAPPING, [escaped(_CALL)], special_id, required=required, parallel=parallel)
 
 
 _WRAPPING = Wrapping(marker=_CALLS, between="", close=_CALLS_END)
@@ -52,4 +39,5 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from closing(page, _CALL_END)
 
 
-KIMI_K2 = KimiK2()
+KIMI_K2 = CallFormat("kimi_k2", True, ((_CALLS,),), Style((_CALLS,), _read), _write)
+"""`<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>` in a section."""

@@ -7,32 +7,18 @@ from collections.abc import Sequence
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, named, one_name, one_of, opening, spaced, text
 from plimsoll_runtime.tools.json_calls import call_objects
-from plimsoll_runtime.tools.output_parser import AnswerParser, Calls, Style, listed
+from plimsoll_runtime.tools.output_parser import CallFormat, Calls, Style, listed
 from plimsoll_runtime.tools.pythonic import call, keywords
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, either, expect
 
 _MARKERS = ("<|python_tag|>", "<|python_start|>")
 
 
-class Llama3:
-    """`{"name": "f", "parameters": {...}}` at the start of the output, or after `<|python_tag|>` anywhere."""
-
-    name = "llama3"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        """Return whether it is a Llama template whose prompt asks for parameters in JSON."""
-        heads = ("<|start_header_id|>", "<|header_start|>", *_MARKERS)
-        return "parameters" in template and any(head in template for head in heads)
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style(_MARKERS, _read, opening=("{",)), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Allow bare objects. Other text must not start with an object that names a tool."""
-        more = ' ("; " call)*' if parallel else ""
-        rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
-        return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Allow bare objects. Other text must not start with an object that names a tool."""
+    more = ' ("; " call)*' if parallel else ""
+    rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
+    return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -49,32 +35,27 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
         page.at = page.kept
 
 
-LLAMA3 = Llama3()
+LLAMA3 = CallFormat(
+    "llama3",
+    True,
+    tuple(("parameters", head) for head in ("<|start_header_id|>", "<|header_start|>", *_MARKERS)),
+    Style(_MARKERS, _read, opening=("{",)),
+    _write,
+)
+"""`{"name": "f", "parameters": {...}}` at the start of the output, or after `<|python_tag|>` anywhere."""
 
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 
 
-class Llama4Pythonic:
-    """`[f(a=1), g(b="x")]` at the start of the output, or after `<|python_start|>` anywhere."""
-
-    name = "llama4_pythonic"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return "[func_name1(" in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_BEGIN,), _read_pythonic, opening=("[",)), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Allow a list at the start of the output. Other text must not start with a list that names a tool."""
-        tails, rules = keywords(tools)
-        pairs = list(zip(tools, tails, strict=True))
-        first = [f"{spaced(f'[{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
-        more = [f"{text(f', {tool.name}(')} {tail}" for tool, tail in pairs]
-        others = " other*" if parallel else ""
-        rules += f'calls: call{others} "]"\n{one_of(first)}other: {" | ".join(more)}\n'
-        return opening(rules, [rf"\[{one_name(tools)}\("], required=required)
+def _write_pythonic(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Allow a list at the start of the output. Other text must not start with a list that names a tool."""
+    tails, rules = keywords(tools)
+    pairs = list(zip(tools, tails, strict=True))
+    first = [f"{spaced(f'[{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
+    more = [f"{text(f', {tool.name}(')} {tail}" for tool, tail in pairs]
+    others = " other*" if parallel else ""
+    rules += f'calls: call{others} "]"\n{one_of(first)}other: {" | ".join(more)}\n'
+    return opening(rules, [rf"\[{one_name(tools)}\("], required=required)
 
 
 def _read_pythonic(page: Page, calls: Calls, marker: str) -> Reading[None]:
@@ -85,4 +66,7 @@ def _read_pythonic(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, _END)
 
 
-LLAMA4_PYTHONIC = Llama4Pythonic()
+LLAMA4_PYTHONIC = CallFormat(
+    "llama4_pythonic", True, (("[func_name1(",),), Style((_BEGIN,), _read_pythonic, opening=("[",)), _write_pythonic
+)
+"""`[f(a=1), g(b="x")]` at the start of the output, or after `<|python_start|>` anywhere."""

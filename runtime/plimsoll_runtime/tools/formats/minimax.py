@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, escaped, one_name, spaced, text, wrapped
-from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style, section
+from plimsoll_runtime.tools.output_parser import MOST_NAME, CallFormat, Calls, Style, section
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, expect, until
 from plimsoll_runtime.tools.text_arguments import Fields, Texts, arguments_of
 
@@ -16,25 +16,13 @@ _LINE = text("\n")
 _PARAMETER, _VALUE_END = "<parameter name=", "</parameter>"
 
 
-class MiniMax:
-    """`<minimax:tool_call>`, `<invoke name="f">`, `<parameter name="a">1</parameter>`, with their end tags."""
-
-    name = "minimax"
-    special = True
-
-    def fits(self, template: str) -> bool:
-        return "minimax:tool_call" in template
-
-    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
-        return AnswerParser(Style((_CALLS,), _read), tools)
-
-    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Require parameters in the order of the schema."""
-        texts = Texts(special_id)
-        calls = [_call(tool, texts, required=required) for tool in tools]
-        wrapping = Wrapping(marker=_CALLS, begin="\n", between="\n", end="\n", close=_CALLS_END)
-        begins = [f'{escaped(_CALL)}"{one_name(tools)}">']
-        return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
+def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+    """Require parameters in the order of the schema."""
+    texts = Texts(special_id)
+    calls = [_call(tool, texts, required=required) for tool in tools]
+    wrapping = Wrapping(marker=_CALLS, begin="\n", between="\n", end="\n", close=_CALLS_END)
+    begins = [f'{escaped(_CALL)}"{one_name(tools)}">']
+    return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
 
 def _call(tool: Tool, texts: Texts, *, required: bool) -> str:
@@ -65,4 +53,5 @@ def _name(page: Page) -> Reading[str]:
     return name.strip().strip("\"'")
 
 
-MINIMAX = MiniMax()
+MINIMAX = CallFormat("minimax", True, (("minimax:tool_call",),), Style((_CALLS,), _read), _write)
+"""`<minimax:tool_call>`, `<invoke name="f">`, `<parameter name="a">1</parameter>`, with their end tags."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plimsoll_runtime.tools.grammar import Wrapping
-from plimsoll_runtime.tools.json_calls import JsonFormat, call_objects
+from plimsoll_runtime.tools.json_calls import call_objects, json_format
 from plimsoll_runtime.tools.output_parser import Calls, Style
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing
 
@@ -16,7 +16,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, _END)
 
 
-NEMOTRON = JsonFormat(
+NEMOTRON = json_format(
     name="nemotron",
     special=False,
     signs=((_BEGIN,),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plimsoll_runtime.tools.grammar import Wrapping
-from plimsoll_runtime.tools.json_calls import JsonFormat, call_objects
+from plimsoll_runtime.tools.json_calls import call_objects, json_format
 from plimsoll_runtime.tools.output_parser import Calls, Style
 from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, peek
 
@@ -17,7 +17,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, "<|/tool_call|>")
 
 
-PHI4 = JsonFormat(
+PHI4 = json_format(
     name="phi4",
     special=True,
     signs=(("functools",), ("<|/tool|>",), ("<|/tool_call|>",)),
