@@ -337,7 +337,7 @@ ROWS: Mapping[str, Contradiction] = {
     ),
     "ends-all-in-one": Contradiction(ends(3, [3, END], "</s>"), like=ends([3, END], None), unlike=ends(3, None)),
     "ends-beyond": Contradiction(
-        ends([3, VOCAB], None), ("the tokens [20] are to end", "vocab_size is 20"), unlike=ends(4, None)
+        ends([3, VOCAB], None), ("the EOS tokens [20] are outside", "vocab_size 20"), unlike=ends(4, None)
     ),
     "end-without-token": Contradiction(
         ends(3, None, "<|none|>"), ("eos_token in tokenizer_config.json is '<|none|>'",), like=ends(3, None)
@@ -347,7 +347,7 @@ ROWS: Mapping[str, Contradiction] = {
             ends(END, None),
             text("tokenizer_config.json", eos_token="</s>", added_tokens_decoder={"5": {"content": "</s>"}}),
         ),
-        (f"gives '</s>' the id 5 and not {END}",),
+        (f"gives '</s>' the id 5 instead of {END}",),
         like=ends(END, None),
         unlike=ends([5, END], None),
     ),

@@ -125,7 +125,7 @@ async def test_a_head_that_does_not_end_is_given_up(running: Any, monkeypatch: p
     assert answers[0] == b""
     for answer in answers[1:]:
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b"The headers of the request were not complete after 0.5 s." in answer
+        assert b"The headers of the request did not end within 0.5 s." in answer
 
 
 async def test_keys(locked: Any) -> None:

@@ -55,13 +55,13 @@ def kept(home: Path) -> list[bytes]:
 
 def test_a_snapshot_and_what_can_be_wrong_with_one(hub: Hub, tmp_path: Path) -> None:
     assert HubFetch()("org/model", None, None) == tmp_path / "hub" / "models--org--model" / "snapshots" / MAIN
-    with pytest.raises(SourceError, match=r"hf://org/model@v2: the hub has no revision 'v2' of it"):
+    with pytest.raises(SourceError, match=r"hf://org/model@v2: the hub has no revision 'v2' of this model"):
         HubFetch()("org/model", "v2", None)
     private = HubFetch()("org/private", None, Access("team", TOKEN))
     assert private.is_relative_to(tmp_path / "private" / "team")
-    with pytest.raises(SourceError, match=r"hf://org/private does not exist \(or is private: look at the token"):
+    with pytest.raises(SourceError, match=r"hf://org/private does not exist \(or is private: check the token"):
         HubFetch()("org/private", None, Access("others", "hf_wrong"))
-    with pytest.raises(SourceError, match=r"name one in spec\.model\.tokenSecret"):
+    with pytest.raises(SourceError, match=r"set spec\.model\.tokenSecret"):
         HubFetch()("org/private", None, Access("guests", ""))
 
 

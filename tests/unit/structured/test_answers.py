@@ -209,7 +209,7 @@ def test_what_cannot_be_kept_to_is_refused_before_anything_runs(llm: LLM) -> Non
     with pytest.raises(UsageError, match=r"the constraint .*uniqueItems"):
         llm.generate([[5]], params(Constraint.json({"type": "array", "uniqueItems": True})))
     for field, value in (("min_tokens", 3), ("ignore_eos", True)):
-        with pytest.raises(ValueError, match=f"{field}: cannot be kept"):
+        with pytest.raises(ValueError, match=f"{field}: cannot be combined with a constraint"):
             params(Constraint.choice(["a"]), **{field: value})
 
 

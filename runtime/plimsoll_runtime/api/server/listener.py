@@ -75,7 +75,7 @@ class PatientProtocol(H11Protocol):
         self.transport.close()
 
     def _refuse(self) -> None:
-        message = f"The headers of the request were not complete after {HEAD_SECONDS:g} s."
+        message = f"The headers of the request did not end within {HEAD_SECONDS:g} s."
         error = ApiError(message, status=HTTPStatus.REQUEST_TIMEOUT, code="request_timeout")
         answer = OPENAI.response(error)
         for event in (

@@ -117,9 +117,9 @@ def test_a_token_opens_a_model_for_its_namespace_and_shows_nowhere(hosting: Host
 
     hosting.place("guests", WRONG)
     refused = hosting.entry("guests", lambda entry: entry["error"] is not None)
-    assert "look at the token of spec.model.tokenSecret" in refused["error"]
+    assert "check the token of spec.model.tokenSecret" in refused["error"]
     hosting.place("nobody", "")
-    assert "name one in" in hosting.entry("nobody", lambda entry: entry["error"] is not None)["error"]
+    assert "set spec.model.tokenSecret" in hosting.entry("nobody", lambda entry: entry["error"] is not None)["error"]
     odd = hosting.place("odd", f"{WRONG}\nX-Header: no")
     assert odd.status_code == 400
     assert "printable ASCII" in odd.text

@@ -115,5 +115,5 @@ def test_a_lost_row_is_noticed() -> None:
     rows = Rows(AXES)
     rows.begin([0, 1])
     del rows._stacks[1]
-    with pytest.raises(AssertionError, match="slot 1 is in a stack that is not its own"):
+    with pytest.raises(AssertionError, match="slot 1 is in the stack of another slot"):
         rows.check_integrity()

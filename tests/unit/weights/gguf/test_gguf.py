@@ -273,7 +273,7 @@ def test_rope_factors(tmp_path: Path) -> None:
         check(file(np.zeros(2, np.float32)))
     with pytest.raises(ModelError, match="must be at most 65536 float32"):
         check(file(np.ones(2, np.float16)))
-    with pytest.raises(ModelError, match="scales its rope twice"):
+    with pytest.raises(ModelError, match="has two rope scalings"):
         check(file(np.ones(2, np.float32), rope__scaling__type="linear"))
     path.write_bytes(file(np.ones(2, np.float32)).read_bytes()[:-32])
     with pytest.raises(ModelError, match="truncated"):

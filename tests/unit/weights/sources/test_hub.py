@@ -133,7 +133,7 @@ def test_revisions(hub: Hub, tmp_path: Path) -> None:
     assert by_name == by_option
     assert by_name[0].endswith(OLD)
     both = fetch(hub, tmp_path, "hf://org/model@v2", "hf://org/model@v1@x")
-    assert both[0] == "SourceError hf://org/model@v2: the hub has no revision 'v2' of it"
+    assert both[0] == "SourceError hf://org/model@v2: the hub has no revision 'v2' of this model"
     assert both[1].startswith("SourceError hf://org/model@v1@x: the hub has no revision")
 
 
@@ -176,10 +176,10 @@ def test_what_one_namespace_has_fetched_is_in_nobody_elses_cache(hub: Hub, tmp_p
 
 def test_no_token_at_all_is_not_the_environments(hub: Hub, tmp_path: Path) -> None:
     [refused] = fetch(hub, tmp_path, "org/private", ACCESS="guests/", HF_TOKEN=TOKEN)
-    assert refused.startswith("SourceError hf://org/private does not exist (or is private: name one")
+    assert refused.startswith("SourceError hf://org/private does not exist (or is private: set spec.model.tokenSecret")
     fetch(hub, tmp_path, "org/private", HF_TOKEN=TOKEN)  # the pool's models, in the shared cache
     [refused] = fetch(hub, tmp_path, "org/private", ACCESS="guests/")
-    assert refused.startswith("SourceError hf://org/private does not exist (or is private: name one")
+    assert refused.startswith("SourceError hf://org/private does not exist (or is private: set spec.model.tokenSecret")
 
 
 def test_a_token_is_in_no_error(hub: Hub, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_hub_that_cannot_be_reached(hub: Hub, tmp_path: Path) -> None:
     [nobody] = fetch(hub, tmp_path, "org/model", HF_ENDPOINT="http://127.0.0.1:9")
     assert nobody.startswith("FetchError hf://org/model is not in the cache and the hub cannot be reached (Got: Conn")
     assert nobody.endswith(
-        "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
+        "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it does not exist"
     )
     [offline] = fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1")
     assert offline.startswith("SourceError "), "a later try would not help"
@@ -366,5 +366,5 @@ def test_a_gguf_file_in_parts_beside_other_weights(hub: Hub, tmp_path: Path, ggu
 def test_a_gguf_file_that_is_not_there(hub: Hub, tmp_path: Path, gguf_files: dict[str, bytes]) -> None:
     hub.files = gguf_files
     [told] = fetch(hub, tmp_path, "hf://org/model:Q2_K")
-    assert "SourceError hf://org/model:Q2_K has no GGUF file of that name or type: use hf://ORG/NAME:FILE with" in told
+    assert "SourceError hf://org/model:Q2_K has no GGUF file of that name or type; use hf://ORG/NAME:FILE with" in told
     assert "m-Q4_K_M.gguf" in told
