@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +31,8 @@ PROBE_SECONDS = 30.0
 LARGE_HEAD = b"GET /live HTTP/1.1\r\nhost: x\r\nx-filler: " + b"y" * (60 << 10) + b"\r\n\r\n"
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 MIB = 1 << 20
+RECEIVE_BYTES = 4096
+"""Of a client's socket: a gateway fills it at once, also on a busy machine."""
 ESTABLISHED = "01"
 """In /proc/net/tcp."""
 Attack = Callable[[int], Awaitable[bool]]
@@ -49,7 +52,7 @@ async def idle_connections(port: int, count: int = 8000) -> bool:
 async def half_heads(port: int, count: int = 1000) -> bool:
     """Send the beginning of `count` heads."""
     async with many(port, count, b"GET / HTTP/1.1\r\nhost: x\r\nx-") as held:
-        return await _stands(port) and await _ended(held)
+        return await _stands(port) and await _ended(port, held)
 
 
 async def never_reading(port: int, count: int = 500) -> bool:
@@ -58,7 +61,7 @@ async def never_reading(port: int, count: int = 500) -> bool:
     async with many(port, count, HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) as held:
         for one in held:
             one.transport.pause_reading()
-        return await _stands(port) and await _ended(held)
+        return await _stands(port) and await _ended(port, held)
 
 
 async def sent_ahead(port: int, count: int = 30, requests: int = 10_000) -> bool:
@@ -101,7 +104,7 @@ async def _stands(port: int) -> bool:
     return answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def _ended(held: list[Held]) -> bool:
+async def _ended(port: int, held: list[Held]) -> bool:
     """Whether the gateway closes all of the connections in time.
 
     The kernel's table of sockets shows the gateway's side. A client that reads nothing cannot see that its connection
@@ -109,16 +112,17 @@ async def _ended(held: list[Held]) -> bool:
     """
     clients = {one.port for one in held}
     for _ in range(ENDED_SECONDS):
-        if not clients & _peers():
+        if not clients & _peers(port):
             return True
         await asyncio.sleep(1)
     return False
 
 
-def _peers() -> set[int]:
-    """Ports at the other ends of this machine's established IPv4 connections."""
+def _peers(port: int) -> set[int]:
+    """Return the ports of the clients of the established IPv4 connections to a port of this machine."""
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return {int(row[2].rpartition(":")[2], 16) for row in rows if row[3] == ESTABLISHED}
+    ends = ([int(end.rpartition(":")[2], 16) for end in row[1:3]] for row in rows if row[3] == ESTABLISHED)
+    return {client for own, client in ends if own == port}
 
 
 class Held(asyncio.Protocol):
@@ -137,7 +141,12 @@ class Held(asyncio.Protocol):
 @asynccontextmanager
 async def opened(port: int, sent: bytes) -> AsyncIterator[Held]:
     """A connection on which `sent` is sent."""
-    _, held = await asyncio.get_running_loop().create_connection(Held, "127.0.0.1", port)
+    loop = asyncio.get_running_loop()
+    client = socket.socket()
+    client.setblocking(False)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    await loop.sock_connect(client, ("127.0.0.1", port))
+    _, held = await loop.create_connection(Held, sock=client)
     try:
         held.transport.write(sent)
         yield held

@@ -125,7 +125,7 @@ def test_what_is_too_long_is_cut_as_there(saved: Saved) -> None:
     long = " ".join(["a b c"] * LONGEST)
     for kind in (ENCODERS[0], DECODERS[0]):
         with ours(saved(kind)) as llm:
-            with pytest.raises(UsageError, match=f"may have {LONGEST}"):
+            with pytest.raises(UsageError, match=f"at most {LONGEST} are allowed"):
                 llm.embed(long)
             expected = reference(saved(kind)).encode([long])
             assert np.abs(llm.embed(long, truncate=True) - expected).max() < TOLERANCE
@@ -153,7 +153,7 @@ def test_a_decoder_that_generates_can_be_asked_for_vectors(tmp_path: Path) -> No
         with torch.no_grad():
             expected = model.model(torch.tensor([[5, 6, 7]])).last_hidden_state[0, -1]
         assert np.abs(found[0] - (expected / expected.norm()).numpy()).max() < TOLERANCE
-        with pytest.raises(UsageError, match="is served for the task embed: ask it by embed"):
+        with pytest.raises(UsageError, match="the model serves the task embed; use embed"):
             llm.generate("a")
-    with ours(tmp_path) as llm, pytest.raises(UsageError, match="task generate, and this wants embed"):
+    with ours(tmp_path) as llm, pytest.raises(UsageError, match="task generate, and this call needs embed"):
         llm.embed("a")

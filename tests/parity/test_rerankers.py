@@ -59,7 +59,7 @@ def test_a_second_text_is_cut_where_both_are_too_long(tmp_path: Path) -> None:
     long = " ".join(["a b c"] * LONGEST)
     kept = " ".join(long.split()[: LONGEST - 4])
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        with pytest.raises(UsageError, match=f"may have {LONGEST}"):
+        with pytest.raises(UsageError, match=f"at most {LONGEST} are allowed"):
             llm.score("a", long)
         assert llm.score("a", long, truncate=True) == llm.score("a", kept)
         with pytest.raises(UsageError, match="parts that cannot be truncated have"):
@@ -120,7 +120,7 @@ def test_labels_score_as_in_transformers(kind: Kind, problem: str | None, tmp_pa
             assert list(found.scores) == list(labels.values())
             assert list(found.scores.values()) == pytest.approx(expected.tolist(), abs=TOLERANCE)
             assert found.label == labels[int(expected.argmax())]
-        with pytest.raises(UsageError, match="task classify, and this wants embed"):
+        with pytest.raises(UsageError, match="task classify, and this call needs embed"):
             llm.embed("a")
 
 

@@ -418,7 +418,7 @@ def test_nobody_else_labels_a_pod_as_a_models(as_editor: Direct, label: tuple[st
 def test_nobody_else_takes_a_models_labels_from_its_pod(as_operator: Direct, as_editor: Direct, pod: Json) -> None:
     name = create(as_operator, pod)["metadata"]["name"]
     for labels in ({OWNER_LABEL: None}, {OWNER_LABEL: "llama"}):
-        with pytest.raises(Refused, match="leave them as they are"):
+        with pytest.raises(Refused, match="do not change them"):
             patch(as_editor, "pods", name, {"metadata": {"labels": labels}})
     with pytest.raises(Refused, match="choose another value"):
         patch(as_editor, "pods", name, {"metadata": {"labels": {MANAGED_LABEL: "me"}}})
