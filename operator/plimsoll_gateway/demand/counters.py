@@ -6,8 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from plimsoll_gateway.demand.records import DemandReport, ModelDemand, RevisionDemand
 from plimsoll_gateway.demand.revision_totals import RevisionTotals
@@ -52,17 +51,9 @@ class DemandCounters:
         self._ended = False
         store.listen(self._keep)
 
-    @contextmanager
-    def asking(self, key: ObjectKey) -> Iterator[None]:
-        """Count one request to a model, from its arrival to its end."""
-        counters = self._counters(key)
-        counters.asked += 1
-        counters.in_flight += 1
-        counters.last_asked = self._clock()
-        try:
-            yield
-        finally:
-            counters.in_flight -= 1
+    def asking(self, key: ObjectKey) -> Asking:
+        """Count a request for a model while the context is entered."""
+        return Asking(self._counters(key), self._clock)
 
     def held(self, key: ObjectKey, change: int) -> None:
         """Add `change` to the number of requests that wait for a replica of the model."""
@@ -182,3 +173,21 @@ class DemandCounters:
 
 
 NOTHING = ModelCounters()
+
+
+class Asking:
+    """Counts a request for a model while it is entered."""
+
+    __slots__ = ("_clock", "_counters")
+
+    def __init__(self, counters: ModelCounters, clock: Callable[[], float]) -> None:
+        self._counters = counters
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._counters.asked += 1
+        self._counters.in_flight += 1
+        self._counters.last_asked = self._clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._counters.in_flight -= 1

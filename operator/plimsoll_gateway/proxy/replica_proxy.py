@@ -231,7 +231,7 @@ class ReplicaProxy:
         if meter is not None:
             meter.sending()
         try:
-            async with self._prober.listen(replica, model):
+            with self._prober.listen(replica, model):
                 response = await send(self._pool, replica, call)
         except (SilentError, UpstreamError) as error:
             totals.unanswered()
@@ -242,7 +242,7 @@ class ReplicaProxy:
                 if isinstance(error, ConnectTimeoutError):
                     self._prober.eject(replica, model)
             failure = _failure(call, replica, error)
-            if failure.kind == INVALID[0]:
+            if not isinstance(error, RETRIED):
                 raise upstream_failed(call.model_name, failure.reason) from None
             return failure
         self._picker.answered(replica)
@@ -278,7 +278,8 @@ FAILURES: Mapping[type[Exception], tuple[str, str]] = {
     ConnectError: ("connect", "it could not be reached"),
     ResetError: ("reset", "it closed the connection without a response"),
 }
-"""Kind and reason of failed attempts."""
+"""Kind and reason of failures after which another replica is asked."""
+RETRIED = tuple(FAILURES)
 INVALID = ("invalid", "its response was not valid HTTP")
 
 

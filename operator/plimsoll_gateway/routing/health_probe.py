@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 from plimsoll_gateway.discovery.routing_table import Model, Replica, TableStore
 from plimsoll_gateway.routing.pick import Picker
@@ -53,23 +53,11 @@ class Prober:
         self._sleep = sleep
         self._vigils: dict[str, Vigil] = {}
 
-    @asynccontextmanager
-    async def listen(self, replica: Replica, model: Model) -> AsyncIterator[None]:
-        """Wait in this context for the first byte of a response. Raises SilentError if the replica is ejected."""
-        vigil = self._vigil(replica, model)
-        wait = asyncio.timeout(None)
-        vigil.waiting.add(wait)
-        try:
-            async with wait:
-                yield
-            self.answered(vigil)
-        except TimeoutError:
-            if wait.expired():
-                raise SilentError from None
-            raise
-        finally:
-            vigil.waiting.discard(wait)
-            self.forget_idle(vigil)
+    def listen(self, replica: Replica, model: Model) -> Listening:
+        """Return a context for a wait for the first byte of a response. It raises SilentError if the replica is
+        ejected.
+        """
+        return Listening(self, self._vigil(replica, model))
 
     def eject(self, replica: Replica, model: Model) -> None:
         """Eject a replica that does not accept connections, until it responds."""
@@ -154,7 +142,7 @@ class Vigil:
     def __init__(self, replica: Replica, model: Model, now: float) -> None:
         self.replica = replica
         self.model = model
-        self.waiting: set[asyncio.Timeout] = set()
+        self.waiting: set[Listening] = set()
         self.heard = now
         self.asked = now
         self.asking = False
@@ -171,6 +159,40 @@ class Vigil:
 
     def expire(self) -> None:
         """End the waits of all requests."""
-        for wait in self.waiting:
-            if not wait.expired():
-                wait.reschedule(asyncio.get_running_loop().time())
+        for listening in tuple(self.waiting):
+            listening.expire()
+
+
+class Listening:
+    """The wait of one request: like `asyncio.timeout`, but ended by the prober."""
+
+    __slots__ = ("_cancelling", "_expired", "_prober", "_task", "_vigil")
+
+    def __init__(self, prober: Prober, vigil: Vigil) -> None:
+        self._prober = prober
+        self._vigil = vigil
+        self._expired = False
+
+    def expire(self) -> None:
+        """End the wait."""
+        if not self._expired:
+            self._expired = True
+            self._task.cancel()
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._vigil.waiting.add(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._vigil.waiting.discard(self)
+        if kind is None:
+            self._prober.answered(self._vigil)
+        self._prober.forget_idle(self._vigil)
+        # If the task was also cancelled from elsewhere, that cancellation takes precedence.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise SilentError from None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS, Loads, Standing
@@ -23,6 +22,26 @@ BOUND = 1.25
 # prefix again costs all of it.
 LEISURE = 0.25
 FULL_KV = 0.95  # with a cache this full, the next request preempts another
+
+
+class Hold:
+    """Counts a request at a replica while it is entered."""
+
+    __slots__ = ("_counts", "_id")
+
+    def __init__(self, counts: dict[str, int], replica_id: str) -> None:
+        self._counts = counts
+        self._id = replica_id
+
+    def __enter__(self) -> None:
+        self._counts[self._id] = self._counts.get(self._id, 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        left = self._counts[self._id] - 1
+        if left:
+            self._counts[self._id] = left
+        else:
+            del self._counts[self._id]
 
 
 class Picker:
@@ -154,17 +173,9 @@ class Picker:
     def _strain(self, replica: Replica) -> float:
         return self.load(replica.id) / (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
-    @contextmanager
-    def hold(self, replica: Replica) -> Iterator[None]:
-        """Count one request at `replica` while the block runs."""
-        counts = self._in_flight
-        counts[replica.id] = counts.get(replica.id, 0) + 1
-        try:
-            yield
-        finally:
-            counts[replica.id] -= 1
-            if not counts[replica.id]:
-                del counts[replica.id]
+    def hold(self, replica: Replica) -> Hold:
+        """Count a request at a replica while the context is entered."""
+        return Hold(self._in_flight, replica.id)
 
     def failed(self, replica: Replica) -> None:
         """Record that `replica` could not be reached."""

@@ -60,7 +60,7 @@ class Place:
 
         async def waiting() -> str:
             try:
-                async with self.prober.listen(replica, MODEL):
+                with self.prober.listen(replica, MODEL):
                     await asyncio.Event().wait()
             except SilentError:
                 return "silent"
@@ -106,7 +106,7 @@ async def test_a_replica_is_asked_only_while_requests_wait_in_silence(place: Pla
 async def test_an_answer_to_anybody_ends_the_silence(place: Place) -> None:
     async with place.request(ONE):
         place.now += QUIET_SECONDS - 1
-        async with place.prober.listen(ONE, MODEL):
+        with place.prober.listen(ONE, MODEL):
             pass
         assert await place.wait(QUIET_SECONDS - 1) == []
         assert await place.wait(1) == ["1"]
@@ -159,7 +159,7 @@ async def test_one_miss_proves_nothing(place: Place) -> None:
 async def test_an_answer_during_the_question_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(replica: Replica) -> bool:
         place.now += 5
-        async with place.prober.listen(replica, MODEL):
+        with place.prober.listen(replica, MODEL):
             return False
 
     monkeypatch.setattr(place.prober, "_ask", ask)
@@ -185,7 +185,7 @@ async def test_what_waits_for_an_ejected_replica_ends_at_the_next_miss(place: Pl
 async def test_an_answer_to_a_last_resort_readmits(place: Place) -> None:
     place.prober.eject(ONE, MODEL)
     assert place.picked() == {"2"}
-    async with place.prober.listen(ONE, MODEL):
+    with place.prober.listen(ONE, MODEL):
         pass
     assert place.picked() == {"1", "2"}
     assert await place.wait(1000) == []
