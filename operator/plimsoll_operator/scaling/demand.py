@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated
 
@@ -75,13 +76,18 @@ class ModelDemand(Struct, frozen=True, rename="camel"):
         return ObjectKey(self.namespace, self.name)
 
 
-class Demand(Struct, frozen=True, rename="camel"):
+class Demand(Struct, frozen=True, rename="camel", dict=True):
     """One report. `sequence` grows within an `instance` (a process)."""
 
     instance: Instance
     sequence: Count
     time: Time
     models: Annotated[tuple[ModelDemand, ...], Meta(max_length=MODELS)] = ()
+
+    @cached_property
+    def by_key(self) -> Mapping[ObjectKey, ModelDemand]:
+        """The models' demand by the key of their ModelDeployment."""
+        return {model.key: model for model in self.models}
 
 
 def decode_demand(data: bytes) -> Demand:
@@ -100,7 +106,7 @@ def contradiction(before: Demand | None, answer: Demand, now: float) -> str | No
 def _complaints(before: Demand | None, answer: Demand, now: float) -> Iterator[str]:
     if answer.time > now + AHEAD_SECONDS:
         yield FROM_THE_FUTURE
-    if len({model.key for model in answer.models}) < len(answer.models):
+    if len(answer.by_key) < len(answer.models):
         yield "it names a model twice"
     same = before is not None and before.instance == answer.instance
     if before is not None and same:
@@ -108,7 +114,7 @@ def _complaints(before: Demand | None, answer: Demand, now: float) -> Iterator[s
             yield "its sequence is below that of an earlier report"
         if answer.time < before.time - 1:
             yield "its time is before that of an earlier report of the same process"
-    known = {model.key: model for model in before.models} if before is not None and same else {}
+    known = before.by_key if before is not None and same else {}
     for model in answer.models:
         yield from _about(known.get(model.key), model, answer)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.scaling.demand import Demand, ModelDemand, contradiction
+from plimsoll_operator.scaling.demand import Demand, contradiction
 
 KEPT_SECONDS = 60.0
 """How long a gateway's last report counts."""
@@ -22,7 +21,7 @@ class Gateway:
     """One gateway. `found` and `heard`: when it was first found and last reported, by the operator's clock.
 
     `trouble`: why no newer report is accepted, "" if there is no problem. `listed`: whether the Service has it. `past`:
-    earlier processes at its address. `entries`: the report's models by key.
+    earlier processes at its address.
     """
 
     address: str
@@ -32,7 +31,6 @@ class Gateway:
     trouble: str = ""
     listed: bool = True
     past: list[str] = field(default_factory=list)
-    entries: Mapping[ObjectKey, ModelDemand] = field(default_factory=dict)
 
 
 Told = Callable[[str, Demand | None, Demand], None]
@@ -84,7 +82,6 @@ class GatewayRegistry:
             gateway.past = [*gateway.past, before.instance][-INSTANCES_KEPT:]
             before = None
         gateway.answer, gateway.heard, gateway.trouble = answer, now, ""
-        gateway.entries = {entry.key: entry for entry in answer.models}
         self._told(address, before, answer)
 
     def fail(self, address: str, why: str) -> None:

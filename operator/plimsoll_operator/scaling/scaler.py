@@ -189,8 +189,8 @@ class Scaler:
 
     def demand(self, key: ObjectKey) -> list[ModelDemand]:
         """Return a model's demand in the gateways' reports that count."""
-        counting = self.registry.counting(self._clock().timestamp())
-        return [gateway.entries[key] for gateway in counting if key in gateway.entries]
+        known = (report.by_key.get(key) for report in self.registry.believed(self._clock().timestamp()))
+        return [demand for demand in known if demand is not None]
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the records contradict each other."""
@@ -201,7 +201,7 @@ class Scaler:
 
     def _answered(self, address: str, before: Demand | None, answer: Demand) -> None:
         now = self._clock().timestamp()
-        then = None if before is None else {entry.key: entry for entry in before.models}
+        then = None if before is None else before.by_key
         for entry in answer.models:
             key = entry.key
             model = self._models.get(key)

@@ -52,7 +52,8 @@ def load_of(registry: GatewayRegistry, model: ObjectKey, now: float) -> Load:
     """Return a model's load in the reports that count. Clocks need not agree, because each report has its own time."""
     requests, idle = 0, None
     for gateway in registry.counting(now):
-        entry, answer = gateway.entries.get(model), gateway.answer
+        answer = gateway.answer
+        entry = None if answer is None else answer.by_key.get(model)
         if entry is None or answer is None:
             continue
         requests += entry.in_flight
