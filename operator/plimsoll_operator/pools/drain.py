@@ -51,5 +51,10 @@ def drain(
 
 def _without_surplus(actions: Sequence[Action], held: int) -> tuple[Action, ...]:
     """Leave out the creations of pods that would replace those whose deletion is deferred."""
-    created = [action for action in actions if isinstance(action, CreatePod)][:held]
-    return tuple(action for action in actions if action not in created)
+    left: list[Action] = []
+    for action in actions:
+        if isinstance(action, CreatePod) and held:
+            held -= 1
+        else:
+            left.append(action)
+    return tuple(left)
