@@ -221,9 +221,15 @@ class Work:
         told.output_file_id = await asyncio.to_thread(self._publish, ANSWERS, "output")
         told.error_file_id = await asyncio.to_thread(self._publish, ERRORS, "errors")
         told.status = self._kept.ends_as or COMPLETED
-        if told.status == CANCELLED:
+        if told.status == COMPLETED:
+            told.completed_at = now
+        elif told.status == FAILED:
+            told.failed_at = now
+        elif told.status == EXPIRED:
+            told.expired_at = now
+        else:
             told.cancelling_at = await self._cancelled_at() or now
-        setattr(told, f"{told.status}_at", now)
+            told.cancelled_at = now
         await self._keep()
         await asyncio.to_thread(self._file_store.forget_cancel, self._kept.owner, told.id)
         self._store.remove()

@@ -44,39 +44,54 @@ COLUMNS: Mapping[str, type] = {
 }
 
 
+class _Body(msgspec.Struct):
+    """`data` and `results` (vectors, scores, labels) stay encoded: a vector's digits are copied, not parsed."""
+
+    usage: dict[str, int]
+    choices: list[dict[str, Any]] = []
+    data: list[msgspec.Raw] = []
+    results: list[msgspec.Raw] = []
+
+
+class _Response(msgspec.Struct):
+    body: _Body
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    response: _Response
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
 def rows_of(line: bytes) -> list[dict[str, Any]]:
     """Return a table row for each choice, vector, score or label. Token counts are those of the whole response.
 
     The text of a choice without text is its tool calls as JSON, that of another result is its JSON.
     """
-    answer = msgspec.json.decode(line)
-    body = answer["response"]["body"]
-    others = [
-        {"index": index, "text": _json(each)}
-        for index, each in enumerate(body.get("data") or body.get("results") or ())
-    ]
+    answer = _decoder.decode(line)
+    body = answer.response.body
+    others = [{"index": index, "text": bytes(each).decode()} for index, each in enumerate(body.data or body.results)]
     return [
         {
-            "custom_id": answer["custom_id"],
+            "custom_id": answer.custom_id,
             "choice": choice["index"],
             "text": _text(choice),
             "finish_reason": choice.get("finish_reason"),
-            "prompt_tokens": body["usage"].get("prompt_tokens", 0),
-            "completion_tokens": body["usage"].get("completion_tokens", 0),
+            "prompt_tokens": body.usage.get("prompt_tokens", 0),
+            "completion_tokens": body.usage.get("completion_tokens", 0),
         }
-        for choice in body.get("choices") or others
+        for choice in body.choices or others
     ]
 
 
 def _text(choice: Mapping[str, Any]) -> str | None:
     if (message := choice.get("message")) is None:
         return choice.get("text")
-    calls = message.get("tool_calls")
-    return message.get("content") if message.get("content") is not None or calls is None else _json(calls)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    calls, content = message.get("tool_calls"), message.get("content")
+    text: str | None = msgspec.json.encode(calls).decode() if content is None and calls is not None else content
+    return text
 
 
 UNBOUNDED = 2**62
