@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -40,7 +41,9 @@ class WatchedFile(Generic[T]):
         self._clock = clock
         self._looked = clock()
         self._told = ""
-        self._stamp: Stamp | None = _stamp(path)
+        self._stamp: Stamp | None = None
+        with suppress(OSError):  # `read` reports a missing file
+            self._stamp = _stamp(path)
         self._value = read(path)
 
     def value(self) -> T:

@@ -29,8 +29,6 @@ class _Secrets:
     ) -> None:
         """`read` returns the secrets of a file; it raises UsageError, also for a file that it cannot read."""
         self._fixed = tuple(fixed)
-        if file is not None:
-            read(file)  # the watcher's error for a missing file does not name the option
         self._file = None if file is None else WatchedFile(file, read, every=LOOK_SECONDS, clock=clock)
 
     def __bool__(self) -> bool:
