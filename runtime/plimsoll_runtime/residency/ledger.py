@@ -79,8 +79,9 @@ class Ledger(Generic[Entry]):
 
     def change(self, name: ModelName, entry: Entry) -> None:
         """Replace a model's entry. Raises LedgerError if a larger one does not fit."""
-        more = _size(entry) - _size(self._entry(name))
-        if more > 0:
+        size = _size(entry)
+        more = size - _size(self._entry(name))
+        if more > 0 or size < 0:
             self._check_room(name, more)
         self._entries[name] = entry
 
