@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import FetchError, SourceError
 from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.sources.hub import Access
@@ -42,7 +42,7 @@ class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
     path: str
 
 
-Answer = Fetched | EngineFailed
+Answer = Fetched | ProcessFailed
 
 
 class FetchLimit(Protocol):
@@ -112,7 +112,7 @@ class HubFetch:
         if answer is None:
             how = exit_text(code)
             raise FetchError(f"cannot fetch hf://{wanted.model_id}: the fetching process {how}")
-        if isinstance(answer, EngineFailed):
+        if isinstance(answer, ProcessFailed):
             raise error_of(answer)
         return Path(answer.path)
 

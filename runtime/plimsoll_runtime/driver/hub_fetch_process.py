@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from plimsoll_runtime.driver.hub_fetch import Answer, Fetched, FetchRequest
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.weights.sources.hub import fetch_snapshot
 
@@ -45,7 +45,7 @@ def _answer(wanted: FetchRequest) -> Answer:
     try:
         return Fetched(str(fetch_snapshot(wanted.model_id, wanted.revision, wanted.access, wanted.file)))
     except SourceError as error:
-        return EngineFailed(error.kind.value, str(error))
+        return ProcessFailed(error.kind.value, str(error))
 
 
 def _end_with_input() -> None:

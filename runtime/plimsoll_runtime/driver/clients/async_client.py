@@ -17,11 +17,11 @@ from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.protocol.messages import (
     AbortRequests,
     AddRequest,
-    EngineFailed,
     EngineInfo,
     EngineStats,
     Event,
     LoadProgress,
+    ProcessFailed,
     RequestOutput,
     Resize,
     Resized,
@@ -249,7 +249,7 @@ class AsyncEngine:
         elif isinstance(event, EngineInfo):
             self._ready.set_result(event)
             self._check()
-        elif isinstance(event, EngineFailed):
+        elif isinstance(event, ProcessFailed):
             self._lose(error_of(event))
 
     def _resized(self, event: Resized) -> None:

@@ -17,10 +17,10 @@ from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.protocol.messages import (
     AbortRequests,
     AddRequest,
-    EngineFailed,
     EngineInfo,
     EngineStats,
     Event,
+    ProcessFailed,
     ResetPrefixCache,
     Shutdown,
     StepOutputs,
@@ -131,6 +131,6 @@ class BlockingEngine:
                     deadline = time.monotonic() + (LAST_WORDS_SECONDS if self._child.owes_a_reason else 0.0)
             elif not self._child.events.poll(max(0, int(1000 * (deadline - time.monotonic())))):
                 raise self._child.death()
-        if isinstance(event, EngineFailed):
+        if isinstance(event, ProcessFailed):
             raise error_of(event)
         return event

@@ -36,10 +36,10 @@ from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,
     Command,
     DropPrompt,
-    EngineFailed,
     EngineStats,
     Event,
     LoadProgress,
+    ProcessFailed,
     RequestOutput,
     ResetPrefixCache,
     Resize,
@@ -220,15 +220,15 @@ def _factory(path: str) -> Factory:
     return factory
 
 
-def _told(error: Exception) -> EngineFailed:
+def _told(error: Exception) -> ProcessFailed:
     """Return the message for an error. A device failure takes precedence over errors that follow from it."""
     fault = fault_of(error)
     if not fault.process_can_go_on:
-        return EngineFailed(ErrorKind.DEVICE.value, fault.text, device_lost=not fault.device_can_go_on)
+        return ProcessFailed(ErrorKind.DEVICE.value, fault.text, device_lost=not fault.device_can_go_on)
     if isinstance(error, PlimsollError):
-        return EngineFailed(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
+        return ProcessFailed(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
     kind = ErrorKind.MEMORY if fault.kind is FaultKind.MEMORY else ErrorKind.ENGINE
-    return EngineFailed(kind.value, f"{type(error).__name__}: {error}")
+    return ProcessFailed(kind.value, f"{type(error).__name__}: {error}")
 
 
 def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
@@ -251,7 +251,7 @@ def _prepare(order: Prepare) -> None:
         _factory(order.factory)
 
 
-def _measured(order: Measure) -> Needs | EngineFailed:
+def _measured(order: Measure) -> Needs | ProcessFailed:
     from plimsoll_runtime.driver.estimate import measure
 
     try:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime import errors
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
-from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
+from plimsoll_runtime.errors import (
+    AddressError,
+    DeviceFailedError,
+    DeviceLostError,
+    EngineDeadError,
+    ErrorKind,
+    FetchError,
+    MemoryLimitError,
+    ModelError,
+    PlimsollError,
+    SourceError,
+    UsageError,
+)
 
-_ERRORS: dict[ErrorKind, type[PlimsollError]] = {
-    error.kind: error
-    for error in (
-        *(errors.UsageError, errors.SourceError, errors.ModelError, errors.MemoryLimitError),
-        *(errors.EngineDeadError, errors.DeviceFailedError, errors.FetchError, errors.AddressError),
-    )
-}
+_CLASSES: tuple[type[PlimsollError], ...] = (
+    UsageError,
+    SourceError,
+    ModelError,
+    MemoryLimitError,
+    EngineDeadError,
+    DeviceFailedError,
+    FetchError,
+    AddressError,
+)
+_ERRORS = {error.kind: error for error in _CLASSES}
 
 
-def error_of(failed: EngineFailed) -> PlimsollError:
+def error_of(failed: ProcessFailed) -> PlimsollError:
     """Return the error that a process failed with, of its original class."""
     return DeviceLostError(failed.message) if failed.device_lost else _ERRORS[ErrorKind(failed.kind)](failed.message)
 

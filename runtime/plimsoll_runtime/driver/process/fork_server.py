@@ -12,7 +12,7 @@ import sys
 from plimsoll_runtime.driver.process.control_socket import STDIN, ChildEnd
 from plimsoll_runtime.driver.process.engine_process import ignore_signals, name_process, stand_by
 from plimsoll_runtime.driver.process.handshake import Forked, Ready
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import ErrorKind
 
 PID_BYTES = 4
@@ -48,7 +48,7 @@ def _fork_until_closed(lifeline: ChildEnd) -> int | None:
         try:
             pid = _fork()
         except OSError as error:
-            lifeline.reply(EngineFailed(ErrorKind.MEMORY.value, f"cannot fork another engine process: {error}"))
+            lifeline.reply(ProcessFailed(ErrorKind.MEMORY.value, f"cannot fork another engine process: {error}"))
         else:
             if pid is None:
                 return end

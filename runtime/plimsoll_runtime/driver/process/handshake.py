@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 
 
@@ -144,5 +144,5 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 Order = Start | Prepare | Measure | Fork
-Reply = Ready | Needs | Forked | EngineFailed
-"""EngineFailed: an order failed; with `device_lost` it would fail in any other process too."""
+Reply = Ready | Needs | Forked | ProcessFailed
+"""ProcessFailed: an order failed; with `device_lost` it would fail in any other process too."""

@@ -13,7 +13,7 @@ from plimsoll_runtime.driver.process.exit_errors import error_of
 from plimsoll_runtime.driver.process.handshake import Fork, Forked, Measure, Needs, Prepare, Reply, Start
 from plimsoll_runtime.driver.process.heartbeat import new_page
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.weights.image import Image
 
@@ -54,7 +54,7 @@ class StandbyProcess(ControlledProcess):
             await self._until_ready()
             self._give(Measure(config, kv))
             reply = await self._reply()
-        if isinstance(reply, EngineFailed):
+        if isinstance(reply, ProcessFailed):
             raise error_of(reply)
         assert isinstance(reply, Needs)
         return reply
@@ -122,7 +122,7 @@ class ForkServer(ControlledProcess):
                 with theirs:
                     self._give(Fork(), [theirs.fileno()])
                 reply = await self._reply()
-                if isinstance(reply, EngineFailed):
+                if isinstance(reply, ProcessFailed):
                     raise error_of(reply)
                 assert isinstance(reply, Forked)
             except BaseException:

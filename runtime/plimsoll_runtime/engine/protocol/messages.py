@@ -248,7 +248,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     findings: tuple[str, ...] = ()
 
 
-class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
+class ProcessFailed(msgspec.Struct, frozen=True, tag="failed"):
     """A process has failed, or the order that it got. `kind` is the value of a plimsoll_runtime.errors.ErrorKind.
 
     `device_lost`: no other process can use the device either.
@@ -274,7 +274,7 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
     stats: EngineStats
 
 
-Event = LoadProgress | EngineInfo | EngineFailed | Resized | StepOutputs
+Event = LoadProgress | EngineInfo | ProcessFailed | Resized | StepOutputs
 
 PART = 1024
 """Most entries of a part. With 20 alternatives each, a part takes some milliseconds to unpack."""

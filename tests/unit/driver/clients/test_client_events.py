@@ -14,7 +14,7 @@ import zmq
 from plimsoll_runtime.driver.clients import async_client as client_module
 from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.driver.process.child import EngineChild
-from plimsoll_runtime.engine.protocol.messages import EngineFailed, EngineInfo, EngineStats, StepOutputs
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats, ProcessFailed, StepOutputs
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind
 
 INFO = EngineInfo("m", "llama", "float32", "cpu", "torch", 10, 10, 4, 10, 1, 1, [])
@@ -80,7 +80,7 @@ async def test_a_reason_that_comes_after_the_end_is_waited_for(child: Any, monke
     child.ends()
     await soon(engine._gone.wait())
     assert engine.alive, "its reason is on the way"
-    child.comes(EngineFailed(ErrorKind.MEMORY.value, "the device is full"))
+    child.comes(ProcessFailed(ErrorKind.MEMORY.value, "the device is full"))
     await soon(engine.wait_dead())
     assert engine.failure is not None
     assert (engine.failure.kind, str(engine.failure)) == (ErrorKind.MEMORY, "the device is full")

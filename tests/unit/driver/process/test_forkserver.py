@@ -21,7 +21,7 @@ from plimsoll_runtime.driver.process.control_socket import ParentEnd, StandbyDea
 from plimsoll_runtime.driver.process.handshake import Fork, Ready
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import EngineFailed
+from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import EngineDeadError, SourceError
 from plimsoll_runtime.execution.memory.system import footprint, private_bytes
 
@@ -114,7 +114,7 @@ sys.exit(fork_server.main())
         assert isinstance(await line.reply(), Ready)
         line.give(Fork(), [other.fileno()])
         reply = await line.reply()
-        assert isinstance(reply, EngineFailed)
+        assert isinstance(reply, ProcessFailed)
         assert reply.kind == "out-of-memory"
         assert "cannot fork another engine process: [Errno 11] Resource temporarily unavailable" in reply.message
         assert process.returncode is None
