@@ -23,7 +23,7 @@ class Judge:
         self._validators: dict[str, Draft202012Validator] = {}
 
     def complaint(self, asked: Fuzzed, answer: Answer) -> str | None:
-        """Return what is wrong with a response, or None."""
+        """Return the fault of a response, or None."""
         if answer.status is None:
             return "no answer" if asked.answered else None
         if answer.status >= 500 and not (answer.status == LATE and asked.dated):

@@ -81,7 +81,7 @@ class Fuzz:
     """A fixed number of users, who send requests of one supply one by one to running servers."""
 
     def __init__(self, servers: Mapping[str, ServerProcess], seed: int, patience: float, users: int) -> None:
-        """`patience`: seconds after which an unfinished response is a fault."""
+        """A response that is unfinished after `patience` seconds is a fault."""
         self.tally = Tally()
         self._servers = servers
         self._patience = patience

@@ -1,4 +1,4 @@
-"""Finds the places where one operator can be changed, and changes it."""
+"""Finds operators of the sources that can be changed one at a time, and changes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SKIPPED_FUNCTIONS = ("check_integrity", "__repr__", "main")
-"""Their changes say nothing of a product: tests call the first, nobody depends on the second."""
+"""Not mutated: tests call `check_integrity`, and nothing depends on the text of `__repr__` or the exit of `main`."""
 
 SKIPPED_FILES = ("kernel.py", "compile.py")
 """Triton compiles the first; a change of the second asks for compiled kernels that do not exist."""

@@ -139,7 +139,7 @@ def _first_failure(root: Path, tests: Sequence[str]) -> str | None:
 def main() -> int:
     """Run a step; 0 if `make test` kills at least 90 % of what both sets kill."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draw", type=int, metavar="COUNT", help="draw so many mutants, with --seed")
+    parser.add_argument("--draw", type=int, metavar="COUNT", help="draw COUNT mutants, with --seed")
     parser.add_argument("--seed", type=int, default=34, help="for --draw (%(default)s)")
     parser.add_argument("--record", action="store_true", help="run all tests, to learn which of them reach each mutant")
     parser.add_argument("--processes", type=int, default=3, help="for --record (%(default)s)")

@@ -35,7 +35,7 @@ CELL = 0.25
 
 
 class RecordError(ValueError):
-    """A record cannot be judged; the message says what is missing."""
+    """A record lacks data; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _Seen:
     wakes: list[float] = field(default_factory=list)
 
     def priced(self, key: str, paid: _Paid) -> Model:
-        """Return prices scaled so that loads and wakes cost in total what was paid."""
+        """Return prices, scaled so that all loads and wakes together cost `paid.seconds`."""
         load, wake = fmean(self.loads), fmean(self.wakes or [0.0])
         scale = paid.seconds / (paid.loads * load + paid.wakes * wake) if paid.loads else 1.0
         namespace, _, name = key.partition("/")

@@ -66,7 +66,9 @@ class _Reader:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
                 owner = self._parents[node]
                 if not isinstance(owner, ast.Call | ast.Tuple):
-                    raise ValueError(f"{self._path}:{node.lineno}: write {node.value} where the metric is made")
+                    raise ValueError(
+                        f"{self._path}:{node.lineno}: write {node.value} in the call that creates the metric"
+                    )
                 yield self._metric(node.value, owner, node.lineno)
 
     def _metric(self, name: str, owner: ast.Call | ast.Tuple, line: int) -> Metric:
@@ -104,7 +106,7 @@ class _Reader:
         return ()
 
     def _value(self, node: ast.expr, line: int) -> str | tuple[str, ...] | None:
-        """A constant text, or texts; a name stands for what was last assigned to it above."""
+        """Return a constant text or tuple of texts; for a name, the last value assigned to it above `line`."""
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else None
         if isinstance(node, ast.Name):

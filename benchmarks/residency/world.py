@@ -64,7 +64,7 @@ class Clock:
 
 @dataclass(eq=False)
 class Request:
-    """One use of a model: arrival, duration, and start (None while waiting). `answered` is called at its end."""
+    """One use of a model: arrival, duration, and start (None while waiting). Calls `answered` at its end."""
 
     arrived: float
     seconds: float

@@ -65,7 +65,7 @@ class OpenVinoGenAi:
         return timelines
 
     def _send(self, todo: Iterator[Request], timelines: list[Timeline]) -> tuple[Any, Timeline] | None:
-        """Start the next request, or return None if there are no more."""
+        """Start the next request, or return None if none is left."""
         import numpy as np
         import openvino
         import openvino_genai as genai

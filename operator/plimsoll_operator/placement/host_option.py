@@ -11,14 +11,15 @@ from plimsoll_operator.placement.records.plan import Refused
 
 
 class Grounds(IntEnum):
-    """Which models may be evicted for a model that should be awake. Each value allows what the one before it allows,
-    except as stated.
+    """Which idle models may be evicted for a model that should be awake. A higher value allows more victims.
 
-    FREE: none. LOWER: idle models of lower priority. VALUE: also idle models of the same priority that are worth less
-    than half as much. DEMAND: requests wait for it; also idle models of the same priority, if loading them again is
-    expected to cost no more, within the minimum residency, than loading this model. TURN: the requests have waited
-    longer than `Rules.patience`; idle models of the same priority, whatever they are worth. PIN: any idle model that is
-    not pinned.
+    - FREE: none.
+    - LOWER: models of lower priority.
+    - VALUE: also models of the same priority that are worth less than half as much.
+    - DEMAND (requests wait for the model): also models of the same priority, if loading them again is expected to cost
+      no more, within the minimum residency, than loading this model.
+    - TURN (its requests have waited longer than `Rules.patience`): all models of the same priority.
+    - PIN: all models that are not pinned.
     """
 
     FREE = 0
