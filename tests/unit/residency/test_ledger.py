@@ -142,3 +142,11 @@ def test_nothing_is_granted_below_zero() -> None:
         Grant(1, -1, 0)
     with pytest.raises(LedgerError):
         SleeperLedger(10).put(NAMES[0], -1)
+
+
+def test_no_entry_becomes_negative() -> None:
+    sleepers = SleeperLedger(10)
+    sleepers.put(ModelName("a", "b"), 4)
+    with pytest.raises(LedgerError):
+        sleepers.change(ModelName("a", "b"), -1)
+    assert sleepers.free == 6
