@@ -1,7 +1,7 @@
 """`python -m mutation.run`: which mutants `make test` kills, and which only `make test-long` does.
 
-Three steps, each of which keeps its result in the results' file: --draw chooses the mutants, --record runs both sets
-of tests once to learn which tests reach each mutant, and without either the tests that reach a mutant are run with it.
+Three steps, each of which keeps its result in the results' file: --draw chooses the mutants, --record runs all tests
+once to learn which of them reach each mutant, and without either the tests that reach a mutant are run with it.
 Every step works on a copy of the committed tree.
 """
 
@@ -64,14 +64,14 @@ def pytest(root: Path, *arguments: str, seconds: float | None = None) -> subproc
     )
 
 
-def collected(root: Path, marker: str) -> list[str]:
-    """Return the names of a set's tests."""
-    listed = pytest(root, "--collect-only", "-m", marker, "-n0").stdout
+def collected(root: Path, *arguments: str) -> list[str]:
+    """Return the names of the tests, of all without arguments."""
+    listed = pytest(root, "--collect-only", "-n0", *arguments).stdout
     return [line for line in listed.splitlines() if "::" in line]
 
 
-def record(mutants: Sequence[Mutant], processes: int) -> dict[str, Any]:
-    """Run all tests once; return per set and mutant the tests that reach its place, also in processes they start."""
+def record(mutants: Sequence[Mutant], arguments: Sequence[str]) -> list[list[str]]:
+    """Run all tests once; return for each mutant the tests that reach its place, also in processes they start."""
     with copy() as root, tempfile.TemporaryDirectory() as hits:
         for number, mutant in enumerate(mutants):
             text, place = place_of(mutant, root)
@@ -80,11 +80,10 @@ def record(mutants: Sequence[Mutant], processes: int) -> dict[str, Any]:
             name = f'"{hits}/{number}/" + __import__("hashlib").md5({current}).hexdigest()'
             probe = f'(__import__("os").makedirs({name}, exist_ok=True) or ({original}))'
             (root / mutant.path).write_text(replaced(text, place, probe))
-        sets = {marker: collected(root, marker) for marker in SETS}
-        run = pytest(root, "-n", str(processes), "--dist", "loadfile", "-m", "long or not long")
+        tests = collected(root)
+        run = pytest(root, "--dist", "loadfile", *arguments)
         print(run.stdout[-2000:])
-        reached = [_names(Path(hits) / str(number)) for number in range(len(mutants))]
-    return {marker: [_reaching(tests, names) for names in reached] for marker, tests in sets.items()}
+        return [_reaching(tests, _names(Path(hits) / str(number))) for number in range(len(mutants))]
 
 
 def _names(folder: Path) -> set[str]:
@@ -142,14 +141,14 @@ def main() -> int:
     parser.add_argument("--draw", type=int, metavar="COUNT", help="draw COUNT mutants, with --seed")
     parser.add_argument("--seed", type=int, default=34, help="for --draw (%(default)s)")
     parser.add_argument("--record", action="store_true", help="run all tests, to learn which of them reach each mutant")
-    parser.add_argument("--processes", type=int, default=3, help="for --record (%(default)s)")
+    parser.add_argument("arguments", nargs="*", default=["-n", "3"], help="of pytest, for --record (%(default)s)")
     chosen = parser.parse_args()
     known: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     if chosen.draw is not None:
         drawn = draw(ROOT, FOLDERS, chosen.draw, chosen.seed)
         known = {"seed": chosen.seed, "mutants": [asdict(mutant) for mutant in drawn]}
     elif chosen.record:
-        known["tests"] = record(_mutants(known), chosen.processes)
+        known["tests"] = record(_mutants(known), chosen.arguments)
     else:
         known["run"] = provenance()
         known["killed_by"] = _outcomes(_mutants(known), known["tests"])
@@ -161,13 +160,14 @@ def _mutants(known: Mapping[str, Any]) -> list[Mutant]:
     return [Mutant(**each) for each in known["mutants"]]
 
 
-def _outcomes(mutants: Sequence[Mutant], tests: Mapping[str, list[list[str]]]) -> list[dict[str, str | None]]:
+def _outcomes(mutants: Sequence[Mutant], tests: Sequence[Sequence[str]]) -> list[dict[str, str | None]]:
     found: list[dict[str, str | None]] = []
     with copy() as root:
+        sets = {marker: set(collected(root, "-m", marker)) for marker in SETS}
         for number, mutant in enumerate(mutants):
             outcome: dict[str, str | None] = {}
             for marker in SETS:
-                outcome[marker] = killed(root, mutant, tests[marker][number])
+                outcome[marker] = killed(root, mutant, [test for test in tests[number] if test in sets[marker]])
                 if outcome[marker] is not None:
                     break
             found.append(outcome)

@@ -47,7 +47,7 @@ COLUMNS: Mapping[str, type] = {
 class _Body(msgspec.Struct):
     """`data` and `results` (vectors, scores, labels) stay encoded: a vector's digits are copied, not parsed."""
 
-    usage: dict[str, int]
+    usage: dict[str, Any]
     choices: list[dict[str, Any]] = []
     data: list[msgspec.Raw] = []
     results: list[msgspec.Raw] = []
