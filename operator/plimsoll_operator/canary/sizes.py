@@ -56,11 +56,13 @@ def kept_pods(replicas: int, rollout: Rollout, ready: int, others: int, *, over:
     return max(0, min(most, replicas - rollout.unavailable(replicas) - others))
 
 
-def stable_rollout(replicas: int, rollout: Rollout, stable: int, live: int, ready: int) -> Exact:
-    """Return the limits for replacing stable pods, while `live` canary pods exist and `ready` of them serve."""
-    surge = max(0, replicas + rollout.surge(replicas) - stable - live)
-    missing = max(0, stable - replicas + rollout.unavailable(replicas) + ready)
-    return Exact(surge, missing, rollout.progress_seconds)
+def side_rollout(replicas: int, rollout: Rollout, count: int, others: int, ready: int) -> Exact:
+    """Return the limits for replacing the `count` pods of one revision, while `others` pods of the other revision exist
+    and `ready` of them serve.
+    """
+    surge = max(0, replicas + rollout.surge(replicas) - count - others)
+    missing = max(0, count - replicas + rollout.unavailable(replicas) + ready)
+    return Exact(surge, missing, rollout.progress_seconds, takes_over=rollout.takes_over)
 
 
 def room_for_canary(replicas: int, rollout: Rollout, others: int) -> int:

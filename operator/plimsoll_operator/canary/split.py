@@ -15,8 +15,8 @@ from plimsoll_operator.canary.sizes import (
     canary_pods,
     kept_pods,
     room_for_canary,
+    side_rollout,
     stable_pods,
-    stable_rollout,
 )
 from plimsoll_operator.canary.state import Canary, State
 from plimsoll_operator.planning.plan import ROOM_PATIENCE, Action, CreatePod, DeletePod, Plan, free_groups, plan
@@ -111,7 +111,7 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
     ready = min(first.good_ready, wanted)
     count = stable_pods(replicas, rollout, wanted, ready, blocked=_is_blocked(first.good, observed.now))
     count = max(min(1, replicas), min(count, replicas + rollout.surge(replicas) - stays))
-    allowed = stable_rollout(replicas, rollout, count, stays, max(ready, kept))
+    allowed = side_rollout(replicas, rollout, count, stays, max(ready, kept))
     stable = view(
         replace(sides.stable, replicas=count, rollout=allowed),
         sides.fits_stable,
@@ -119,8 +119,11 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
         may_roll=False,
     )
     planned = plan(stable)
-    room = room_for_canary(replicas, rollout, max(count, _left(stable, planned)))
-    mine = replace(first, spec=replace(spec, replicas=max(min(wanted, max(len(live), room)), kept)))
+    left = _left(stable, planned)
+    there = max(count, len(left) + sum(isinstance(action, CreatePod) for action in planned.actions))
+    size = max(min(wanted, max(len(live), room_for_canary(replicas, rollout, there))), kept)
+    limits = side_rollout(replicas, rollout, size, there, sum(pod.ready for pod in left))
+    mine = replace(first, spec=replace(spec, replicas=size, rollout=limits))
     return CanarySplit(canary, sides, observed, stable, mine, planned, wanted, kept)
 
 
@@ -153,11 +156,10 @@ def _removed(split: CanarySplit) -> tuple[Action, ...]:
     return tuple(DeletePod(p.name, p.uid, "its revision was rolled back") for p in pods if p not in kept)
 
 
-def _left(seen: PodView[Spec], planned: Plan) -> int:
-    """Return the number of pods after the plan."""
+def _left(seen: PodView[Spec], planned: Plan) -> list[Pod]:
+    """Return the pods that the plan does not delete."""
     gone = {action.uid for action in planned.actions if isinstance(action, DeletePod)}
-    made = sum(isinstance(action, CreatePod) for action in planned.actions)
-    return sum(pod.uid not in gone for pod in seen.live) + made
+    return [pod for pod in seen.live if pod.uid not in gone]
 
 
 def _only(pods: Iterable[Pod], observed: Observed) -> Observed:

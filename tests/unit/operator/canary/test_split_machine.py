@@ -32,11 +32,12 @@ NODES = ("n1", "n2")
 GOOD = Node(cordoned=False, lost=False)
 ROUNDS = 120
 
-rollouts = st.builds(
+surging = st.builds(
     Rollout,
     max_surge=st.sampled_from([1, 1, 0, 2, "50%"]),
     max_unavailable=st.sampled_from([None, None, 0, 1, "50%"]),
 )
+rollouts = surging | surging | surging.map(Rollout.one_after_the_other)
 
 
 class Staging(RuleBasedStateMachine):
@@ -154,3 +155,17 @@ class Staging(RuleBasedStateMachine):
 
 Staging.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 TestStaging = Staging.TestCase
+
+
+def test_a_canary_pod_on_a_draining_node_is_replaced_within_the_surge() -> None:
+    """Both revisions have a pod, and a third would be too many: the canary's pod goes first, once it serves."""
+    staging = Staging()
+    staging.begin(replicas=1, rollout=Rollout(max_surge=1), strangers=0)
+    staging.make_a_pass(cut=1)
+    (pod,) = (p for p in staging.world.pods if p.hash == CANARY)
+    pod.node, pod.state = "n2", State.LOADING
+    staging.change_a_node("n2", cordoned=True)
+    assert plan_split(staging.split).actions == ()
+    pod.state = State.READY
+    assert [action.name for action in plan_split(staging.split).actions if isinstance(action, DeletePod)] == [pod.name]
+    staging.teardown()
