@@ -97,9 +97,9 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
         raise UsageError(f"the prompt has {len(prompt)} tokens, but at most {limit} are allowed; shorten it")
     if info.pooling is None and len(prompt) >= limit:
         raise UsageError(
-            f"the prompt has {len(prompt)} tokens, but prompt and output together may have at most {limit} "
-            f"(the model's context is {info.max_model_len}, the KV cache holds "
-            f"{cached_tokens(info)}); shorten the prompt or raise --max-model-len or --kv-memory"
+            f"the prompt has {len(prompt)} tokens, but prompt and output together may have at most {limit} (the KV "
+            f"cache holds {(held := cached_tokens(info))}); shorten the prompt or raise --max-model-len"
+            f"{' and --kv-memory' if held == limit else ''}"
         )
     lowest, highest = prompt.extent if isinstance(prompt, Prompt) else (min(prompt), max(prompt))
     if lowest < 0 or highest >= info.vocab_size:

@@ -58,6 +58,11 @@ class FileStore:
         """Return a new id that contains the store's own name."""
         return f"{_PREFIX[kind]}{self.store}{secrets.token_hex(12)}"
 
+    @staticmethod
+    def output_id(batch: str, what: str) -> str:
+        """Return the id of a batch's output file. It is deterministic: a repeated publication makes no second file."""
+        return f"{_PREFIX[FILES]}{batch.removeprefix(_PREFIX[BATCHES])}{what}"
+
     def folder(self, owner: str, kind: str) -> Path:
         """Return the path of an owner's files or batches. It may not exist yet."""
         return self._root / sha256(owner.encode()).hexdigest()[:32] / kind
@@ -114,13 +119,14 @@ class FileStore:
         write_durably(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
 
     def keep_batch(self, kept: KeptBatch) -> None:
-        """Write the batch's record, and mark it as open or ended."""
+        """Write the batch's record, and mark it as open or ended. Remove the mark of a cancellation if it has ended."""
         is_open = self.path(kept.owner, BATCHES, kept.told.id, OPEN)
         if kept.told.status not in FINAL:
             self.make_folder(kept.owner, BATCHES)
             is_open.touch()
         write_durably(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
         if kept.told.status in FINAL:
+            self.path(kept.owner, BATCHES, kept.told.id, CANCEL).unlink(missing_ok=True)
             is_open.unlink(missing_ok=True)
 
     @contextmanager
@@ -142,10 +148,6 @@ class FileStore:
         except FileNotFoundError:
             return None
 
-    def forget_cancel(self, owner: str, name: str) -> None:
-        """Remove the mark of a cancellation, once the batch has ended."""
-        self.path(owner, BATCHES, name, CANCEL).unlink(missing_ok=True)
-
     def drop_file(self, owner: str, name: str) -> None:
         """Delete a file. Raises ApiError (404)."""
         self.file(owner, name)
@@ -157,12 +159,18 @@ class FileStore:
         return sum(self._size(path) for path in self._root.glob(f"*/{FILES}/*") if path.suffix in (DATA, COMING))
 
     def sweep(self) -> None:
-        """Delete expired files, batches that ended long ago and interrupted uploads."""
+        """Delete expired files, batches that ended long ago, interrupted uploads, and data that never got its record.
+
+        The output of an open batch stays: its record is written when a server continues the batch.
+        """
         now = time.time()
-        for path in self._root.glob(f"*/{FILES}/*{COMING}"):
-            with suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > COMING_SECONDS:
-                    path.unlink()
+        opened = tuple(self.output_id(each.told.id, "") for each in self.unfinished())
+        for path in self._root.glob(f"*/{FILES}/*"):
+            made = path.suffix == DATA and (path.with_suffix(RECORD).exists() or path.name.startswith(opened))
+            if path.suffix in (DATA, COMING) and not made:
+                with suppress(FileNotFoundError):
+                    if now - path.stat().st_mtime > COMING_SECONDS:
+                        path.unlink()
         for path in self._root.glob(f"*/{FILES}/*{RECORD}"):
             if (file := _read(path, KeptFile)) is not None and file.is_over(now):
                 path.unlink(missing_ok=True)

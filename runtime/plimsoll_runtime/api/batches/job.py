@@ -231,12 +231,11 @@ class Work:
             told.cancelling_at = await self._cancelled_at() or now
             told.cancelled_at = now
         await self._keep()
-        await asyncio.to_thread(self._file_store.forget_cancel, self._kept.owner, told.id)
         self._store.remove()
 
     def _publish(self, part: str, what: str) -> str | None:
         """Turn one of the work's files into a file of the owner; return its id, None if it is empty."""
-        owner, name = self._kept.owner, self._file_id(what)
+        owner, name = self._kept.owner, self._file_store.output_id(self._told.id, what)
         data = self._file_store.places(owner, self._told.id).work / part
         placed = self._file_store.path(owner, FILES, name, DATA)
         if data.exists() and data.stat().st_size == 0:
@@ -248,10 +247,6 @@ class Work:
         told = FileAnswer(name, placed.stat().st_size, int(self._now()), f"{self._told.id}_{what}.jsonl", OUTPUT)
         self._file_store.keep_record(owner, KeptFile(told))
         return name
-
-    def _file_id(self, what: str) -> str:
-        """Return the id of an output file; it is deterministic, so that a repeated publication makes no second file."""
-        return f"file-{self._told.id.removeprefix('batch_')}{what}"
 
     @property
     def _input(self) -> Path:

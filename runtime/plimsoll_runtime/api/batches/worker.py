@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -106,6 +107,8 @@ class Worker:
                 [BatchFault("work_lost", f"The stored results of the batch cannot be used: {error}.")], self._now()
             )
             await asyncio.to_thread(self._file_store.keep_batch, kept)
+            work = self._file_store.places(kept.owner, kept.told.id).work
+            await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
             return True
         except asyncio.CancelledError:
             opening.add_done_callback(_close)
@@ -116,12 +119,12 @@ class Worker:
             if kept.told.status in FINAL:
                 store.remove()
                 return False
-            work = Work(self._file_store, self._context, self._now, kept, store, self._names())
-            self._wakes.add(work.wake)
+            running = Work(self._file_store, self._context, self._now, kept, store, self._names())
+            self._wakes.add(running.wake)
             try:
-                await work.run()
+                await running.run()
             finally:
-                self._wakes.remove(work.wake)
+                self._wakes.remove(running.wake)
         return True
 
     def _store(self, kept: KeptBatch) -> Store:

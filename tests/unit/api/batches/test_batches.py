@@ -365,6 +365,7 @@ async def test_work_that_is_damaged_fails_its_batch(run_server: Any, kept: Batch
     async with run_server(batches=kept) as running:
         batch = await ended(running.openai(), name)
         assert (batch.status, batch.errors.data[0].code) == ("failed", "work_lost")
+    assert not file_store.places("", name).work.exists()
 
 
 async def test_lines_are_counted(run_server: Any, kept: BatchOptions) -> None:

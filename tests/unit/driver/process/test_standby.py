@@ -98,7 +98,7 @@ async def test_a_process_imports_what_builds_its_engine_before_it_is_told_what_t
 ) -> None:
     imported = tmp_path / "imported"
     (tmp_path / "builds_nothing.py").write_text(f"open({str(imported)!r}, 'x').close()\ndef build(): ...\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with contextlib.closing(StandbyProcess.spawn(factory="builds_nothing:build")) as standby:
         with pytest.raises(SourceError, match="does not exist"):
             await standby.needs(EngineConfig(model=str(tmp_path / "none")))
