@@ -30,7 +30,9 @@ def register(controller: Controller, connection: Connection, registry: kopf.Oper
 
     @kopf.on.login(registry=registry)
     async def log_in(**_: Any) -> kopf.AiohttpSession:
-        """Give kopf's requests our certificates, token and proxy. After its relists, our copies are listed again."""
+        """Give kopf's requests our certificates, token and proxy. After each list of kopf, the operator's own store
+        lists the collection again.
+        """
         return await login.session()
 
     @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)

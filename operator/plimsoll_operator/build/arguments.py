@@ -17,7 +17,7 @@ ON = frozenset({"prefixCaching"})
 
 
 def serve_arguments(spec: Spec) -> list[str]:
-    """Return the arguments after `plimsoll`."""
+    """Return the runtime's command line after `plimsoll`, without the device option."""
     arguments = ["serve", model_argument(spec.source), "--host", "0.0.0.0", "--port", str(PORT)]
     if spec.revision:
         arguments += ["--revision", spec.revision]
@@ -31,12 +31,16 @@ def serve_arguments(spec: Spec) -> list[str]:
 
 
 def device_arguments(spec: Workload) -> list[str]:
-    """Return the device option: a pod with an accelerator uses it or fails, instead of falling back to the CPU."""
+    """Return `--device cuda` for a pod with an accelerator, so that it fails instead of falling back to the CPU; else
+    nothing.
+    """
     return ["--device", "cuda"] if spec.accelerator else []
 
 
 def model_argument(source: str) -> str:
-    """Return MODEL: a claim's mount path, a file's path, or the source as it is for the runtime to resolve."""
+    """Return the MODEL argument of `plimsoll serve`: a path in a claim's mount, a file's path, or the source as it is,
+    which the runtime resolves.
+    """
     if claim := claim_name(source):
         path = source.removeprefix(f"pvc://{claim}").strip("/")
         return f"{CLAIMS}/{claim}" + (f"/{path}" if path else "")

@@ -27,10 +27,10 @@ NAME_DIGITS = 10
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """`label` is the hash of what pods are made from, `spec` that content as JSON; `number` grows with each change of
-    the spec.
+    """A revision of a ModelDeployment's spec.
 
-    `mark`: written when its canary was rolled back, else "".
+    `label` is the hash of the fields from which pods are made (`user_part`), `spec` those fields as JSON. `number`
+    grows with each change of the spec. `mark` is the annotation `TAKEN_BACK`, "" unless its canary was rolled back.
     """
 
     name: str
@@ -55,7 +55,7 @@ def read_revision(item: Object) -> Revision:
 
 
 def present_revision(item: Object, spec: Spec) -> Revision:
-    """Return the revision of a model's present spec, without number and mark."""
+    """Return the revision of a model's present spec. Its uid, number and mark are not set yet."""
     label = user_part(spec)
     parts = {part: item["spec"][part] for part in PARTS if part in item["spec"]}
     return Revision(revision_name(spec, label), "", label, 0, _canonical(parts))
@@ -88,9 +88,10 @@ def build_revision(spec: Spec, revision: Revision) -> dict[str, Any]:
 
 
 def spec_of_revision(item: Object, revision: Revision, profiles: Profiles = NO_PROFILES) -> Spec | None:
-    """Return the model's spec with the stored fields; None if the revision cannot be used.
+    """Return the model's spec with the fields of a stored revision instead of the present ones; None if they cannot be
+    used.
 
-    That is the case if it has errors, or if its label or name is not the one that this operator computes.
+    They cannot if they have errors, or if the revision's label or name is not the one that this operator computes.
     """
     found = json.loads(revision.spec)
     if not isinstance(found, dict):

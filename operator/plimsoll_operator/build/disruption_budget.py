@@ -1,4 +1,4 @@
-"""Builds the PodDisruptionBudget of an object's pods."""
+"""Builds the PodDisruptionBudget for the pods of a ModelDeployment or RuntimePool."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from plimsoll_operator.spec.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Whether budgets are created. `of_one`: also for a single replica, because the operator moves it off drained
-    nodes.
+    """`made`: create PodDisruptionBudgets. `of_one`: also for objects with one replica, if the operator can watch nodes
+    and so moves that pod off a node before it is drained.
     """
 
     made: bool = True
@@ -25,7 +25,7 @@ def budget_name(owner: Owner) -> str:
 
 
 def build_budget(spec: Workload, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
-    """Build the budget; None if it would protect nothing, or would block node drains forever.
+    """Build the budget; None if budgets are switched off, or if it would protect nothing or block node drains forever.
 
     `minAvailable` is a number, so that the cluster need not look up the number of replicas. Unready pods may always be
     evicted.

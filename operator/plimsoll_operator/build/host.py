@@ -26,7 +26,7 @@ class HostKeyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """The operator's key, which is never logged or shown."""
+    """The secret from which the operator derives the tokens of all hosts. It is never logged or shown."""
 
     key: bytes = field(repr=False)
 
@@ -40,7 +40,9 @@ class HostKey:
         return self._derived(f"host/{pool}")
 
     def token_hash(self, pool: ObjectKey) -> str:
-        """Return the SHA-256 of the token in hex, which pods get. A token of 256 bits cannot be recovered from it."""
+        """Return the SHA-256 of a pool's token in hex. The pool's pods get only this hash: a token of 256 bits cannot
+        be recovered from it.
+        """
         return hashlib.sha256(self.token(pool).encode()).hexdigest()
 
     def mark(self, secret: str) -> str:
@@ -80,7 +82,7 @@ def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: s
 
 
 def host_arguments(spec: PoolSpec) -> list[str]:
-    """Return the arguments after `plimsoll`."""
+    """Return a host's command line after `plimsoll`."""
     return [
         *("host", "--host", "0.0.0.0", "--port", str(PORT), "--host-port", str(HOST_PORT)),
         *("--line", spec.line, "--sleepers", spec.sleepers),

@@ -14,7 +14,7 @@ from plimsoll_operator.spec.model_deployment import Spec
 
 
 def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[str, Any]:
-    """Build one replica. Two pods of one spec and image differ only in `suffix` and `group`."""
+    """Build the pod of one replica. Two pods of one spec and image differ only in `suffix` and `group`."""
     claim = claim_name(spec.source)
     parts = Parts(
         role=SERVING,
@@ -30,7 +30,9 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
 
 
 def _token(spec: Spec) -> dict[str, Any]:
-    """Return the variable of the token. The kubelet reads the Secret, so the operator needs no access to it."""
+    """Return HF_TOKEN as a reference to the model's Secret; empty without a token. The kubelet reads the Secret, so the
+    operator needs no access to it.
+    """
     if spec.token is None:
         return {}
     return {"HF_TOKEN": {"secretKeyRef": {"name": spec.token.name, "key": spec.token.key}}}

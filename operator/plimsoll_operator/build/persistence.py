@@ -12,7 +12,9 @@ from plimsoll_operator.spec.workload import Workload
 STORES = "/var/lib/plimsoll"
 FILES, RESPONSES = f"{STORES}/files", f"{STORES}/responses"
 GROUP_VARIABLE = "PLIMSOLL_GROUP"
-"""In a pod that keeps responses on a claim: its group, which is part of the file's name."""
+"""Environment variable with the pod's group, in pods that store responses on a claim. The name of the response file
+contains it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,15 @@ class Store:
 
 
 def store_arguments(spec: Workload) -> list[str]:
-    """Return the options of `plimsoll serve` and `plimsoll host`."""
+    """Return the options of `plimsoll serve` and `plimsoll host` for stored responses and files; empty if the spec has
+    neither.
+    """
     return [*_responses(spec), *_files(spec)]
 
 
 def stores(spec: Workload) -> tuple[Store, ...]:
-    """Return the claims that each pod writes to. A claim with both stores is one volume: a pod can mount a claim only
-    once.
+    """Return the stores on claims: of responses and of files. If both use one claim, they have the same volume name,
+    because a pod can mount a claim only once.
     """
     responses, files = _responses_claim(spec), spec.files
     volume = FILES_VOLUME if files is not None and responses == files.claim else RESPONSES_VOLUME
@@ -42,8 +46,9 @@ def stores(spec: Workload) -> tuple[Store, ...]:
 
 
 def group_variable(spec: Workload) -> dict[str, Any]:
-    """Return the variable that reads the pod's group label, so that pods of one spec and image differ only in labels
-    and names.
+    """Return the environment variable with the pod's group; empty unless responses are stored on a claim.
+
+    It reads the pod's label, so that pods of one spec and image differ only in labels and names.
     """
     if _responses_claim(spec) is None:
         return {}
@@ -51,12 +56,16 @@ def group_variable(spec: Workload) -> dict[str, Any]:
 
 
 def keeper_label(spec: Workload, group: str) -> dict[str, str]:
-    """Return the label by which gateways find a pod's stored responses; the pod that replaces it gets the same one."""
+    """Return the label by which gateways find a pod's stored responses; empty unless they are stored on a claim. The
+    pod that replaces it gets the same label.
+    """
     return {} if _responses_claim(spec) is None else {KEEPER_LABEL: f"{_name(spec)}-{group}"}
 
 
 def _name(spec: Workload) -> str:
-    """Return a name that is unique in the namespace: a pool's gets a dot, which no model's name has."""
+    """Return the owner's name, for a pool after `pool.`: no model's name has a dot, so the result is unique in the
+    namespace.
+    """
     name = spec.owner.key.name
     return f"pool.{name}" if spec.owner.kind == POOL_KIND else name
 

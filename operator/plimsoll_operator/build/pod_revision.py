@@ -44,13 +44,15 @@ Fits = Callable[[str], Fit]
 
 
 def revision(spec: Workload, image: Image, more: str = "") -> str:
-    """Return the label of a pod that is built now. `more`: other parts of the installation that its pods depend on."""
+    """Return the pod hash of a pod that is built now. `more`: other settings of the installation that the pod depends
+    on.
+    """
     return _label(user_part(spec), spec, image, more)
 
 
 def user_part(spec: Workload) -> str:
-    """Return the hash of what the user's spec says about pods. Unset fields are left out, so that new fields change
-    nothing.
+    """Return the hash of the fields of the user's spec that affect pods. Unset fields are left out, so that a new field
+    in the CRD does not change the hash of existing specs.
     """
     return _hash(_said(spec.own or spec))
 
@@ -65,7 +67,7 @@ def _said(spec: Workload) -> dict[str, Any]:
 
 
 def _added(spec: Workload) -> dict[str, Any]:
-    """Return the fields to which defaults and profiles of the installation have added."""
+    """Return the fields that defaults and profiles of the installation have set or changed, with their final values."""
     if spec.own is None:
         return {}
     own = _said(spec.own)
@@ -73,7 +75,7 @@ def _added(spec: Workload) -> dict[str, Any]:
 
 
 def fits(spec: Workload, image: Image, more: str = "") -> Fits:
-    """Return a function that compares a pod's label with that of a pod built now."""
+    """Return a function that compares a pod's hash with that of a pod built now."""
     user = user_part(spec)
     wanted = _label(user, spec, image, more)
 

@@ -40,10 +40,10 @@ NODE_LOST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts in which pods of different kinds differ.
+    """The differences between pods of models and pods of pools.
 
-    `environment` has texts, or the source of a value (`valueFrom`). `claims` has the name of the volume by claim; they
-    are mounted read-only at /models/CLAIM. `stores` are mounted writable.
+    `environment` maps a variable to its text, or to the source of its value (`valueFrom`). `claims` maps each claim to
+    the name of its volume; claims are mounted read-only at /models/CLAIM. `stores` are mounted writable.
     """
 
     role: str
@@ -80,7 +80,7 @@ def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -
 
 
 def _with_defaults(body: dict[str, Any], spec: Workload) -> dict[str, Any]:
-    """Add the pod settings that the spec does not set."""
+    """Add the size limit of the cache, and a spread over nodes unless the template has its own."""
     limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
     volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
     return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}

@@ -1,14 +1,16 @@
-"""Tests whether a canary is worse than the stable pods. Both tests may be repeated after every request.
+"""Tests whether a canary is worse than the stable pods: by its failure rate, and by its time to first byte.
 
-The probability that a canary which is not worse is rolled back in a step is at most `ERROR`, over all repetitions. Each
-of the two tests has half of it. The bounds are always-valid: they hold at all times together.
+Both tests may be repeated after every request. The probability that a canary which is not worse is rolled back in a
+step is at most `ERROR`, over all repetitions; each test has half of it. The bounds are always-valid: they hold at all
+times together.
 
 Failures: the canary is worse if the lower bound of its failure rate exceeds both the allowed rate and the upper bound
 of the stable pods' rate. Failures that affect all pods alike do not count against it.
 
-Time to first byte: the canary is slower if there are two bucket bounds, b and c >= (1 + increase) b, so that `QUANTILE`
-of the stable pods' outputs begin within b and fewer than that of the canary's within c. Each bucket has its part of the
-error, so the bounds may be chosen after the counts are known.
+Time to first byte: the canary is slower if its histogram has a bound c and that of the stable pods a bound b with c >=
+(1 + `max_latency_increase`) b, so that at least `QUANTILE` of the stable pods' outputs begin within b and less than
+that share of the canary's within c. The error is divided among the bounds, so they may be chosen after the counts are
+known.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ HALVINGS = 60
 
 
 def lowest(hits: int, tries: int, error: float) -> float:
-    """Return a lower bound of the share. Over all times, it is wrong with a probability of at most `error`."""
+    """Return a lower bound of the true share of hits. The probability that it is wrong at any time, while `tries`
+    grows, is at most `error`. It is 0 without tries.
+    """
     return _edge(hits, tries, error, 0.0)
 
 
 def highest(hits: int, tries: int, error: float) -> float:
-    """Return an upper bound of the share. Over all times, it is wrong with a probability of at most `error`."""
+    """Return an upper bound of the true share of hits. The probability that it is wrong at any time, while `tries`
+    grows, is at most `error`. It is 1 without tries.
+    """
     return _edge(hits, tries, error, 1.0)
 
 

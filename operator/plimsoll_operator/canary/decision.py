@@ -31,7 +31,7 @@ NO_ROOM = "1 replica without rollout.maxSurge leaves no pod for the canary: rais
 class CanaryDecision:
     """`split` is None if all pods should have the present spec. `stable`: the revision to roll back to, "" for none.
 
-    `wait`: time until the next decision.
+    `wait`: time until the next decision; None if only a change can lead to another one.
     """
 
     split: CanarySplit | None
@@ -50,7 +50,7 @@ class CanaryDecision:
 
 
 class CanaryController:
-    """Decides on canaries. Keeps only what gateways have counted since a step began.
+    """Decides on canaries. Its only state is the requests that gateways have counted since each canary's step began.
 
     `check` raises SpecError for a spec that cannot be built in this installation.
     """
@@ -73,7 +73,7 @@ class CanaryController:
         self._evidence.forget(key)
 
     def decide(self, item: Object, spec: Spec, known: Sequence[Revision], observed: Observed) -> CanaryDecision:
-        """Return the canary's next state and the split of the model's pods."""
+        """Return the canary's next state and the split of the model's pods. `known`: the model's stored revisions."""
         status, present, terms = item.get("status") or {}, user_part(spec), spec.rollout.canary
         stable = str(status.get("stableRevision", ""))
         canary = None if terms is None else self._present(status, present, terms, stable, known, observed)
@@ -99,8 +99,10 @@ class CanaryController:
         known: Sequence[Revision],
         observed: Observed,
     ) -> Canary | None:
-        """Return the canary that is running or starts; None if there is no stable revision to compare the present spec
-        with.
+        """Return the canary that runs, starts or was rolled back; None if all pods should have the present spec.
+
+        That is so if the present spec is the stable revision's, or if no stable revision is known. If a spec returns to
+        the stable revision, the canary stays as rolled back until its pods are gone.
         """
         canary = read_canary(status)
         if canary is not None and canary.revision != present and canary.stable == present:
@@ -114,8 +116,11 @@ class CanaryController:
         return self._marked(begin(present, stable, terms, observed.now), terms, known)
 
     def _marked(self, canary: Canary, terms: CanarySpec, known: Sequence[Revision]) -> Canary:
-        """Return the canary as rolled back if the present revision has such a mark. A spec that returns later is a new
-        revision.
+        """Return the canary as rolled back if the newest stored revision is its own and was rolled back under the same
+        terms; else unchanged.
+
+        A spec that returns later is tried again: until its revision is stored with a new number, another one is the
+        newest.
         """
         latest = max(known, key=lambda revision: revision.number, default=None)
         mark = read_mark(latest.mark) if latest is not None and latest.label == canary.revision else None
@@ -141,7 +146,9 @@ class CanaryController:
         return Sides(spec, found, fits(spec, self._image), fits(found, self._image))
 
     def _serves_alone(self, spec: Spec, observed: Observed) -> bool:
-        """Return whether all live pods are ready and of this revision, which makes it one to roll back to."""
+        """Return whether at least `replicas` pods run, and all of them are ready and of the present spec, so that a
+        later canary can roll back to it.
+        """
         fit, live = fits(spec, self._image), [pod for pod in observed.pods if pod.live]
         return len(live) >= spec.replicas > 0 and all(pod.ready and fit(pod.hash) is not Fit.OLDER for pod in live)
 
@@ -169,8 +176,8 @@ def _was_left(canary: Canary) -> bool:
 
 
 def _deadline(spec: Spec, canary: Canary, split: CanarySplit) -> datetime:
-    """Return when canary pods that are not ready count as failed: no progress for `progressSeconds`, and loading time
-    is over.
+    """Return when canary pods that are not ready count as failed: after `progress_seconds` without progress, but not
+    before the startup deadline of each loading pod.
     """
     pods = split.canary_view.observed.pods
     moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))

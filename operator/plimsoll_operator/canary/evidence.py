@@ -19,7 +19,9 @@ Totals = Mapping[str, Mapping[str, RequestCounts]]
 
 @dataclass(slots=True)
 class Account:
-    """The last totals and the sums since a step began, by revision. `of` identifies the step."""
+    """`last`: the latest totals of each gateway process, by revision. `sums`: by how much the totals have grown since
+    the step began, by revision. `of` identifies the step.
+    """
 
     of: tuple[str, int, str]
     last: dict[str, dict[str, RequestCounts]] = field(default_factory=dict)
@@ -58,7 +60,9 @@ class Evidence:
 
 
 def _whole(seen: RequestCounts) -> RequestCounts:
-    """Count an output that began before the step and failed in it as a request of the step."""
+    """Return the counts with at least as many requests as failures: an output may begin before the step and fail in it.
+    Such a request counts for the step.
+    """
     return replace(seen, requests=max(seen.requests, seen.failed))
 
 

@@ -36,14 +36,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The canary's next state; None if it is promoted. `wait`: time until the next judgement."""
+    """The canary's next state; None if it is promoted. `wait`: time until the next judgement; None if only a change can
+    lead to another one.
+    """
 
     canary: Canary | None
     wait: timedelta | None = None
 
 
 def begin(revision: str, stable: str, terms: CanarySpec, now: datetime) -> Canary:
-    """Return a canary in its first step, without pods."""
+    """Return a new canary at the start of its first step. It gets no requests yet."""
     return _starting(Canary(revision, stable, 1, 0, 0, State.STARTING, now, "", ""), 1, terms, now)
 
 
@@ -58,7 +60,9 @@ def words_of(why: str) -> str:
 
 
 def counted(canary: Canary, wanted: int, ready: int, now: datetime) -> Canary:
-    """Return the canary with the time since which it lacks ready pods; None if it lacks none."""
+    """Return the canary with `lacking` set: the time since which fewer of its pods are ready than wanted; None if none
+    is missing or it was rolled back.
+    """
     if canary.state is State.TAKEN_BACK or ready >= wanted:
         return replace(canary, lacking=None)
     return canary if canary.lacking is not None else replace(canary, lacking=now)
@@ -92,7 +96,7 @@ def _not_ready(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
 
 
 def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
-    """Return whether the step is over, if all canary pods serve."""
+    """Return the verdict on a canary whose wanted pods are all ready: wait, start the next step, or promote."""
     step = terms.steps[canary.step - 1]
     if step.weight != canary.weight:
         return Verdict(_starting(canary, canary.step, terms, facts.now), timedelta(0))
@@ -131,7 +135,9 @@ def _observing(canary: Canary, terms: CanarySpec, now: datetime) -> Canary:
 
 
 def under(terms: CanarySpec, canary: Canary, now: datetime) -> Canary:
-    """Return the canary with these terms, which may have changed. It stays at its step, or at the last one."""
+    """Return the canary with the spec's present terms. It stays at its step; if there are fewer steps now, it starts
+    the last one again.
+    """
     if canary.state is State.TAKEN_BACK or canary.terms == terms.fingerprint:
         return canary
     step = min(canary.step, len(terms.steps))

@@ -1,8 +1,8 @@
 """Computes the numbers of pods of both revisions during a canary, within the limits of `spec.rollout`.
 
-`replicas` pods serve, and up to `maxSurge` more may exist. A canary of weight w has w per cent of them, rounded up, and
-leaves at least one pod to the stable revision. A stable pod is deleted when a canary pod is ready in its place. It is
-deleted first, within `maxUnavailable`, only if both do not fit.
+`replicas` pods serve, and up to `maxSurge` more may exist. A canary of weight w has w per cent of `replicas` pods,
+rounded up, and leaves at least one pod to the stable revision. Usually a stable pod is deleted after the canary pod
+that replaces it is ready. Only if both do not fit is it deleted before, within `maxUnavailable`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def stable_pods(replicas: int, rollout: Rollout, wanted: int, ready: int, *, blo
 
 
 def kept_pods(replicas: int, rollout: Rollout, ready: int, others: int, *, over: bool) -> int:
-    """Return how many of its `ready` pods a canary keeps in any case, because only `others` pods serve in addition.
+    """Return how many of its `ready` pods a canary keeps in any case, while only `others` pods of other revisions are
+    ready.
 
     At least `replicas - maxUnavailable` pods must serve. A canary that was rolled back (`over`) gets requests only if
     no other pod is ready; it keeps its pods only if none is.

@@ -39,7 +39,9 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Actions in order, with the spec from which pods are created; `wait` as in `Plan`."""
+    """Actions in order, grouped by the spec from which pods are created. `wait`: time after which to plan again, even
+    if nothing has changed by then.
+    """
 
     parts: tuple[tuple[Spec, tuple[Action, ...]], ...]
     wait: timedelta | None
@@ -163,7 +165,9 @@ def _left(seen: PodView[Spec], planned: Plan) -> list[Pod]:
 
 
 def _only(pods: Iterable[Pod], observed: Observed) -> Observed:
-    """Return the observation with these pods. The other side handles the Service."""
+    """Return the observation with only these pods, and with the Service in order: the plan of the stable pods handles
+    it.
+    """
     return replace(observed, pods=tuple(pods), service=ServiceState.OURS)
 
 

@@ -14,7 +14,7 @@ from plimsoll_cluster.decode_errors import UNREADABLE
 
 
 class State(StrEnum):
-    """The phase of a canary's step."""
+    """The state of a canary: its step's pods are starting, its step is observed, or it was rolled back."""
 
     STARTING = "Starting"
     OBSERVING = "Observing"
@@ -43,7 +43,7 @@ class Canary:
 
     @property
     def progress(self) -> str:
-        """A short text for tables."""
+        """The text of the column Canary of `kubectl get`."""
         if self.state is State.TAKEN_BACK:
             return "taken back"
         return f"{self.weight}% ({self.step}/{self.steps})"

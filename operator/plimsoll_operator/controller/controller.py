@@ -83,13 +83,19 @@ LEADERLESS_SECONDS = 60.0
 ENDS = (LeaseLostError, NotLeaderError)
 """Errors that end the operator normally. Its pod restarts and becomes a standby."""
 TROUBLED = 8
-"""Consecutive failures of a list or watch: about a minute for a reflector, 20 s for kopf, which retries more often."""
+"""The operator is unhealthy after this many consecutive failures of one list or watch: about a minute for a reflector,
+20 s for kopf, which retries more often.
+"""
 Follow = Callable[[Stores], Coroutine[Any, Any, None]]
-"""Keeps all stores up to date forever; events of primaries come from kopf."""
+"""Keeps all stores up to date forever, except for the events of ModelDeployments and RuntimePools, which come from
+kopf.
+"""
 
 
 async def follow_cluster(connection: Connection, stores: Stores) -> None:
-    """Follow secondaries with reflectors, and list primaries whenever kopf's events may be incomplete."""
+    """Follow the kinds that the operator creates or only reads with reflectors. List ModelDeployments and RuntimePools
+    whenever kopf's events may be incomplete.
+    """
     async with asyncio.TaskGroup() as group:
         group.create_task(follow(connection, *stores.secondaries()))
         group.create_task(list_on_doubt(connection, *stores.primaries()))

@@ -115,8 +115,8 @@ class DedicatedPods:
     async def _roll(self, item: Object, spec: Spec, observed: Observed) -> CanaryDecision:
         """Decide on a canary, and store the revisions that pods are made from before the first pod is created.
 
-        The mark of a rollback is written first, so that an operator that continues from there does not try the revision
-        again.
+        The mark of a rollback is written before pods are deleted, so that an operator that takes over in between does
+        not try the revision again.
         """
         known = self.context.stores.revisions_of(spec.owner)
         decision = self.canaries.decide(item, spec, known, observed)
@@ -153,8 +153,8 @@ class DedicatedPods:
     async def _scale(
         self, item: Object, seen: PodView[Spec], split: CanarySplit | None, decision: Decision | None, more: Fields
     ) -> Object:
-        """Write a decision into the status before acting on it, so that an operator that continues from there loses no
-        replica.
+        """Write a changed number of replicas into the status before acting on it, so that an operator that takes over
+        in between deletes no new replica. Return the object with the status.
         """
         if decision is None or (changed := news(decision)) is None:
             return item
@@ -179,7 +179,9 @@ class DedicatedPods:
             self.wake(key)
 
     async def _observe_service(self, key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[ServiceState, bool]:
-        """Return the Service's state, and whether its changes are watched."""
+        """Return the Service's state, and whether the watch shows its changes: it does not for a Service of another
+        owner.
+        """
         found, heard = await self.executor.found_service(key)
         state = observe_service(found, wanted)
         return state, heard or state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)

@@ -82,7 +82,9 @@ def merge_event(store: Store[Object], queue: WorkQueue, event: Mapping[str, Any]
 
 
 def _differs(change: Change[Any]) -> bool:
-    """Return whether the change is relevant: parts of objects are not stored."""
+    """Return whether a stored part of the object has changed, apart from its resource version. Stores keep only the
+    parts that reconciles use.
+    """
     before, after = change.before, change.after
     if before is None or after is None:
         return True

@@ -31,7 +31,9 @@ class Backoffs(Iterable[float]):
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """Stores no last state of objects: only handlers of changes need one, and its copies cost half of each event."""
+    """Stores no last state of objects: only handlers of changes need one, and copying it takes half the time of
+    handling an event.
+    """
 
     def build(self, **_: object) -> kopf.BodyEssence:
         """Return an empty essence."""
@@ -99,8 +101,8 @@ class Login:
     ) -> aiohttp.ClientResponse:
         """Record which collections cannot be read, and list again each collection that kopf has listed.
 
-        kopf's list does not report which objects are gone. Our own list, started after kopf's response, shows all
-        objects that were gone before it; kopf's watch reports those that are deleted later.
+        kopf's list does not report deleted objects. Our own list starts after kopf's response, so it no longer has the
+        objects that were deleted before; kopf's watch reports those that are deleted later.
         """
         part = next((part for part in self._parts() if part.resource.path(part.namespace) == request.url.path), None)
         if part is None:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 MOST_NAMES = 20_000
 MOST_BYTES = 900_000
-"""A ConfigMap may have 1 MiB."""
+"""The most names, and bytes, of the record: a ConfigMap may have 1 MiB."""
 PAUSE_SECONDS = 2.0
 """Seconds between two writes, which combine all changes in between."""
 RETRY_SECONDS = 5.0
@@ -70,7 +70,8 @@ class NameRecorder:
                 pass
 
     async def write(self) -> float | None:
-        """Write the record if it has changed. Return the seconds until a name expires, None if none does.
+        """Write the record if it has changed. Return the seconds until the next write is due: until a name expires, or
+        until a failed write is tried again; None if only a change makes one due.
 
         Raise NotLeaderError.
         """
@@ -109,7 +110,7 @@ class NameRecorder:
         self._due.set()
 
     def _say(self, news: str) -> None:
-        """Log a trouble once."""
+        """Log a problem once, not each time it is found again; "" means that there is none."""
         if news and news != self._said:
             logger.warning("%s", news)
         self._said = news
@@ -185,5 +186,5 @@ def _ready_names(entry: Entry[Object]) -> Sequence[str]:
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """Return a merge patch of the data."""
+    """Return a merge patch of the data; empty if nothing differs."""
     return {key: after.get(key) for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)}

@@ -19,7 +19,7 @@ from plimsoll_operator.spec.profiles_file import ProfilesError, read_profiles
 
 MAX_ROLLING = 4
 GRACE, MOST_GRACE = 86_400, 2_592_000
-"""Seconds."""
+"""The default and the maximum of --name-grace-seconds."""
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
@@ -27,8 +27,8 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 class Options:
     """The operator's options. `namespaces` None means all.
 
-    `name_rules` and `name_record` decide which namespace may have which served name; `name_grace`: how long a name
-    stays with its namespace without an object.
+    `name_rules` and `name_record` decide which namespace may have which served name. `name_grace`: how long a name
+    stays with its namespace after the last object that claimed it is gone.
     """
 
     image: Image

@@ -36,12 +36,16 @@ class PlacedModels(Protocol):
 
 
 def unknown_pool(context: ReconcileContext, pool: ObjectKey) -> ReconcileResult:
-    """Return when to reconcile a model whose pool is not known yet. A pool that exists wakes its models."""
+    """Return the result for a model whose pool is missing or not planned yet. Only for a missing pool is a time set: an
+    existing one wakes its models when it is planned.
+    """
     return ReconcileResult(again=A_MOMENT if context.stores.pools.get(pool) is None else None)
 
 
 def plan_dedicated(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:
-    """Return the dedicated pods to delete: unready ones immediately, the others when the pool serves the model."""
+    """Return the dedicated pods to delete: unready ones immediately, the others once the pool serves the model
+    (`answered`). A pod that was ready when its node last reported counts as ready.
+    """
     going = [pod for pod in pods if not pod.stopping and (answered or not (pod.ready or pod.cut_off))]
     return [DeletePod(pod.name, pod.uid, f"RuntimePool {pool} serves its model") for pod in going]
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 RESYNC_SECONDS = 60.0
 RESYNCED_A_SECOND = 10.0
-"""The most resyncs a second, so that many objects cost no more than a few hundred: less than a hundredth of a core."""
+"""The most objects a second that `resync` queues. At this rate it takes less than a hundredth of a core."""
 WORKERS = 16
 
 Pass = Callable[[Key], Awaitable[ReconcileResult]]
@@ -94,7 +94,9 @@ class WorkQueue:
             await asyncio.sleep(0)  # A reconcile of a settled object never yields, and other tasks must run.
 
     async def resync(self) -> None:
-        """Queue every known object from time to time, one after the other; this only compares what is in memory."""
+        """Queue every known object about once in `RESYNC_SECONDS`, less often if there are many. A reconcile without
+        changes only compares data in memory.
+        """
         while True:
             keys = list(self._known)
             seconds = max(RESYNC_SECONDS, len(keys) / RESYNCED_A_SECOND)
@@ -108,7 +110,7 @@ class WorkQueue:
                 self.last_success = self._clock()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError if an object is in two states, or is known without being queued or delayed."""
+        """Raise AssertionError if an object is in two states, or is queued, in work or delayed without being known."""
         assert not self._waiting & self._busy
         assert self._again <= self._busy
         assert not self._waiting & self._timers.keys()

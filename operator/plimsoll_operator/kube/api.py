@@ -1,4 +1,4 @@
-"""Requests to the API server except watches, running writes, and errors.
+"""The client of the API server: its requests except watches, the writes that are still running, and errors.
 
 Objects stay plain JSON: the client library's classes would drop fields that they do not have.
 """
@@ -51,7 +51,9 @@ class WritesUnderWay:
         return await asyncio.shield(task)
 
     async def wait(self) -> None:
-        """Wait until the running writes have ended."""
+        """Wait until the running writes have ended, at most for the seconds given at construction; log those that have
+        not.
+        """
         if not self._tasks:
             return
         logger.info("waiting for %d running writes", len(self._tasks))
@@ -121,7 +123,9 @@ class Api:
         return found is not None and set(PLURALS.values()) <= {kind["name"] for kind in found["resources"]}
 
     async def find(self, resource: Resource[Any], key: ObjectKey) -> Object | None:
-        """Return one object of a watched kind in its present state. A list of one name needs only the right to list."""
+        """Return one object of a watched kind in its present state; None if there is none. It is read by a list of one
+        name, which needs only the right to list.
+        """
         query = {"fieldSelector": f"metadata.name={key.name}"}
         if resource.selector:
             query["labelSelector"] = resource.selector

@@ -23,8 +23,8 @@ from plimsoll_operator.spec.template import SpecError
 class ReconcileContext:
     """Shared objects and settings of a process.
 
-    `instance` is its name in events. `may_act` is called before every write. `budgets`: which objects get disruption
-    budgets. `remote_code`: whether models may run code from their repositories.
+    `instance` is its name in events. `may_act`: whether this process is the leader; called before every write.
+    `budgets`: which objects get disruption budgets. `remote_code`: whether models may run code from their repositories.
     """
 
     api: Api
@@ -41,7 +41,9 @@ class ReconcileContext:
     profiles: Profiles = NO_PROFILES
 
     def check(self, spec: Spec) -> None:
-        """Raise SpecError for a spec with dedicated pods that this installation does not allow."""
+        """Raise SpecError if this installation does not allow the spec's image, or code from the model's repository in
+        dedicated pods.
+        """
         self.image.of(spec)
         if spec.trust_remote_code and spec.placement is None and not self.remote_code:
             raise SpecError(

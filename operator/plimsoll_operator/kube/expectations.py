@@ -144,7 +144,9 @@ class Expectations:
         return False
 
     def is_own(self, key: Key, store: Store[Any], version: int) -> bool:
-        """Return whether the last reconcile of `key` made this version, and no other reconcile waits for it."""
+        """Return whether this version is a write of the last reconcile of `key`, so that it needs no reconcile. False
+        while a reconcile of `key` is deferred.
+        """
         if key in self.put_off:
             return False
         found = [expected for expected in self._open.get(key, ()) if isinstance(expected, Reached)]

@@ -62,10 +62,11 @@ class PlanExecutor:
         factory: PodFactory | None = None,
         service: Object | None = None,
     ) -> tuple[Rejections, ApiError | None]:
-        """Execute a plan as far as the API server accepts it; one that creates no pods needs no `factory`.
+        """Execute a plan; continue after an action that the API server rejects. A plan that creates no pods needs no
+        `factory`.
 
-        Return the API server's rejections, and an error that a later try may not get. An outage or a conflict is raised
-        immediately.
+        Return the API server's rejections, and an error for the caller to raise once the status is written, so that the
+        plan is tried again; None without one. An outage or a conflict is raised immediately.
         """
         rejections, failure = Rejections(), None
         for action in actions:
@@ -112,7 +113,8 @@ class PlanExecutor:
         """Create, update or delete the disruption budget, before the status reports `pods` as ready. Log a rejected
         budget.
 
-        Return an error that a later try may not get. An outage or a conflict is raised immediately.
+        Return an error for the caller to raise once the status is written, so that this is tried again; None without
+        one. An outage or a conflict is raised immediately.
         """
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:

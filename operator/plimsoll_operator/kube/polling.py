@@ -1,4 +1,4 @@
-"""Polls one process: requests that wait for news, back-off, and responses of bounded size."""
+"""Long-polls one process with back-off, and reads responses of bounded size."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Polling:
         take: Callable[[AnswerT], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """Poll forever: call `ask` with the last sequence, pass reports to `take` and errors to `fail`. `name` is for
-        the log.
+        """Poll forever: call `ask` with the last sequence (NOTHING_SEEN at first and after an error), pass reports to
+        `take` and errors to `fail`. `name` is for the log.
         """
         delay, after, instance = FIRST_DELAY, NOTHING_SEEN, ""
         while True:

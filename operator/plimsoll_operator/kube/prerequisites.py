@@ -30,7 +30,9 @@ class PrerequisiteError(Exception):
 async def await_prerequisites(
     api: Api, namespaces: Sequence[str] | None, lease: ObjectKey, record: ObjectKey | None = None
 ) -> None:
-    """Wait until nothing is missing. Raise PrerequisiteError after a while, not counting outages."""
+    """Wait until nothing is missing. Raise PrerequisiteError after `PATIENCE_SECONDS`, not counting outages. Return
+    immediately if the operator may not check.
+    """
     left = PATIENCE_SECONDS
     while True:
         try:

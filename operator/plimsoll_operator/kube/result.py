@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 """How long a reconcile waits for the stores to show earlier writes."""
 SOON = timedelta(seconds=1)
-"""When to read the owner of a Service that prevented the creation of ours."""
+"""Delay of the reconcile that reads the owner of a Service which prevented the creation of ours."""
 A_MOMENT = timedelta(seconds=5)
 """How long a model's pool may be missing before its status says so, because one file may contain both."""
 LOOK_AGAIN = timedelta(seconds=60)
@@ -28,7 +28,7 @@ LOOK_AGAIN = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """Whether the object is gone, and when to reconcile it again without an event.
+    """`gone`: the object does not exist. `again`: time until the next reconcile; None if only an event leads to one.
 
     `put_off`: nothing was done, because the stores do not show earlier writes yet.
     """
@@ -53,8 +53,8 @@ FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=2), timedelta(seconds=300)
 
 
 def retry_in(rejections: Rejections, before: Sequence[Mapping[str, Any]], now: datetime) -> timedelta | None:
-    """Return the time until the next try; None if nothing was rejected. `before` are the conditions of the last
-    status.
+    """Return the time until the next try of a rejected write; None if nothing was rejected. It grows with the time
+    since the first rejection. `before` are the conditions of the last status.
     """
     refused = [kind for kind, words in ((PLACED, rejections.pod), (ROUTABLE, rejections.service)) if words is not None]
     since = {c["type"]: datetime.fromisoformat(c["lastTransitionTime"]) for c in before if c["status"] == "False"}

@@ -65,7 +65,7 @@ class NameRegistry:
         return self._sharing(names)
 
     def owner(self, name: str) -> ObjectKey | None:
-        """Return the object that owns a name."""
+        """Return the object that owns a name; None if no object claims it and may have it."""
         return min(self._allowed(name), default=(None, None))[1]
 
     def is_claimed(self, name: str, namespace: str) -> bool:

@@ -153,8 +153,8 @@ class Stores:
         return [part.trouble for part in parts if part.failures >= failures]
 
     def pods_of(self, owner: Entry[Object]) -> list[Pod]:
-        """Return the pods that an object created. One without its label is no replica, because its Service does not
-        select it.
+        """Return the pods that an object controls and that have the label with its name. Others are no replicas: the
+        Service does not select them.
         """
         owned = self.pods.owned(owner.key.namespace, owner.uid)
         return [entry.value for entry in owned if entry.value.model == owner.key.name]

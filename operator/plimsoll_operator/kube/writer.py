@@ -118,7 +118,7 @@ class Writer:
         self._expectations.written(owner.of(self._kind), store, answer)
 
     def _settle(self, owner: ObjectKey, made: tuple[str, str]) -> None:
-        """Discard all tries of a pod's name whose result is known."""
+        """Discard all records of tries with this pod name, because their result is known."""
         left = [known for known in self._unsure[owner] if known != made]
         if left:
             self._unsure[owner] = left

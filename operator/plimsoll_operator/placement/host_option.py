@@ -32,9 +32,12 @@ class Grounds(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostOption:
-    """The costs of a model awake on a host, in order of importance: `seconds` of loading; `lost`, the loading (seconds
-    an hour) that its victims are expected to need later; whether the model has no copy there; `disregarded`, the number
-    of spread and affinity preferences that it violates; `taken`, the share of the line that is used afterwards.
+    """The costs of a model awake on a host, or of its files there, in order of importance.
+
+    `seconds` of loading or waking, 0 for files. `lost`: the weighted seconds of loading that evicting its victims is
+    expected to cost within a half-life (five minutes). Whether the model has no copy there. `disregarded`: the number
+    of spread and affinity preferences that it violates, plus 1 for memory pressure. `taken`: the share of the line that
+    is used afterwards; for files, `PoolIndex.share`.
 
     If `obstacle` is set, the host is not possible, and `note` says why.
     """

@@ -22,7 +22,7 @@ class HostSelection:
         self._index, self._evictions, self._images = index, evictions, ImageMemory(index)
 
     def options(self, known: Known, grounds: Grounds) -> list[HostOption]:
-        """Return all hosts, best first. Hosts with an obstacle come last."""
+        """Return all hosts on which the model could be awake, best first. Hosts with an obstacle come last."""
         domains = TopologyDomains(known)
         found = [self._option(ledger, known, grounds, domains) for ledger in self._index.ledgers.values()]
         return sorted(found, key=lambda option: (option.obstacle is not None, *option.order))

@@ -20,10 +20,11 @@ class ImageMemory:
         self._index = index
 
     def find(self, slot: Slot, free: int, besides: Iterable[Slot] = ()) -> tuple[Slot, ...] | None:
-        """Return the images to drop so that a model's image fits into `free` bytes and theirs; None if it sleeps on
-        disk instead.
+        """Return the images to drop so that a model's image fits into `free` bytes plus theirs: none if it fits
+        already.
 
-        Images in `besides` have been dropped already.
+        Return None if the model sleeps on disk instead, because the images to drop would be worth more or do not
+        suffice. Images in `besides` have been dropped already.
         """
         known, ledger = slot.known, slot.ledger
         if known is None or known.image > ledger.host.sleepers.capacity:

@@ -90,7 +90,11 @@ class Slot:
 
 
 class Ledger:
-    """The memory of one host by copy, in bytes. Only this class changes the sums."""
+    """The memory of one host by copy, in bytes. Change it only by the methods, which update the sums.
+
+    `keeps`: whether the host's models may stay. `placed` and `asked`: the sums of `Known.bulk` and `Known.busy` of its
+    models.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host = host

@@ -56,7 +56,7 @@ class PlanBuilder:
         return 0.0 if moved is None else max(0.0, moved + interval - self.index.now)
 
     def refuse(self, known: Known, reason: Refused, message: str, numbers: Mapping[str, float]) -> None:
-        """Record why a model's request is not met. The first reason of a model is kept."""
+        """Record why a model is not placed or awake as wanted. The first reason of a model is kept."""
         self.refusals.setdefault(known.model.key, Refusal(known.model.key, reason, message, numbers))
 
     def sleep(self, slot: Slot, because: ActionCause, why: str) -> None:

@@ -37,10 +37,11 @@ class PoolIndex:
                     slot.rate = known.told / len(known.slots)
 
     def share(self, ledger: Ledger, known: Known | None = None) -> float:
-        """Return the host's share of the pool's models, optionally with another model, divided by its share of memory.
+        """Return the host's share of the pool's models, optionally with another model, divided by its share of the
+        pool's lines.
 
-        1 is a fair share, as the mean of bytes and requests. A host without a line has more than a fair share of
-        anything.
+        The share of models is the mean of the shares of bytes and of requests, so 1 is a fair result. For a host
+        without a line the result is very large.
         """
         bulk, busy = (known.bulk, known.busy) if known is not None else (0, 0.0)
         bytes_, requests = (ledger.placed + bulk) / self.bulk, (ledger.asked + busy) / self.busy

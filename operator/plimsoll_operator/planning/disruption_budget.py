@@ -54,8 +54,7 @@ BudgetAction = CreateBudget | ApplyBudget | DeleteBudget
 
 
 def plan_budget(owner: Owner, found: FoundBudget | None, wanted: Object | None, *, serves: bool) -> BudgetAction | None:
-    """Return the next action; None if there is none, or if the name belongs to a budget of another owner, which then
-    counts.
+    """Return the next action; None if there is none. A budget of this name with another owner stays as it is.
 
     No budget is created before a pod `serves`: it would protect nothing, because unready pods may always be evicted.
     """

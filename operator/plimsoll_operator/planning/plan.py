@@ -126,7 +126,7 @@ def _surplus(seen: PodView[Workload]) -> list[Pod]:
 
 
 def _replaced(seen: PodView[Workload]) -> list[Pod]:
-    """Return the pods that can be deleted now.
+    """Return the pods to replace that can be deleted now.
 
     Pods of an older spec that do not serve are deleted immediately. The others, and those on a node that is being
     drained, are deleted while enough pods serve. After an outage of the API server all pods look cut off for a while

@@ -31,7 +31,9 @@ def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, 
 
 
 def _begun(generation: int, before: Sequence[Mapping[str, Any]], now: datetime) -> list[datetime]:
-    """Return when the change began by the last status; nothing if that reports it as stalled."""
+    """Return when the change began according to the last status, as a list of one time; empty if that status reports it
+    as stalled.
+    """
     known = next((c for c in before if c["type"] == PROGRESSING), None)
     if known is None:
         return [now]
@@ -91,7 +93,7 @@ class PodView(Generic[W_co]):
 
     @property
     def stopping(self) -> int:
-        """The number of draining pods."""
+        """The number of deleted pods that have not ended yet, without those on nodes that do not report."""
         return sum(p.stopping and not p.lost for p in self.observed.pods)
 
     def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
@@ -100,7 +102,9 @@ class PodView(Generic[W_co]):
         return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
 
     def stalls_in(self, before: Sequence[Mapping[str, Any]]) -> timedelta | None:
-        """Return the time until the change stalls; None if it has. Waiting in the upgrade queue is no stall."""
+        """Return the time until the change counts as stalled; None after the deadline. `before` are the last status's
+        conditions.
+        """
         left = self.deadline(before) - self.observed.now
         return left if left > timedelta(0) else None
 

@@ -37,14 +37,13 @@ NO_NODES: Mapping[str, Node] = {}
 class Pod:
     """One runtime pod.
 
-    `model` is the ModelDeployment or RuntimePool in its labels, by which the Service selects it, too; "" without that
-    object's uid. `gone_by`: it was
-    deleted, and drains until then at the latest. `lost`: it should have ended long ago, but its node does not report
-    that. `dead`: it will never run again, and ended at `ended`. `node` and
-    `address` are "" while it has none. `cut_off`: it was ready at its node's last report, and may still serve.
-    `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became unready.
-    `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of several, the
-    lowest goes first. `group`: the number of its group.
+    `model`: the name of its ModelDeployment or RuntimePool, from its labels; "" if these lack that object's uid, so
+    that the Service does not select the pod. `gone_by`: it was deleted, and drains until then at the latest. `lost`: it
+    should have ended long ago, but its node does not report that. `dead`: it will never run again, and ended at
+    `ended`. `node` and `address` are "" while it has none. `cut_off`: it was ready at its node's last report, and may
+    still serve. `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became
+    unready. `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of
+    several, the lowest goes first. `group`: the number of its group.
     """
 
     name: str

@@ -45,7 +45,9 @@ class UpgradeQueue:
         return True
 
     def stall(self, key: ObjectKey) -> list[ObjectKey]:
-        """Take the place of a stalled object. Return the objects that may take it."""
+        """Let a stalled object continue without counting against the limit. Return the waiting objects that may roll
+        instead.
+        """
         if key not in self._taken:
             return []
         self._taken.discard(key)

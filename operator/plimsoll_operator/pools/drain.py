@@ -12,9 +12,10 @@ from plimsoll_operator.planning.pods import Pod
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """`actions` are what is left of a plan; `draining` are the uids of pods that are deleted once they have no models.
+    """`actions` are those of the plan that are not deferred; `draining` are the uids of pods that are deleted once they
+    have no models.
 
-    `wait`: time until the first of them is deleted in any case.
+    `wait`: time until the first of them is deleted in any case; None if none drains.
     """
 
     actions: tuple[Action, ...]

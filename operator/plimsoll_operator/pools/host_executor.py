@@ -47,8 +47,8 @@ class HostExecutor:
         actions: Sequence[Action],
         specs: Mapping[ObjectKey, HostModelSpec],
     ) -> None:
-        """Execute actions, in parallel on all hosts. On each, an action waits until those before it have ended, maybe
-        for a later reconcile.
+        """Execute actions, in parallel on all hosts. On each host, an action waits until those before it have ended. If
+        one continues, a later reconcile sends the rest.
 
         If a host rejects a placement, the next actions are sent all the same: they may free memory for the model.
         """
@@ -89,7 +89,7 @@ class HostExecutor:
     async def _act(
         self, client: HostClient, known: Known, report: Report, action: Action, spec: HostModelSpec | None
     ) -> bool:
-        """Send an action; return whether it is done."""
+        """Send an action; return whether the host has finished it."""
         model = action.model
         logger.info("%s: %s", known.pod.key, action)
         operation = _operation(report, action, _revision(spec))

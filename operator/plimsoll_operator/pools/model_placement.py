@@ -108,7 +108,7 @@ class ModelPlacement:
 
 
 def shown(model: ObjectKey, pool: ObjectKey) -> str:
-    """Return the name of a model's pool for its conditions."""
+    """Return the pool's name for a model's conditions, with its namespace if that differs from the model's."""
     return pool.name if pool.namespace == model.namespace else str(pool)
 
 

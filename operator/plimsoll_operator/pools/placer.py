@@ -52,7 +52,8 @@ PATIENCE = timedelta(seconds=10)
 
 
 def starting(pods: Iterable[Pod], now: datetime) -> str:
-    """Return the hosts that are starting, as text; "" if there are none, or a host was ready before.
+    """Return the hosts that are starting, as text; "" if there are none, if no host is ready, or if one has been ready
+    for `PATIENCE`.
 
     A clock that differs from the node's by more than `PATIENCE` ends the wait, so it never exceeds twice that.
     """
@@ -276,14 +277,18 @@ class Placer:
         return Problem(Reason.POOL_NOT_FOUND, f"{what}: create it, or name another one in spec.placement.pool")
 
     def _admit(self, pool: PlacerState, hosts: Sequence[Known], target: PoolTarget) -> None:
-        """Write admitted models into the ModelHosts, for gateways."""
+        """Store the models that the pool accepts. If they have changed, queue its ModelHosts, from which gateways read
+        them.
+        """
         before, pool.admitted = pool.admitted, frozenset(target.admitted)
         if before != pool.admitted:
             for known in hosts:
                 self._tell_host(known.pod.uid)
 
     def _note_files(self, key: ObjectKey, pool: PlacerState, spec: PoolSpec) -> None:
-        """Write the claim of files into the status of each model, for gateways."""
+        """Store the pool's claim for files. If it has changed, wake the pool's models, from whose statuses gateways
+        read it.
+        """
         before, pool.files = pool.files, f"{key.namespace}/{spec.files.claim}" if spec.files else ""
         if before != pool.files:
             self._wake_all(self._members.of(key))

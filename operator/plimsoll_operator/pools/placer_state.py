@@ -29,8 +29,9 @@ class PlacerState:
     """State of a pool. `asked` and `refused` have uids of pods as keys; `waiting` and `moved` are times in seconds
     since the epoch.
 
-    `admitted`: models that may be on its hosts, None while undecided. `held`: what the first placement of each waiting
-    model waits for. `files`: the claim for files, as in `ModelPlacement`.
+    `decided`: a plan has been made. `admitted`: models that may be on its hosts, None while undecided. `held`: why each
+    waiting model is not placed for the first time yet. `files`: the pool's claim for files and batch jobs, with its
+    namespace, "" for none.
     """
 
     decided: bool = False
@@ -47,7 +48,9 @@ class PlacerState:
     sizes: dict[tuple[ObjectKey, str], Need] = field(default_factory=dict)
 
     def about(self, model: ObjectKey) -> tuple[Problem | None, Refusal | None, dict[str, str] | None, str | None]:
-        """Return what a model's status shows of the last plan."""
+        """Return the results of the last plan that a model's status shows: its problem, its refusal, the reason by
+        planned host, and why its first placement waits; None for each that is absent.
+        """
         return self.problems.get(model), self.refusals.get(model), self.placements.get(model), self.held.get(model)
 
     def forget_shown(self, hosts: Sequence[Known], now: float) -> None:
@@ -87,7 +90,7 @@ class PlacerState:
             self.sizes[model, revision] = max(found, other, key=lambda need: (need.device, need.host))
 
     def demand(self, hosts: Sequence[Known], now: float) -> Iterable[Demand]:
-        """Return since when requests wait at hosts, as seen by this process."""
+        """Return a demand for each model with requests that wait at hosts: since when, as seen by this process."""
         waiting = {model for known in hosts for model, entry in known.entries.items() if entry.waiting}
         self.waiting = {model: self.waiting.get(model, now) for model in waiting}
         return (Demand(model, waiting=0, since=since) for model, since in sorted(self.waiting.items()))

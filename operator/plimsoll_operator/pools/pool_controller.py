@@ -27,7 +27,7 @@ from plimsoll_operator.spec.identity import KIND, POOL_KIND, Object, ObjectKey
 from plimsoll_operator.status.reasons import Reason
 
 PLACEMENT = "Placement"
-"""The kind of the queue keys of pools that are planned as a whole."""
+"""The kind in queue keys for planning the models of a pool. Keys of kind RuntimePool are for reconciling its pods."""
 DEBOUNCE_SECONDS = 0.2
 EVENTS = {"Woken": Reason.WOKEN, "Asleep": Reason.ASLEEP, "Evicted": Reason.EVICTED, "Refused": Reason.REFUSED}
 """Decisions of hosts that become events, with their reasons."""
@@ -164,7 +164,9 @@ class PoolController:
                     self._replan(pool)
 
     def _host_changed(self, known: Known, before: Report | None) -> None:
-        """Handle a changed state, error or decision, or a rejected report; numbers alone are ignored."""
+        """Handle a host's new report, or trouble with its reports. Queue its ModelHost for a write; if a state, an
+        error or a decision has changed, also plan the pool and wake the models concerned.
+        """
         self.writer.note(known.pod.uid)
         self._note_refusal(known)
         after = known.report

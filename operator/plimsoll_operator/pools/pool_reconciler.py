@@ -216,7 +216,9 @@ class PoolReconciler:
         return sum(entry["state"] != "Absent" for entry in stored)
 
     def _worth(self, pod: Pod) -> float:
-        """Return the summed value of a pod's models; -1 for one that drains already, so that it is deleted first."""
+        """Return the summed retention value of a pod's models; -1 for one that drains already, so that it is deleted
+        first.
+        """
         if self.is_draining(pod.uid) or is_draining(self._stored(pod)):
             return -1.0
         known = self._registry.get(pod.uid)
@@ -257,7 +259,9 @@ class PoolReconciler:
 
 
 def _patience(spec: PoolSpec) -> timedelta:
-    """Return how long a pod may drain. Zero for an only pod that its successor waits for: its models have no other
+    """Return how long the deletion of a pod with models may be deferred.
+
+    It is zero for the only pod of a pool whose new pod is created after the old one is gone: its models have no other
     host.
     """
     alone = spec.rollout.takes_over and spec.replicas == 1

@@ -194,7 +194,9 @@ class TargetModels:
         return not any(OF_STATE[known.entries[model].state] in (Where.ASLEEP, Where.RESIDENT) for known in there)
 
     def _was_admitted(self, model: ObjectKey, hosts: Sequence[Known]) -> bool:
-        """Return whether the model was admitted by the hosts' ModelHosts, which only an operator writes."""
+        """Return whether the pool accepted the model before: it is of the pool's namespace, or a ModelHost, which only
+        an operator writes, says so.
+        """
         if any(model.namespace == known.pod.pool.namespace for known in hosts):
             return True
         stored = [self._stores.hosts.get(known.pod.key) for known in hosts]
@@ -206,7 +208,7 @@ class TargetModels:
         )
 
     def _as_they_are(self, model: ObjectKey, hosts: Sequence[Known]) -> list[Model]:
-        """Return a model that should stay as its hosts have it."""
+        """Return the planner's model that keeps a model as its hosts have it; an empty list if no host has it."""
         entries = [known.entries[model] for known in hosts if model in known.entries]
         if not entries:
             return []

@@ -60,7 +60,9 @@ class RevisionDemand(Struct, frozen=True, rename="camel"):
 
 
 class ModelDemand(Struct, frozen=True, rename="camel"):
-    """Requests for a model at one gateway. `held` of the `in_flight` requests wait for a ready replica."""
+    """Requests for a model at one gateway. `held` of the `in_flight` requests wait for a ready replica. `asked` counts
+    all requests since the gateway started; the last one came at `last_asked`, None if there was none.
+    """
 
     namespace: NamespaceName
     name: ObjectName

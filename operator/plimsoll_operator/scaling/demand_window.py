@@ -56,7 +56,9 @@ UNTOUCHED = 2
 
 @dataclass(slots=True)
 class Bin:
-    """Sums of what was counted between `begin` and the next bin, and of `reads` samples."""
+    """Sums over the time from `begin` to the next bin: of the gateways' counts, and of `reads` samples of the present
+    demand. `kv` is the maximum of the samples.
+    """
 
     begin: float
     asked: int = 0
@@ -200,15 +202,15 @@ class DemandWindow:
         return self._bins[-1]
 
     def _clear(self) -> list[Bin]:
-        """Return the bins after the last start of a replica, newest first."""
+        """Return the bins after requests were last held, without the first `UNTOUCHED` ones; newest first."""
         bins = list(self._bins)
         held = [index for index, b in enumerate(bins) if b.held]
         first = held[-1] + 1 + UNTOUCHED if held else 0
         return bins[first:][::-1]
 
     def _seconds(self, done: Sequence[Bin]) -> float | None:
-        """Return the seconds that a replica takes for a request, by Little's law: requests at a time by requests ended
-        a second.
+        """Return the seconds that a replica takes for a request without waiting, by Little's law: requests being served
+        at a time by requests ended a second; None if fewer than `LEAST_COUNT` have ended.
         """
         ended = sum(b.ended for b in done)
         busy = sum((b.in_flight - b.backlog) / b.reads * BIN_SECONDS for b in done if b.reads)

@@ -94,9 +94,9 @@ def _is_news(before: float | None, after: float | None) -> bool:
 @dataclass(slots=True)
 class ScalingHistory:
     """The history of one model in one process. `began`: when the process first decided on it. `told`: when its trouble
-    was last reported.
+    was last written into the status. `start`: seconds that a replica takes to start, None if not measured.
 
-    `served`: when the first replica of `revision` became ready, since there was last none; None if none has.
+    `served`: when the first replica of `revision` became ready, since the model last had no replicas; None if none has.
     """
 
     began: float
@@ -127,6 +127,8 @@ class ScalingHistory:
 
 
 def remembered(scaling_status: ScalingStatus, now: float) -> ScalingHistory:
-    """Return the history that follows from a model's status. Its line counts as just drawn by a missed target."""
+    """Return the history that follows from a model's status. Its load line counts as lowered by a missed target just
+    now, so that it rises again only slowly.
+    """
     load_line = LoadLine(scaling_status.load_line, now, 0.0) if scaling_status.load_line is not None else LoadLine()
     return ScalingHistory(began=now, told=now, load_line=load_line, start=scaling_status.start)

@@ -11,7 +11,7 @@ SHARE = 0.95
 
 
 class Spread:
-    """A histogram: counts between bounds. Other bounds than before start a new histogram."""
+    """A histogram: counts between bounds. Counts with other bounds than before start a new histogram."""
 
     def __init__(self) -> None:
         self.bounds: tuple[float, ...] = ()

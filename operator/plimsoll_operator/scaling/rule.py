@@ -28,7 +28,7 @@ FACTOR, STEP = 2, 4
 
 
 class Why(Enum):
-    """What a number of replicas follows from."""
+    """Why a number of replicas is wanted."""
 
     SAME = "same"
     BOUNDS = "bounds"
@@ -73,7 +73,7 @@ def decide(
 
 
 def needed(scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
-    """Return what the present load needs, between one replica and the maximum."""
+    """Return the replicas that the present load needs: at least one, and within the bounds of `scaling`."""
     height = load_line.height(scaling.target, facts)
     steady = max(facts.in_flight - facts.backlog, facts.expected * (facts.seconds or 0.0))
     waiting = facts.backlog

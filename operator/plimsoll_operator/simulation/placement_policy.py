@@ -31,11 +31,11 @@ class PlannerPolicy:
         self._leaving: set[Copy] = set()
 
     def begin(self, pool: Pool) -> None:
-        """Place the files."""
+        """Place the files of all models before the first request."""
         self.decide(pool)
 
     def decide(self, pool: Pool) -> float | None:
-        """Plan and execute."""
+        """Plan and execute the plan. Return the seconds until the next plan is due without a change, or None."""
         for copy in [copy for copy in self._leaving if _replaced(pool, copy)]:
             pool.unload(copy)
             self._leaving.discard(copy)

@@ -143,7 +143,9 @@ def _token(values: Mapping[str, str] | None, key: ObjectKey) -> SecretItem | Non
 
 
 def _scaling(spec: Mapping[str, Any]) -> Scaling | None:
-    """Return None for a stopped model. In a pool, one replica stays placed while the model sleeps."""
+    """Return `spec.scaling`; None without it, and for a stopped model (0 replicas). In a pool, one replica stays placed
+    while the model sleeps.
+    """
     found = read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None
     return found if found is None or "placement" not in spec else replace(found, placed=1)
 

@@ -19,8 +19,8 @@ LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 10, 30
 class PoolSpec(Workload):
     """One RuntimePool. `line` is a share such as 90%, `sleepers` an amount of host memory.
 
-    `namespaces` selects namespaces whose models the pool accepts in addition to its own's, None for no others; they
-    share `shared_claims`.
+    `namespaces` selects other namespaces whose models the pool accepts, None for none. Models of these namespaces may
+    load from `shared_claims`.
     """
 
     line: str

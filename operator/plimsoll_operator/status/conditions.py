@@ -72,7 +72,8 @@ def cut(text: str, limit: int) -> str:
 def news(conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Condition]:
     """Return the changes of status or reason that become events.
 
-    Ready, Progressing and Reconciling repeat the other conditions, so only their good ends are events. Waiting is none.
+    Ready, Progressing and Reconciling repeat the other conditions: of these, only Ready that becomes True and
+    Progressing that becomes settled are events. Unknown, and reasons in `CALM`, are none.
     """
     known = {c["type"]: (c["status"], c["reason"]) for c in before}
     changed = [c for c in conditions if known.get(c.type) != (c.word, c.reason.value)]

@@ -73,7 +73,9 @@ def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[F
 
 
 def describe_unread(item: Object, there: int, ready: int, least: int, message: str) -> tuple[Fields, list[Condition]]:
-    """Return the status of an object whose spec has errors. It is ready if at least `least` of its pods are."""
+    """Return the status of an object whose spec has errors. Of its `there` pods, `ready` are ready; it is Ready if
+    these are at least `least`.
+    """
     meta, before = item["metadata"], item.get("status") or {}
     replicas = _wanted_before(item)
     fields = {
@@ -128,7 +130,9 @@ def standard_of(progressing: Condition) -> list[Condition]:
 
 
 def replicas_ignored(item: Object) -> list[Condition]:
-    """Return the condition that spec.replicas has no effect; none if it has, or is the default."""
+    """Return the condition that spec.replicas has no effect, because spec.scaling is set; none without scaling, or if
+    spec.replicas is 0 or 1.
+    """
     replicas = item["spec"].get("replicas", 1)
     if "scaling" not in item["spec"] or replicas in (0, 1):
         return []
@@ -140,7 +144,7 @@ def replicas_ignored(item: Object) -> list[Condition]:
 
 
 def placed_of(seen: PodView[Workload], rejection: str | None) -> Condition:
-    """Return whether every pod has a node."""
+    """Return Placed: True if every wanted replica has a node."""
     replicas = seen.spec.replicas
     if rejection is not None:
         return Condition(PLACED, False, Reason.REJECTED, f"the API server rejects the pod: {rejection}")
@@ -190,7 +194,9 @@ def _routable(seen: PodView[Spec], rejection: str | None) -> Condition:
 
 
 def ready_of(seen: PodView[Workload], parts: Sequence[Condition]) -> Condition:
-    """Return whether enough replicas serve, of any spec; a rollout or a lost node need not change that."""
+    """Return Ready: True if enough replicas serve, of the present or an older spec. It may stay True during a rollout
+    and after the loss of a node.
+    """
     spec, routable = seen.spec, parts[-1]
     if spec.replicas == 0:
         return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")

@@ -17,7 +17,11 @@ NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUP
 
 
 def cover(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> None:
-    """Place, move and unload copies until each model has its number of hosts. Place as files: nothing loads them."""
+    """Place, move and unload copies until each model has its number of hosts.
+
+    New copies are files only, so nothing is loaded. Only a copy that is awake and gets a new revision on its own host
+    wakes again.
+    """
     unsettled = [known for known in builder.index.models.values() if not known.model.stopped and not _covered(known)]
     for known in sorted(unsettled, key=Known.order):
         refusal = builder.lasting.get(known.model.key)

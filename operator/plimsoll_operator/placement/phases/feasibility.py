@@ -52,7 +52,9 @@ def _check(builder: PlanBuilder, known: Known, largest: Mapping[str, int]) -> No
 
 
 def _pack(builder: PlanBuilder, ledgers: list[Ledger]) -> None:
-    """Refuse pinned models that do not fit together. Pack the largest first: onto its own host, or the emptiest."""
+    """Refuse pinned models that do not fit together. Pack them by priority, then the largest first: each onto a host
+    that has it, else onto the emptiest.
+    """
     pinned = [known for known in builder.index.models.values() if known.model.pinned and not known.model.stopped]
     pinned = [known for known in pinned if known.model.key not in builder.refusals]
     left = {ledger.key: _own(ledger) for ledger in ledgers}

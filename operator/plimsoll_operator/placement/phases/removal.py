@@ -71,7 +71,8 @@ def _rest(builder: PlanBuilder, known: Known) -> None:
 def _worth_most(slot: Slot, moved: float | None) -> tuple[bool, bool, bool, bool, float, ObjectKey]:
     """Sort key of copies, best to keep first.
 
-    Awake, created since the model was `moved`, in use, image, then the newest.
+    First those awake, then those whose state has changed since the model was last moved (`moved`), those in use, those
+    with an image, and those whose state has changed last.
     """
     asleep, cold = slot.level is not Level.RESIDENT, slot.level is Level.ON_DISK
     left = moved is not None and slot.copy.since < moved

@@ -44,7 +44,7 @@ def wake(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> No
 
 
 def _asks(known: Known) -> bool:
-    """Return whether `wake_requests` may return any for this model."""
+    """Return whether `wake_requests` may yield any request for this model."""
     model, wanted = known.model, known.model.replicas
     if model.stopped:
         return False
@@ -54,7 +54,11 @@ def _asks(known: Known) -> bool:
 
 
 def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
-    """Yield what a model needs awake, strongest grounds first."""
+    """Yield how many replicas a model should have awake, for each reason that applies.
+
+    A pin is the only reason of a pinned model. Otherwise the order is: waiting requests, the minimum, use on a host
+    that it must leave or that is lost, a rate for more than one replica.
+    """
     model, wanted = known.model, known.model.replicas
     if model.pinned:
         replicas = max(1, wanted.desired, wanted.least)
@@ -154,7 +158,9 @@ def _why_evicted(builder: PlanBuilder, victim: Slot, known: Known) -> str:
 
 
 def _refuse(builder: PlanBuilder, known: Known, request: WakeRequest, options: list[HostOption]) -> None:
-    """Refuse with the obstacle of the host that comes closest, and plan again when it may have passed."""
+    """Record why the model cannot be awake: the obstacle of the host that comes closest. Plan again when an obstacle
+    may have passed.
+    """
     order = (
         Refused.WAITS_FOR_ROOM,
         Refused.WAITS_FOR_TURN,

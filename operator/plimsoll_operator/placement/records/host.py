@@ -1,4 +1,4 @@
-"""The report of a host (a shared runtime pod)."""
+"""The report of a host, which is a pod of a RuntimePool."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Copy(Struct, frozen=True, forbid_unknown_fields=True):
 
     Bytes held at the time of the report: `weights`, `workspace` and `kv` on the device, `host` in host memory. `active`
     requests are in flight, `waiting` requests wait until it wakes. `rate` is requests a second at the report's time,
-    with a half-life of five minutes. `since` is when it entered its state. After `failures` consecutive failed loads,
-    the next one is tried at `retry`. Times are seconds since the epoch.
-    `going`: it is being unloaded for good.
+    with a half-life of five minutes. `since` is when it entered its state. `load_seconds` and `wake_seconds` are
+    measured, 0 if not yet. After `failures` consecutive failed loads, the next one is tried at `retry`. Times are
+    seconds since the epoch. `going`: it is being unloaded for good.
     """
 
     model: ObjectKey

@@ -40,7 +40,9 @@ class State(StrEnum):
 
 
 class Pressure(StrEnum):
-    """Memory pressure of a host. `some`: add nothing; `full`: free memory."""
+    """Memory pressure of a host. `some`: other hosts are preferred; `full`: no model is placed there, and memory is
+    freed.
+    """
 
     NONE = "none"
     SOME = "some"

@@ -22,8 +22,8 @@ class Placement(Struct, frozen=True):
 
 
 class Refused(StrEnum):
-    """Why a request is not met. The first five reasons last until a spec or the pool changes; the others pass by
-    themselves.
+    """Why a model is not placed or awake as wanted. The first five reasons last until a spec or the pool changes; the
+    others pass by themselves.
     """
 
     NO_HOSTS = "NoHosts"
@@ -39,7 +39,9 @@ class Refused(StrEnum):
 
 
 class Refusal(Struct, frozen=True):
-    """A request that the plan does not meet. `numbers` has the figures of `message`: bytes, seconds or counts."""
+    """A model that the plan does not place or wake as wanted. `numbers` has the figures of `message`: bytes, seconds or
+    counts.
+    """
 
     model: ObjectKey
     reason: Refused

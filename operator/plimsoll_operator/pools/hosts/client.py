@@ -57,7 +57,9 @@ def host_session() -> aiohttp.ClientSession:
 
 
 class HostClient:
-    """The client of one host. Every method raises HostError; `report` also raises BadReportError."""
+    """The client of one host. A method that changes something returns whether the change is done; if not, it continues
+    on the host. Every method raises HostError; `report` also raises BadReportError.
+    """
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, token: str, writes_under_way: WritesUnderWay | None = None
@@ -75,11 +77,11 @@ class HostClient:
         return decode_report(data)
 
     async def place(self, model: ObjectKey, operation: str, spec: Mapping[str, Any], level: str) -> bool:
-        """Place a model and bring it to a level. Return whether that is done; otherwise it continues."""
+        """Place a model and bring it to a level."""
         return await self._change("PUT", model, "", {"operation": operation, "spec": spec, "level": level})
 
     async def remove(self, model: ObjectKey, operation: str) -> bool:
-        """Drain, unload and forget a model. Return True if the host does not have it."""
+        """Drain and unload a model, and remove it from the host. A model that the host does not have counts as done."""
         try:
             return await self._change("DELETE", model, "", {"operation": operation})
         except HostError as error:

@@ -86,7 +86,7 @@ class Known:
     entries: dict[ObjectKey, ModelEntry] = field(default_factory=dict)
 
     def failure(self, model: ObjectKey, revision: str | None = None) -> str:
-        """Return why a placed model is absent, as its host reports it, for this revision or any; else ""."""
+        """Return why a placed model is absent, as its host reports it for this revision, or for any (None); else ""."""
         entry = None if self.report is None or model in self.entries else self.report.entry(model)
         if entry is None or revision not in (None, entry.revision):
             return ""

@@ -24,7 +24,11 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An action that a host has accepted and its report does not show yet. `since` is by the operator's clock."""
+    """An action that a host has accepted and its report does not show yet.
+
+    `instance` and `sequence` are those of the last report before it. `revision` is the model's wanted one. `going`: the
+    action removes the model from the host. `since` is by the operator's clock.
+    """
 
     instance: str
     sequence: int
@@ -33,7 +37,9 @@ class Asked:
     since: float
 
     def is_open(self, report: Report | None, entry: ModelEntry | None, now: float) -> bool:
-        """Return whether the planner has to count it."""
+        """Return whether the planner must still assume the action's effect: the report of the same process does not
+        show it yet, and `PATIENCE_SECONDS` have not passed. `entry`: the model in the report, None if absent.
+        """
         if report is None or report.instance != self.instance or now - self.since > PATIENCE_SECONDS:
             return False
         if self.going:
@@ -42,7 +48,7 @@ class Asked:
 
 
 def host_of(pod: Pod, known: Known, stored: Object, asked: Mapping[ObjectKey, Asked], *, draining: bool) -> Host | None:
-    """Return the planner's host; None if there is neither a report nor a stored status."""
+    """Return a host as the planner's record; None if there is neither a report nor a stored status."""
     found = _reported(known) if known.report is not None else _stored(known, stored)
     if found is None:
         return None
@@ -102,7 +108,7 @@ def _copy(entry: ModelEntry) -> Copy:
 
 
 def _stored(known: Known, status: Object) -> Host | None:
-    """Return the host by its ModelHost, which an earlier leader wrote."""
+    """Return the host as in the status of its ModelHost, which an earlier leader wrote; None if that has no device."""
     device: Mapping[str, Any] = status.get("device") or {}
     if not device:
         return None
@@ -123,7 +129,7 @@ def _stored(known: Known, status: Object) -> Host | None:
 
 
 def _stored_copy(entry: Mapping[str, Any]) -> Copy:
-    """Return a model by its ModelHost. Its requests in flight do not count, because they have ended."""
+    """Return a copy as in an entry of a ModelHost, without the requests that were in flight: those have ended."""
     need, held = _stored_need(entry), entry.get("bytes", 0)
     weights, workspace = (need.weights, need.workspace) if need is not None and held else (held, 0)
     return Copy(

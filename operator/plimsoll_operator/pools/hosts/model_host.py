@@ -35,7 +35,7 @@ TEXT_LIMITS = {"revision": 64, "why": 128, "error": 220}
 
 
 def build_host(pod: HostPod) -> dict[str, Any]:
-    """Return the object without its status. The pod owns it."""
+    """Build the ModelHost of a pod, without its status. The pod owns it."""
     reference = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
     return {
         "apiVersion": API_VERSION,

@@ -22,12 +22,12 @@ WRITES_A_SECOND = 20.0
 HEARTBEAT_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 AT_A_TIME = 4
-"""Enough for the rate above if a write takes 200 ms."""
+"""The number of concurrent writes: enough for `WRITES_A_SECOND` if a write takes 200 ms."""
 
 
 class HostWriter:
-    """Writes ModelHosts. `draining` returns whether a pod's uid is to be deleted, `admits` whether a pool accepts a
-    model.
+    """Writes ModelHosts. `draining` returns whether the pod with a uid will be deleted, `admits` whether a pool accepts
+    a model.
     """
 
     def __init__(
