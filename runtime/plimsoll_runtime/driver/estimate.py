@@ -120,7 +120,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
 
 
 def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
-    """Return the bytes of the files' tensors by storage type, largest first."""
+    """Return the bytes of the files' tensors by storage type, largest first; 0 for GGUF types without a decoder."""
     sizes: Counter[str] = Counter()
     if files.format == "gguf":
         for path in files.weights:

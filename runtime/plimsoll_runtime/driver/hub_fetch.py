@@ -56,8 +56,8 @@ class FetchLimit(Protocol):
 
 
 class HubFetch:
-    """One fetch. It is called in a thread, and can be cancelled from any thread. With a `room` it waits for a free
-    place.
+    """One fetch. It is called in a thread, and can be cancelled from any thread. `room`: a limit on concurrent fetches;
+    the call waits until it may start.
     """
 
     def __init__(self, room: FetchLimit | None = None) -> None:

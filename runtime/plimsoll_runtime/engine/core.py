@@ -72,8 +72,8 @@ class HeldRequests:
             self._held.pop(request_id, None)
 
     def take_ready(self) -> tuple[list[AddRequest], list[RequestOutput]]:
-        """Remove and return the requests whose compiling has ended: those that can run, and an error output for each
-        other.
+        """Remove the requests whose constraint has been compiled or has failed. Return those that can run, and an error
+        output for each of the others.
         """
         ready: list[AddRequest] = []
         failed: list[RequestOutput] = []
@@ -88,7 +88,7 @@ class HeldRequests:
         return ready, failed
 
     def wait(self, seconds: float) -> None:
-        """Return when one constraint is compiled, or after `seconds`."""
+        """Return when one constraint has been compiled or has failed, or after `seconds`."""
         wait([compiled for _, compiled in self._held.values()], seconds, FIRST_COMPLETED)
 
 
@@ -126,7 +126,8 @@ class EngineCore:
     - `timeline`: records where each phase of a step ends. The runner records its phases in `runner_timeline`, which is
       the same object unless steps overlap. Spans recorded before (by the warm-up) are cleared.
     - `on_step`: called before each wait for a step with the seconds that the step may take (see `durations`).
-    - `compiler`: prepares constraints. A request with a constraint joins the waiting queue when its own is ready.
+    - `compiler`: compiles constraints; a request joins the waiting queue when its constraint is compiled. None: `add`
+      rejects requests with a constraint.
     - `leave`: makes the runner leave CPU cores to the caller of `step`, if steps overlap.
     - `compiled`: counter that `stats` reports; None: this device compiles no kernels.
     """
@@ -234,10 +235,12 @@ class EngineCore:
         self._scheduler.forget_prefixes()
 
     def step(self) -> StepOutputs:
-        """Run the next step and return its outputs. Without work nothing is computed.
+        """Run the next step and return its outputs, and error outputs of requests whose deadline has passed or whose
+        constraint has failed. If no step can run, wait at most WAIT_SECONDS for the disk or a constraint.
 
         Raises EngineDeadError if the runner fails: all requests are lost and the engine cannot be used again, because
-        the state of the device is unknown. If the device only lacked memory, nothing is lost and smaller steps follow.
+        the state of the device is unknown. If the device only lacked memory, smaller steps follow; only a request that
+        lacks memory even alone in a step ends with an error.
         """
         self._raise_if_failed()
         timeline = self.timeline
@@ -297,8 +300,8 @@ class EngineCore:
         self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
 
     def _undo(self) -> list[RequestOutput]:
-        """Take back all steps in progress, after the oldest one found too little memory; return outputs of requests
-        that end.
+        """Discard all steps in progress, after the oldest one raised StepMemoryError; return the outputs of requests
+        that end with an error.
         """
         steps = list(self._under_way)
         self._under_way.clear()

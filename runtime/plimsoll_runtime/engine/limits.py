@@ -26,7 +26,7 @@ class Limits:
     """Whether prompts are cut into small chunks when they share steps with decodes: for devices without spare compute.
     """
     burst_tokens: int = 768
-    """Prompt tokens of a paced step while more sequences wait than decode."""
+    """Prompt tokens of a paced step while many prompts wait next to few decodes (see `token_budget.Pacer`)."""
     groups: tuple[Rule, ...] = ONE_FULL
     """The rule of each cache group."""
     whole_prompts: bool = False
@@ -34,7 +34,8 @@ class Limits:
     snapshots: int = 0
     """Rows for state snapshots; 0 if no layer is recurrent."""
     snapshot_worth: int = 64
-    """Tokens that a snapshot must cover beyond the previous one: ending a step for it costs about as much."""
+    """Least distance in tokens between two state snapshots of a sequence: taking one ends a step early, which costs
+    about as much as computing this many tokens."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_len", "max_batch_tokens", "max_sequences"):
@@ -52,7 +53,7 @@ def check_length(max_model_len: int | None, model_limit: int) -> None:
 
 
 def step_tokens(max_batch_tokens: int, longest: int, *, whole: bool) -> int:
-    """Return the most tokens of a step. If prompts are computed whole, a step holds at least the longest one."""
+    """Return the most tokens of a step. `whole`: each prompt is computed in one step, so the longest one must fit."""
     return max(max_batch_tokens, longest) if whole else max_batch_tokens
 
 

@@ -29,8 +29,8 @@ class Pipeline(Protocol):
         """Submit a plan."""
 
     def result(self) -> StepResult:
-        """Return the result of the oldest plan without one. Raises what running it raised; later plans are not run
-        then.
+        """Return the next result, in the order of submission. Raises the exception of that step; later plans are then
+        not run.
 
         After a StepMemoryError, later plans only move blocks and compute nothing, until `go_on` is called.
         """
@@ -58,7 +58,7 @@ class InlineSteps:
 
 
 def keep_all(cores: int) -> None:
-    """Leave no cores."""
+    """Ignore the number: the step's computation keeps all cores."""
 
 
 Orders = SimpleQueue[StepPlan | Literal["result", "go on"] | None]

@@ -13,7 +13,7 @@ CAPACITY = 4096
 
 
 class StepPhase(IntEnum):
-    """The phases of an engine step, in this order, and what a server then does with its outputs.
+    """The phases of an engine step, in this order; from MESSAGE on, its outputs are sent and handled by the server.
 
     If steps overlap, INPUTS to SAMPLE run in the worker thread, and WAIT is the time that the planning thread waits for
     it.
@@ -46,7 +46,7 @@ class PhaseSpan(NamedTuple):
 
 
 class Timeline:
-    """The last `capacity` phases of one thread's steps; older ones are overwritten and counted in `dropped`.
+    """The last `capacity` phases of one thread's steps; older ones are overwritten (see `dropped`).
 
     On an asynchronous device (CUDA) a phase is the time to launch, and the first phase that reads a result waits for
     it.
@@ -88,7 +88,7 @@ class Timeline:
         self._untaken += 1
 
     def totals(self) -> tuple[float, ...]:
-        """Return the seconds of each phase since the start, in the order of StepPhase."""
+        """Return the seconds of each phase since the last `clear`, in the order of StepPhase."""
         return tuple([total / 1e9 for total in self._totals])
 
     def take(self) -> list[PhaseSpan]:
@@ -108,14 +108,15 @@ class Timeline:
 
 
 MEMORY = 32
-"""Window of the mean duration in steps; older ones fade, so that one that compiled a kernel soon has no effect."""
+"""Steps in the moving average of durations: older ones lose weight, so a step that compiled a kernel soon
+has no effect."""
 
 TIMES_THE_MEAN = 10
-"""Factor over the mean of steps of the same size. Within a size, tokens differ by up to 2 times, and attention costs
-more in a long context."""
+"""A step may take this many times the mean of steps of its size: within a size, tokens differ by up to 2 times, and
+attention costs more in a long context."""
 TIMES_A_GUESS = 2
-"""Factor for a size that was not measured, over the time predicted from the next smaller measured size by token. (That
-prediction is already above the time of a large step.)"""
+"""A step of a size that was not measured may take this many times its prediction: the seconds per token of the next
+smaller measured size, times its tokens. (A large step takes less than this prediction.)"""
 
 FIRST_SECONDS = 600.0
 """Seconds allowed for a step while no step has been measured."""

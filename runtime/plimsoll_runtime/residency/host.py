@@ -174,7 +174,10 @@ class Host:
         return self._goals.go(model, new, NEVER)
 
     def wake(self, name: ModelName, operation: str) -> OperationStatus:
-        """Wake a model, in the order of requests. Raises NotPlaced, UsageError, OperationConflict."""
+        """Request a wake of a model. Plans treat it like a request for the model that arrives now.
+
+        Raises NotPlaced, UsageError, OperationConflict.
+        """
         done, new = self._begin(name, operation, "wake")
         if done is not None:
             return done
@@ -184,7 +187,10 @@ class Host:
         return self._goals.go(model, new, REACHED[Level.RESIDENT])
 
     def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
-        """Drain a model and put it to sleep at `level` at most. Raises NotPlaced, UsageError, OperationConflict."""
+        """Drain a model and put it to sleep at `level`, or leave it at a lower one.
+
+        Raises NotPlaced, UsageError, OperationConflict.
+        """
         if level is Level.RESIDENT:
             raise UsageError("level must be InHost or OnDisk; Resident is no sleep level")
         done, new = self._begin(name, operation, "sleep", level)
@@ -208,7 +214,10 @@ class Host:
         weight: float | None = None,
         priority: int | None = None,
     ) -> OperationStatus:
-        """Change the given values; None keeps one. Raises NotPlaced, UsageError, OperationConflict, DoesNotFit."""
+        """Set pin, weight and priority of a model; None keeps the present value.
+
+        Raises NotPlaced, UsageError, OperationConflict, DoesNotFit.
+        """
         if weight is not None:
             check_weight(weight)
         if priority is not None:

@@ -53,7 +53,7 @@ class Demand:
         return self.frequency(now) * math.log(2) / HALF_LIFE
 
     def due(self) -> float | None:
-        """Return when the next burst starts, if bursts are periodic; else None."""
+        """Predict when the next burst starts; None if bursts are not periodic or fewer than LEAST_BURSTS are known."""
         if len(self._bursts) < LEAST_BURSTS:
             return None
         gaps = [after - before for before, after in zip(self._bursts, self._bursts[1:], strict=False)]
@@ -135,8 +135,8 @@ class Model:
         self.wish = level
 
     def view(self, grant: Grant | None, now: float, *, elastic: bool = True) -> ModelView:
-        """Return the model's part of a plan's input. It must have been found. `elastic`: whether its KV cache can
-        resize.
+        """Return the model's part of a plan's input. Its files must have been fetched. `elastic`: whether its KV cache
+        can resize.
         """
         assert self.found is not None
         waiting = len(self.waiters)

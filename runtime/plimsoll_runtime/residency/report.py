@@ -182,7 +182,7 @@ class Times:
 
 @dataclass
 class Counters:
-    """Counters. `refusals` are by code; `drops` are images dropped for others."""
+    """Counters. `refusals` are by code; `drops` are images dropped to free host memory."""
 
     loads: int = 0
     wakes: int = 0

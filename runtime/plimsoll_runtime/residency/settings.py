@@ -113,7 +113,8 @@ class Settings:
     def turn(self, reload_seconds: float) -> float:
         """Return the seconds of service after which a model with this reload time may be evicted for a waiting one.
 
-        A slice is twice the reload time, at most `service_slice`: then loading takes at most half as much of the
-        device's time as serving, and models that reload quickly make others wait only briefly.
+        A slice is twice the reload time, so that loading takes at most half as much of the device's time as serving,
+        and models that reload quickly make others wait only briefly. It is at most `service_slice`, and at least
+        `minimum_residency`.
         """
         return max(min(self.service_slice, SLICE_LOADS * reload_seconds), self.minimum_residency)

@@ -54,11 +54,11 @@ class Seconds:
         return self.load + self.wake
 
     def loaded(self, seconds: float) -> Seconds:
-        """Return the times after a measured load from disk."""
+        """Return the times after a measurement of `from_disk`: the wake time is kept, the rest is the load."""
         return Seconds(max(0.0, seconds - self.wake), min(self.wake, seconds))
 
     def woken(self, seconds: float, *, loaded: bool) -> Seconds:
-        """Return the times after a measured wake. If the load was measured too, its total from disk is kept."""
+        """Return the times after a measured wake. `loaded`: `from_disk` was measured before, and is kept."""
         return Seconds(max(0.0, self.from_disk - seconds) if loaded else self.load, seconds)
 
 

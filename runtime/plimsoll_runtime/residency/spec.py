@@ -139,7 +139,7 @@ def least_kv(spec: ModelSpec) -> int | None:
 
 
 def access_of(name: ModelName, spec: ModelSpec) -> Access | None:
-    """Return the credentials for fetching the model's files."""
+    """Return the credentials for fetching the model's files; None: the environment's."""
     from plimsoll_runtime.weights.sources.hub import Access
 
     return None if spec.token is None else Access(name.namespace, spec.token)

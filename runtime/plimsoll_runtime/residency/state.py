@@ -53,7 +53,7 @@ class Tasks:
 
 @dataclass(slots=True, eq=False)
 class HostState:
-    """The state of a host. `clock`: that of retention values. `elastic`: whether KV caches can resize.
+    """The state of a host. `clock`: see `retention_value`. `elastic`: whether KV caches can resize.
 
     `closing`: nothing new is started, because the host ends or has lost its device. `loss`: the error that the device
     was lost with; `lost` is set then. All state changes between two awaits, never across one.

@@ -103,6 +103,8 @@ _NAMED = 12
 def choose_gguf(source: str, files: Sequence[str], wanted: str | None) -> tuple[str, ...]:
     """Return the GGUF file of a name or type (`Q4_K_M`, in any case), or all its shards in order.
 
+    If `wanted` is None, take the first type of PREFERRED that exactly one file has, or the only file.
+
     Raises SourceError if no file or more than one file matches.
     """
     models = models_of(files)

@@ -30,7 +30,7 @@ REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """`method` is the config's name. `block`: rows and columns that share a scale, if the config gives them."""
+    """`method` is the config's quant_method. `block`: rows and columns that share a scale, if the config gives them."""
 
     method: str
     block: tuple[int, int] | None = None

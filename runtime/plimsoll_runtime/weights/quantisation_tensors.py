@@ -50,7 +50,7 @@ def exponential(exponents: Tensor) -> Tensor:
 
 
 def _numbers(blocks: Tensor, exponents: Tensor) -> Tensor:
-    """Return the numbers in float32 [rows, columns]."""
+    """Return the dequantised numbers: float32 [rows, columns]."""
     found = _PAIRS[blocks.int()].flatten(-2)
     return found.mul_(exponential(exponents)[..., None]).flatten(1)
 
@@ -184,8 +184,8 @@ def _scales_of(files: SafetensorsFiles) -> dict[str, str]:
 
 
 def _as_many(scales: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of scales with the dimensions of their matrix. One scale for all, or one for each row, has
-    fewer.
+    """Return the shape of scales, extended to as many dimensions as their matrix has. A file stores one scale for the
+    whole matrix, or one for each row, with fewer.
     """
     if scales in ((), (1,)):
         return (1,) * len(shape)
@@ -193,7 +193,7 @@ def _as_many(scales: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _widened(scales: Tensor, rows: Sequence[int], runs: Sequence[int]) -> Tensor:
-    """Return the scales in float32 with one for each row."""
+    """Return the scales in float32, repeated so that each row has its own: [*rows, groups of columns]."""
     found = exponential(scales) if scales.dtype is torch.uint8 else scales.float()
     found = found.view(_as_many(tuple(found.shape), (*rows, 1)))
     for dimension, (size, run) in enumerate(zip(rows, runs, strict=True)):

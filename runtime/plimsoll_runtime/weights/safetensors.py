@@ -55,7 +55,7 @@ class SafetensorsFiles:
                 self._files[name], self.dtypes[name], self.shapes[name] = file, dtype, shape
 
     def stored(self, name: str) -> StoredTensor:
-        """Return a view of the file."""
+        """Return a tensor, whose numbers are a view of the mapped file (a copy if they are not aligned in it)."""
         return plain(self._files[name].tensor(name))
 
 
@@ -71,7 +71,8 @@ class _MappedFile:
             raise ModelError(f"{path.name} cannot be read: {error}") from error
 
     def tensor(self, name: str) -> Tensor:
-        """Return a view of the file. Its pages leave this process's memory once no tensor refers to the view.
+        """Return a view of the file, or a copy if the numbers are not aligned in it. The file's pages leave this
+        process's memory once no tensor refers to the view.
 
         Raises ModelError if the file was truncated since it was opened: reading beyond its end would be fatal.
         """

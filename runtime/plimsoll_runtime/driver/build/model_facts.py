@@ -155,7 +155,7 @@ class CheckedModel:
 
 
 def check_model(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> CheckedModel:
-    """Log each contradiction in a model's files, and settle it. `told`: see `CheckedModel.config`.
+    """Log each contradiction in a model's files, and settle it. `told`: the config.json with the task to serve.
 
     Raises ModelError if the model cannot be served or a contradiction not settled, UsageError for unusable options.
     """
@@ -243,7 +243,7 @@ def _target(config: EngineConfig, outline: Outline, device: torch.device, dtype:
 
 
 def _our_kernels_serve(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
-    """Whether the CPU kernels can compute the model in bfloat16."""
+    """Whether the options permit the CPU kernels, and these can compute the model in bfloat16."""
     target = _target(config, outline, device, torch.bfloat16)
     return config.attention_backend in ("auto", "cpu") and BACKENDS["cpu"].capabilities.refusal(target) is None
 

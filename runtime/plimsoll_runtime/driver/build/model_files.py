@@ -36,7 +36,10 @@ def find_files(
 
 
 def check_folder(config: EngineConfig) -> None:
-    """Check the config of a model that is a local folder. This takes milliseconds and needs no process."""
+    """If the model is a local folder, check its config. This takes milliseconds and needs no process.
+
+    Raises ModelError or UsageError.
+    """
     scheme, _, path = config.model.rpartition("://")
     folder = Path(path).expanduser()
     if scheme in ("", "file") and folder.is_dir():

@@ -67,7 +67,7 @@ def tiers_below(config: EngineConfig, model: Model, cache: KvCache, budget: Budg
 
 
 def slot_states(config: EngineConfig, model: Model) -> SlotStates:
-    """Return what slots keep besides blocks: recurrent states, caches of Transformers code, or nothing."""
+    """Allocate the state that slots have besides KV blocks: recurrent states, caches of Transformers code, or none."""
     facts = model.outline.facts
     if not facts.keeps_only_blocks and config.prefix_caching and not model.snapshots:
         logger.info("%s %s: every prompt is computed from its first token", facts.architecture, _kept(facts))

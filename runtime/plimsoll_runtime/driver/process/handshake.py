@@ -21,7 +21,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True, tag="needs"):
       CPU, the device's copy on a GPU.
     - `workspace`: of the largest step, with sequences of `max_model_len` tokens, and on a GPU of CUDA graphs.
     - `block_bytes`: of one KV block; 0 without attention layers.
-    - `kv_least`: a KV cache for one such sequence. `kv_most`: for the maximum number of running ones.
+    - `kv_least`: the requested KV cache, or one for a single such sequence. `kv_most`: one for the maximum number of
+      running ones.
     - `overhead`: private memory of an engine process without a model.
     """
 

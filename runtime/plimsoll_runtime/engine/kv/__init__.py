@@ -1,1 +1,1 @@
-"""KV cache management as names and numbers: block pool, prefix cache, cache groups, state snapshots."""
+"""KV cache management by block hashes and numbers, without tensors: block pool, prefix cache, state snapshots."""

@@ -1,8 +1,8 @@
-"""The pool of KV blocks: reference counts, names, and the order of reuse.
+"""The pool of KV blocks: reference counts, names (block hashes), and the order of reuse.
 
-A block is in one of three states: *used* (it has references), *idle* (no references, but a name, so its contents can be
-found: a cached block), or *empty* (neither). `take` returns empty blocks first, then the block that has been idle
-longest, which loses its name. Every operation is O(1) for each block.
+A block is in one of three states: *used* (it has references), *idle* (no references, but a name by which its contents
+can be found: a cached block), or *empty* (neither). `take` returns empty blocks first, then the block that has been
+idle longest, which loses its name. Every operation is O(1) for each block.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class BlockPool:
 
     @property
     def idle(self) -> int:
-        """Number of blocks without references whose contents can be found."""
+        """Number of cached blocks: they have a name and no references."""
         return len(self._idle)
 
     @property
     def named(self) -> int:
-        """Number of blocks whose contents can be found."""
+        """Number of blocks with a name, used or idle."""
         return len(self._index)
 
     def is_idle(self, block: int) -> bool:
@@ -64,7 +64,7 @@ class BlockPool:
         return block in self._idle
 
     def is_named(self, block: int) -> bool:
-        """Whether the block's contents can be found."""
+        """Whether the block has a name, by which `find` returns it."""
         return self._names[block] is not None
 
     def name_of(self, block: int) -> bytes | None:
@@ -76,8 +76,8 @@ class BlockPool:
         return self._refs[block]
 
     def left(self, block: int) -> int:
-        """Return the `step` in which the block's last reference was released. Later steps used it only if it is held
-        again.
+        """Return the `step` in which the block's last reference was released. Unless it has references again, no later
+        step uses it.
         """
         return self._left[block]
 

@@ -63,7 +63,7 @@ LEAST_CHUNK = 4
 
 
 def first_block(rule: Rule, position: int, block_size: int) -> int:
-    """Return the first block that the query at a position, or any later one, reads.
+    """Return the number of the first block that the query at a position, or any later one, reads.
 
     Under every rule the first token read never moves back. So blocks are released from the front of a block table, and
     a table is the number of its first block and the list of blocks from there on.
@@ -72,7 +72,9 @@ def first_block(rule: Rule, position: int, block_size: int) -> int:
 
 
 def peak_blocks(rule: Rule, computed: int, tokens: int, block_size: int) -> int:
-    """Return the most blocks that a group needs at a time to compute tokens `computed` .. `tokens` by chunks."""
+    """Return the most blocks that a group needs at a time to compute tokens `computed` .. `tokens`, in chunks of
+    LEAST_CHUNK blocks.
+    """
     whole = -(-tokens // block_size)
     if isinstance(rule, Full):
         return whole

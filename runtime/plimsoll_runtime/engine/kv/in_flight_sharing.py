@@ -12,7 +12,10 @@ from plimsoll_runtime.engine.sequence import SequenceKv, SequenceState
 
 
 class Merge(NamedTuple):
-    """A block of a sequence that duplicates `block`. The merge holds a reference to `block` until it is applied."""
+    """Block `number` of a sequence in a cache group duplicates `block`, and is to be replaced by it.
+
+    The merge holds a reference to `block` until it is applied.
+    """
 
     kv: SequenceKv
     group: int

@@ -43,7 +43,7 @@ class KvCacheManager:
     """The block tables of all running sequences. Blocks that are evicted from the pool spill to `tiers`.
 
     `snapshots` is the number of state snapshots of recurrent layers; without them, prefixes of a model with such layers
-    cannot be cached. Each snapshot must save at least `worth` tokens.
+    cannot be cached. Each snapshot must cover at least `worth` tokens more than the one before it.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class KvCacheManager:
     def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
         """Change the number of blocks in this step. Return the moves (source, target) that follow the step's spills.
 
-        Block numbers are updated in the tables of `running` sequences and in the merges of steps in progress. The plan
-        of this step contains nothing else.
+        Block numbers are updated in the tables of `running` sequences and in the merges of steps in progress. The step
+        computes and restores nothing.
         """
         self.pool.step += 1
         if num_blocks > self.pool.total:
@@ -118,7 +118,7 @@ class KvCacheManager:
         """Allocate the first blocks of a sequence, if `spare` blocks for each group remain; else change nothing.
 
         Sets `computed` to the number of tokens found in the prefix cache and the tiers. Return whether the sequence was
-        admitted.
+        admitted; False also if the step being planned saves a state snapshot that covers more of its tokens.
         """
         hit = self._match(sequence)
         if self._lacking(sequence, hit, spare) > 0:
@@ -166,9 +166,8 @@ class KvCacheManager:
         return True
 
     def chunk(self, sequence: SequenceState, most: int, spare: int) -> int:
-        """Return the most tokens, up to `most`, of the next chunk of a prompt, if `spare` blocks for each group remain.
-
-        `allocated` says whether blocks for more are already there.
+        """Return how many tokens, from 1 to `most`, the next chunk of a prompt may have so that `spare` blocks for each
+        group stay free. If they exceed `allocated`, the caller allocates their blocks with `grow`.
         """
         if not self._sliding:
             return most
@@ -180,12 +179,12 @@ class KvCacheManager:
         return max(1, min(most, end * self.block_size - sequence.computed))
 
     def lacking(self, sequence: SequenceState, spare: int) -> int:
-        """Return the number of blocks that must become available before `admit` succeeds; 0 if it would succeed."""
+        """Return the number of blocks that must become available before `admit` can succeed; 0 if enough are."""
         return max(0, self._lacking(sequence, self._match(sequence), spare))
 
     def growth(self, sequence: SequenceState) -> int:
-        """Return the blocks in each group to keep free for a running sequence: a spare, and one if the next step takes
-        it.
+        """Return how many blocks of each group to keep free for a running sequence: one, or two if its next step needs
+        a new block.
         """
         return 1 + (sequence.computed >= sequence.kv.allocated)
 
@@ -195,7 +194,9 @@ class KvCacheManager:
         return held + sequence.kv.reserved + self.growth(sequence) * len(self.rules)
 
     def probe(self, sequence: SequenceState, tokens: int) -> int:
-        """Return how many leading tokens of a waiting sequence are cached, with bounded work from `tokens` on."""
+        """Return how many leading tokens of a waiting sequence are cached. The search starts at `tokens`, the last
+        result, and looks up at most PROBE_LOOKUPS blocks.
+        """
         return 0 if self._cache is None else self._cache.probe(sequence, tokens, PROBE_LOOKUPS)
 
     def release(self, sequence: SequenceState) -> None:
@@ -209,8 +210,8 @@ class KvCacheManager:
         sequence.kv, sequence.computed = SequenceKv(kv.hashes), 0
 
     def disown(self, sequence: SequenceState) -> None:
-        """Remove the blocks that a broken sequence computed from the prefix cache, so that no other sequence reads
-        them.
+        """Remove all blocks of a sequence that ended with an error from the prefix cache and the tiers, also those that
+        it shares, so that no later sequence reads them.
         """
         for table in sequence.kv.tables:
             for block in table.blocks:
@@ -266,7 +267,7 @@ class KvCacheManager:
             self.changes.spills.append((block, frame))
 
     def _take_over(self, kv: SequenceKv, start: Hit, frames: list[int]) -> None:
-        """Give a sequence its first blocks: those found in the cache, and copies of partly matching ones."""
+        """Give a sequence the blocks of its prefix hit. A partly used block is copied, unless it has no references."""
         pool = self.pool
         idle = [start.partial is not None and pool.is_idle(block) for block in start.partial or ()]
         # Hold found blocks first: taking blocks may spill others, which needs frames.
@@ -295,7 +296,7 @@ class KvCacheManager:
         """Replace padding blocks in the tables by new blocks that the step fills from these frames.
 
         Frames and blocks are paired in ascending order, so that neighbours are copied in one call. These blocks are
-        taken last: `take` returns recently released ones first, and those serve the tokens to compute.
+        taken last: `take` returns recently released ones first, which are left for the tokens to compute.
         """
         taken = sorted(self.pool.take() for _ in frames)
         targets, left = dict(zip(sorted(frames), taken, strict=True)), iter(frames)
@@ -307,7 +308,9 @@ class KvCacheManager:
                     self.changes.restores.append((frame, targets[frame]))
 
     def _lacking(self, sequence: SequenceState, hit: Hit, spare: int) -> int:
-        """Return the blocks that `admit` needs beyond the available ones: new blocks, and found ones that are idle."""
+        """Return how many blocks `admit` needs beyond the available ones: new blocks, and found ones that are idle.
+        Negative if some are left over.
+        """
         peaks = (peak_blocks(rule, hit.tokens, sequence.known, self.block_size) for rule in self.rules)
         # Blocks shared in a sliding-window group are counted too: their release frees nothing for this sequence.
         shared = sum(

@@ -1,13 +1,13 @@
 """The prefix cache: finds full KV blocks that earlier requests computed, by the hash of their tokens.
 
-A full block's name is the SHA-256 of its parent's name and its own token ids. The chain begins with the tenant's root,
-made from the salt. So a name identifies the whole prefix and the tenant, and two tenants share a block only if a
-256-bit hash collides. Names are computed when first needed: a request without a hit costs one hash, and one more for
-each block that it fills.
+The name of a full block is its block hash: the SHA-256 of its parent's name and its own token ids. The chain begins
+with the tenant's root, made from the salt. So a name identifies the whole prefix and the tenant, and two tenants share
+a block only if a 256-bit hash collides. Names are computed when first needed: a request without a hit costs one hash,
+and one more for each block that it fills.
 
-With several cache groups, a prefix hit ends where one group lacks a block that the next token reads: any block in
-groups of full attention, one of the last blocks in sliding-window groups. With recurrent layers the hit must also end
-at a state snapshot, and contains whole blocks only.
+With several cache groups, a prefix hit is the longest prefix after which every group has the blocks that the next token
+reads: all blocks in groups of full attention, the last ones in sliding-window groups. With recurrent layers the hit
+must also end at a state snapshot, and contains whole blocks only.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Hit(NamedTuple):
 
 
 Has = Callable[[bytes], object]
-"""Looks up a name; returns None if it is unknown."""
+"""Looks up a block hash; returns None if no block has it."""
 
 
 class PrefixCache:
-    """Finds and publishes the blocks of sequences in a pool, by name and group.
+    """Finds and publishes the blocks of sequences in a pool, by block hash and cache group.
 
-    In group 0 a block's name is that of its prefix; in other groups the group's number is appended. `snapshots` are the
+    In group 0 a block's name is its block hash; in other groups the group's number is appended. `snapshots` are the
     state snapshots of recurrent layers; None: the model has none.
     """
 
@@ -75,7 +75,7 @@ class PrefixCache:
 
     @staticmethod
     def root(salt: str) -> bytes:
-        """Return the root of a tenant's chain of names."""
+        """Return the root of a tenant's chain of block hashes."""
         return sha256(b"plimsoll/" + salt.encode()).digest()
 
     def begin_step(self) -> None:
@@ -98,7 +98,9 @@ class PrefixCache:
         return Hit(end * size, self._runs(sequence, end * size, end), None)
 
     def agreed(self, sequence: SequenceState, last: int, has: Has) -> int:
-        """Return the most blocks, up to `last`, after which every group has what the next token reads."""
+        """Return the length in blocks, at most `last`, of the longest prefix after which every group has the blocks
+        that the next token reads (and a state snapshot exists, with recurrent layers).
+        """
         last = self._full_end(sequence, last, has)
         while last:
             lower = self._missing(sequence, last, has)
@@ -135,7 +137,9 @@ class PrefixCache:
         return last
 
     def _missing(self, sequence: SequenceState, end: int, has: Has) -> int | None:
-        """Return the last block missing in a sliding group of those read after `end` blocks; None if all exist."""
+        """Return the highest number of a block before `end` that the next token reads in a group without full attention
+        and that does not exist; None if all exist.
+        """
         tokens, missing = min(end * self._block_size, sequence.reusable_tokens), -1
         for group in self._others:
             first = max(missing + 1, first_block(self._rules[group], tokens, self._block_size))
@@ -165,11 +169,11 @@ class PrefixCache:
         return min(-(-sequence.reusable_tokens // self._block_size), sequence.known // self._block_size)
 
     def reach(self, sequence: SequenceState, has: Has) -> int:
-        """Return `agreed` for all blocks that the sequence may reuse."""
+        """Return the length in blocks of the longest prefix that the sequence can reuse, if `has` finds the blocks."""
         return self.agreed(sequence, self._last(sequence), has)
 
     def names_to(self, sequence: SequenceState, start: int, end: int) -> Iterator[bytes]:
-        """Yield the names of blocks before `end` that each group needs; in groups of full attention from `start` on."""
+        """Yield the hashes of blocks before `end` that each group needs; with full attention, those from `start` on."""
         tokens = min(end * self._block_size, sequence.reusable_tokens)
         firsts = [first_block(rule, tokens, self._block_size) for rule in self._rules]
         firsts = [start if group in self._full else first for group, first in enumerate(firsts)]
@@ -179,13 +183,16 @@ class PrefixCache:
                     yield self.name(sequence, group, index)
 
     def full_reach(self, sequence: SequenceState, has: Has) -> int:
-        """Return how many blocks groups of full attention have; without them, how many the sequence may reuse."""
+        """Return how many leading blocks all groups of full attention have; without such groups, how many blocks
+        the sequence may reuse.
+        """
         return self._full_end(sequence, self._last(sequence), has)
 
     def next_blocks(self, sequence: SequenceState) -> list[int] | None:
-        """Return the next block of each group that the sequence would fill, if all are published and fully reusable.
+        """Return, for each group, the published block that has the contents of the next block to compute.
 
-        With recurrent layers return None: the sequence's states cannot skip ahead.
+        Return None if a group has none, or if the sequence must compute a token of it. With recurrent layers always
+        return None: the sequence's states cannot skip ahead.
         """
         if self._snapshots is not None:
             return None
@@ -233,22 +240,22 @@ class PrefixCache:
         return duplicates
 
     def all_names(self, sequence: SequenceState) -> Iterator[bytes]:
-        """Yield the names of all blocks of a sequence that have been named, in all groups."""
+        """Yield the block hashes of a sequence that have been computed, for all groups."""
         return (name + suffix for name in sequence.kv.hashes[1:] for suffix in self._suffixes)
 
     def names_between(self, sequence: SequenceState, first: int, end: int) -> Iterator[bytes]:
-        """Yield the names of blocks `first` .. `end` - 1, in all groups, if they have names."""
+        """Yield the hashes of blocks `first` .. `end` - 1 that have been computed, for all groups."""
         return (name + suffix for name in sequence.kv.hashes[1 + first : 1 + end] for suffix in self._suffixes)
 
     def name(self, sequence: SequenceState, group: int, index: int) -> bytes:
-        """Return the name of a group's block with this number in the sequence; `hashes` starts with the root."""
+        """Return the hash of a group's block with this number in the sequence; computes missing hashes."""
         hashes = sequence.kv.hashes
         if len(hashes) < index + 2:
             self._name_blocks(sequence, index + 1)
         return hashes[index + 1] + self._suffixes[group]
 
     def _name_blocks(self, sequence: SequenceState, count: int) -> None:
-        """Name the first `count` blocks. Names of prompt blocks are computed once for all sequences of the prompt."""
+        """Compute the hashes of the first `count` blocks, for prompt blocks once for all sequences of the prompt."""
         names, size = sequence.kv.hashes, self._block_size
         shared = sequence.prompt.names(names[0], size)
         names += shared[len(names) - 1 : count]

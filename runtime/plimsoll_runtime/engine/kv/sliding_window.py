@@ -16,8 +16,9 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 
 class Windows:
-    """`groups`: the numbers of cache groups that release blocks. `reserved`: blocks reserved for all sequences
-    together.
+    """Releases and reserves blocks in the cache groups that release blocks while a sequence runs.
+
+    `groups`: the numbers of these cache groups. `reserved`: blocks reserved for all sequences together.
     """
 
     def __init__(self, rules: Sequence[Rule], block_size: int, pool: BlockPool) -> None:

@@ -1,7 +1,7 @@
 """Rows for state snapshots: the recurrent states of a sequence at a block boundary.
 
-A row has the name of the last block before the boundary, which identifies all tokens up to there, so it is found as
-blocks are. Like KV blocks, a row is *held* (by a running sequence for itself, or by the step that fills it), *idle*
+A row is found by a name: the block hash of the last block before the boundary, which identifies all tokens up to there.
+Like KV blocks, a row is *held* (by a running sequence for itself, or by the step that fills it), *idle*
 (found by its name until it is reused, least recently used first) or *empty*.
 
 A step copies rows to slots, computes, then copies slots to rows. So a row may be given to another sequence in the same
@@ -27,8 +27,8 @@ class SnapshotCounts:
 class SnapshotRows:
     """Rows 1 .. `total`, and their copies in the step being planned.
 
-    `saves` (slot, row) are copied after it computes, `resumes` (row, slot) before. `fresh`: the names of its saves,
-    with the number of tokens that each covers.
+    `saves` (slot, row) are copied after the step computes, `resumes` (row, slot) before. `fresh`: the names of the rows
+    in `saves`, with the number of tokens that each covers.
     """
 
     def __init__(self, total: int) -> None:

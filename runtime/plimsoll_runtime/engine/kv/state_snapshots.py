@@ -17,7 +17,8 @@ from plimsoll_runtime.engine.kv.snapshot_pool import SnapshotRows
 from plimsoll_runtime.engine.sequence import SequenceState
 
 END_WORTH = 4
-"""Factor on `worth` for the last boundary of a prompt: every sequence waits a step for it, and it is rarely reused."""
+"""Factor on `worth` for the last boundary of a prompt: a snapshot there costs every prompt a step, and is rarely
+reused."""
 OWN_SHARE = 2
 """Running sequences hold at most 1/OWN_SHARE of the rows for themselves; the others are for prompts."""
 
@@ -97,8 +98,8 @@ class SnapshotSchedule:
             self._held -= 1
 
     def awaited(self, sequence: SequenceState, found: int) -> bool:
-        """Whether this step saves a snapshot worth waiting for: it saves the sequence more tokens than the `found`
-        ones.
+        """Whether the step being planned saves a snapshot of this sequence's tokens that covers at least `worth` more
+        than the `found` ones. The sequence then waits for it.
         """
         least, most = found + self._worth, sequence.reusable_tokens
         return any(
@@ -106,7 +107,7 @@ class SnapshotSchedule:
         )
 
     def disown(self, sequence: SequenceState) -> None:
-        """Remove the snapshots of a broken sequence."""
+        """Remove the snapshots of a sequence that ended with an error."""
         for name in sequence.kv.hashes[1:]:
             self.rows.forget(name)
         if (progress := self._progress.get(sequence)) is not None:

@@ -19,7 +19,7 @@ class ConstraintError(ValueError):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """The language of an output, up to its last token. `source` is the client's text.
+    """The language that a request demands of its output. `source` is the client's text.
 
     - "json": a JSON Schema; the output is a JSON document that it accepts.
     - "regex": a regular expression that matches the whole output.

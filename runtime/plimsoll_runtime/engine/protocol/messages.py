@@ -21,7 +21,7 @@ class RequestContext(msgspec.Struct, frozen=True, array_like=True, omit_defaults
     - `seed`: output token i is drawn as a function of (seed, i) alone; see `SamplingParams.output_seed`.
     - `cache_salt`: separates the cached prefixes of tenants.
     - `arrived_ns`: arrival time on the monotonic clock that all processes of a machine share; 0 means now.
-    - `second_text`: if the prompt is two texts, the position of the second one; otherwise 0.
+    - `second_text`: if the prompt is two texts, the position of the second one's first token; otherwise 0.
     - `final_only`: the engine returns all tokens in one output, with the last token, unless log probabilities are
       requested.
     """
@@ -155,9 +155,8 @@ class TierStats(msgspec.Struct, frozen=True):
 
 
 class SnapshotStats(msgspec.Struct, frozen=True):
-    """State snapshots of recurrent layers: `rows` in total, `kept` ones that can be found, and counters.
-
-    `taken` snapshots were written; sequences resumed from `resumed` of them.
+    """State snapshots of recurrent layers: `rows` is their maximum number, `kept` the number from which a sequence can
+    resume now. Counters: `taken` snapshots were written, and sequences resumed `resumed` times.
     """
 
     rows: int = 0
@@ -172,6 +171,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     - `phase_seconds`: seconds spent in each `step_timing.StepPhase`; empty if steps are not timed.
     - `kernels_compiled`: Triton kernel variants compiled since the warm-up, while requests waited.
     - `cache_hit_tokens`: tokens that requests found at their first admission, in the prefix cache or the tiers.
+    - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
+      an error, such as NaN in their logits or a lack of memory.
     - `tiers`, `snapshots`: None if the engine has none.
     """
 
@@ -249,7 +250,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class ProcessFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """A process has failed, or the order that it got. `kind` is the value of a plimsoll_runtime.errors.ErrorKind.
+    """A process has failed, or could not execute an order. `kind` is the value of a plimsoll_runtime.errors.ErrorKind.
 
     `device_lost`: no other process can use the device either.
     """
@@ -277,19 +278,20 @@ class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
 Event = LoadProgress | EngineInfo | ProcessFailed | Resized | StepOutputs
 
 PART = 1024
-"""Most entries of a part. With 20 alternatives each, a part takes some milliseconds to unpack."""
+"""Most LogprobEntry objects that `pack` encodes together. With 20 alternatives each, they take some milliseconds to
+decode."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[LogprobEntry]).decode
 
 
 def pack(entries: Sequence[LogprobEntry]) -> list[bytes]:
-    """Pack entries into parts, in order; no entries give no parts."""
+    """Encode entries in order, at most `PART` of them in each element of the result; no entries give an empty list."""
     following = iter(entries)
     return [_encode(part) for part in iter(lambda: list(islice(following, PART)), [])]
 
 
 def unpack(parts: Sequence[bytes]) -> Iterator[LogprobEntry]:
-    """Yield the entries of packed parts; one part is decoded at a time."""
+    """Yield the entries that `pack` encoded; decodes one element of `parts` at a time."""
     for part in parts:
         yield from _decode(part)

@@ -17,16 +17,17 @@ class ReasoningMarkers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     Reasoning is at the start of an output, after white space at most, or anywhere with `anywhere`. With `open` the
     prompt ends inside of reasoning.
 
-    - `budget`: most reasoning tokens of an output, without markers; None: unlimited. When it is used up, the next
-      tokens are `closing`: each is one of several.
-    - `implied`: texts that end reasoning and belong to the part after it. If a constraint follows the reasoning, the
-      tokens `barred` are forbidden inside, so that its own end comes first.
+    - `budget`: most reasoning tokens of an output, without markers; None: unlimited. When it is used up, `closing` is
+      forced: for each of the next positions, the tokens that are allowed there.
+    - `implied`: texts that end reasoning without `end`, and belong to the part after it. `barred`: tokens that are
+      forbidden inside reasoning if a constrained output follows, so that it ends with `end`.
     - `answer`: texts before the part to which the constraint applies, in order. Empty: it applies to the whole output.
       None: it applies to everything outside of reasoning.
-    - `steer`: before a constrained output, only these tokens may follow some bytes, so that no text is written there.
+    - `steer`: a marker and tokens. Before a constrained output, one of these tokens must follow the marker, so that the
+      model writes no unconstrained text.
     - `opening`: the single token that spells `begin`, which may come before a constrained output. None: several tokens
       spell it, and a constrained output starts no reasoning.
-    - `gap`: the tokens between reasoning and a constrained output.
+    - `gap`: tokens that are forced between reasoning and a constrained output.
     """
 
     begin: bytes

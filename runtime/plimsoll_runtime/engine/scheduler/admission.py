@@ -59,13 +59,13 @@ class Prefetches:
         return 0 if self._tiers is None else len(self._tiers.prefetches) - len(self._aside)
 
     def places(self, free: int) -> int:
-        """Return how many sequences of the queue are near its front, if `free` could start; those out of the queue
-        count.
+        """Return how many sequences at the front of the queue may be prefetched if `free` slots are free: that many and
+        `ahead` more, minus the sequences that are out of the queue.
         """
         return max(0, free + self.ahead - len(self._aside))
 
     def full(self, free: int) -> bool:
-        """Return whether as many queued sequences have a finished prefetch as are near the front."""
+        """Return whether no further prefetch may start: `places(free)` queued sequences hold frames already."""
         return self._num_ready >= self.places(free)
 
     def begin(self, sequence: SequenceState) -> bool:
@@ -77,7 +77,7 @@ class Prefetches:
         return True
 
     def holds_up(self, sequence: SequenceState, free: int) -> bool:
-        """Return whether the first sequence of the queue must wait until one that is out of the queue returns.
+        """Return whether the first sequence of the queue needs a prefetch that cannot start before another one ends.
 
         That takes PREFETCH_NS at most, whatever the disk does.
         """
@@ -100,7 +100,7 @@ class Prefetches:
         return over
 
     def keep_only(self, front: Collection[SequenceState]) -> None:
-        """Drop the prefetches of queued sequences that are not near the `front`."""
+        """Drop the prefetches of queued sequences that are not in `front`."""
         if self._tiers is not None:
             for sequence in (self._tiers.prefetches.keys() - self._aside.keys()).difference(front):
                 self.end(sequence)
@@ -235,10 +235,11 @@ class Admission:
             self.waiting.leave(sequence)
 
     def _make_way(self, first: SequenceState) -> None:
-        """Preempt running sequences with higher order keys than the first in the queue, if that lets it in.
+        """Preempt running sequences with higher order keys than the first in the queue, if that frees enough blocks for
+        it.
 
-        Blocks that several of them share are counted several times. Then the sequence is admitted only in a later step,
-        after further preemptions.
+        A block that several preempted sequences share is counted for each of them. If too few blocks are free because
+        of that, a later step preempts further sequences.
         """
         kv, running = self._kv, self._running.sequences
         behind = self._running.behind(first.queue.order_key)
@@ -261,7 +262,7 @@ class Admission:
             counters.cache_hit_tokens += sequence.computed
 
     def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
-        """Raise AssertionError if one of all `sequences` that waits is lost."""
+        """Raise AssertionError if a waiting one of `sequences` is neither in the queue nor being prefetched."""
         phases = [s.phase for s in sequences]
         assert phases.count(Phase.WAITING) == len(self.waiting), "a waiting sequence is lost"
         aside = phases.count(Phase.PREFETCHING)

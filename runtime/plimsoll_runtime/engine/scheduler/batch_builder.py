@@ -18,10 +18,8 @@ from plimsoll_runtime.engine.sequence import Phase, SequenceState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A plan, with the data that `commit` needs.
-
-    These are the sequences in the plan's order, blocks to merge afterwards, the number of tokens, and the time of
-    planning in nanoseconds.
+    """A plan, with the data that `Scheduler.commit` needs: the sequences in the plan's order, the blocks to merge after
+    the step, the number of tokens, and the time of planning in nanoseconds.
     """
 
     plan: StepPlan
@@ -112,12 +110,16 @@ class BatchBuilder:
             self._pacer = SmallSteps(tokens, self._most, self._first_whole)
 
     def _first_whole(self) -> int:
-        """Return how many tokens the first waiting sequence needs in one step; 0 if prompts may be cut."""
+        """Return how many tokens the first waiting sequence needs in one step; 0 if none waits, or if prompts may be
+        computed in chunks.
+        """
         first = self._admission.waiting.peek() if self._whole_prompts else None
         return 0 if first is None else first.length
 
     def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
-        """Plan the sequences that compute a sampled token and the tokens that it forced; some may be preempted."""
+        """Plan the decodes: each computes its last sampled token and the forced tokens after it. Some sequences may be
+        preempted.
+        """
         alone = not build.entries
         for sequence in decodes:
             if build.budget == 0:
@@ -132,7 +134,8 @@ class BatchBuilder:
                 self._plan_chunk(sequence, count, build)
 
     def _make_room(self, sequence: SequenceState, tokens: int, *, by_preemption: bool) -> bool:
-        """Allocate blocks for a decode, if necessary by preempting; return False if the decode itself was preempted.
+        """Allocate blocks for a decode, if necessary by preempting. Return False if there are too few: the decode was
+        preempted itself, or `by_preemption` is False.
 
         `by_preemption` requires that the step has no chunks yet: preemption starts at the highest order key, and must
         not hit a sequence that is planned already.
@@ -177,11 +180,11 @@ class BatchBuilder:
             self._plan_chunk(sequence, count, build)
 
     def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
-        """Return whether there are blocks for the prompt's first `tokens` tokens, which were reserved when it was
-        admitted.
+        """Allocate blocks for the sequence's first `tokens` tokens. Return False if there are too few; the prompt then
+        waits.
 
-        If other sequences took them since, preempt the one with the highest order key. If that one is planned already,
-        the prompt waits.
+        The blocks were reserved at admission. If other sequences took them since, preempt the one with the highest
+        order key, unless that is this sequence or is planned already.
         """
         while tokens > sequence.kv.allocated and not self._kv.grow(sequence, tokens):
             victim = self._running.sequences[-1]

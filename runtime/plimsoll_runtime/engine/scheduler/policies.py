@@ -8,10 +8,10 @@ from typing import Protocol
 from plimsoll_runtime.engine.sequence import SequenceState
 
 ENOUGH = 8
-"""Outputs of a kind that must have ended before their mean is used."""
+"""Outputs that must have ended in a group of similar requests before their mean length is used."""
 
 MEMORY = 32
-"""Window of the mean in outputs; older ones fade, so that it follows changes of the traffic."""
+"""Outputs in the moving average of lengths: older ones lose weight, so that it follows changes of the traffic."""
 
 SCALE = 1024
 
@@ -29,9 +29,8 @@ class _Mean:
 
 
 class LengthEstimator:
-    """Mean output lengths by kind of request: by magnitude of prompt and limit, by that of the limit, and of all.
-
-    The number of kinds is bounded by the number of pairs of magnitudes.
+    """Mean output lengths of ended requests in three groupings: by prompt length and output limit (each by number of
+    bits), by output limit, and of all. `expect` uses the first one with enough outputs.
     """
 
     def __init__(self) -> None:

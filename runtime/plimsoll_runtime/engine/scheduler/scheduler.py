@@ -71,9 +71,9 @@ class Scheduler:
     With `tiers`, a sequence leaves the queue while its prefix is read from disk, and others may pass it. `clock` gives
     nanoseconds and is the clock of requests' arrival times.
 
-    The first of all sequences is never delayed once it runs (in a burst, by at most three steps of prompts, if the
-    limits say so). Until then the sequences before it finish one by one, or are preempted if the policy does that. As
-    no policy favours a sequence for ever, every request ends.
+    Once it runs, the sequence with the lowest order key is in every step (with `Limits.paced`, up to three steps in a
+    row compute only prompts). Until then running sequences end one by one, or are preempted if the policy does that.
+    Every policy moves sequences ahead by a bounded distance only, so every request becomes the first and ends.
 
     `schedule` and `commit` are separate: a step may be planned while earlier ones run, if steps run and are committed
     in the order of planning. A sequence whose token is not known yet continues with `LAST_CHOSEN`; the runner knows the
@@ -305,8 +305,8 @@ class Scheduler:
         )
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
-        """End a sequence with an error, and return its message. Its KV may be broken too, so it is removed from the
-        cache.
+        """End a sequence with an error, and return its message. Its KV may be wrong too, so its blocks are removed from
+        the prefix cache.
         """
         self._kv.disown(sequence)
         self._finish(sequence)

@@ -119,7 +119,7 @@ class Engines(Protocol):
 
     async def open(self, line: float, sleepers: int) -> Device:
         """Prepare the device, and return it. `sleepers` bytes of host memory are kept for images; `line` is the
-        device's share.
+        share of the device that may be granted.
 
         Raises UsageError, and DeviceLostError if the device has failed.
         """

@@ -16,7 +16,7 @@ from plimsoll_runtime.residency.planner.view import Pressure
 
 MACHINE = Path("/proc/pressure/memory")
 SOME_STALLS, FULL_STALLS = 10.0, 5.0
-"""Percent of the last ten seconds in which some work waited for memory, and in which all work did."""
+"""Percentages in `Stalls` from which on the pressure is SOME, or FULL."""
 LEAST_MARGIN = 20
 """At least 1/20 of the capacity should be left, however high the line is."""
 

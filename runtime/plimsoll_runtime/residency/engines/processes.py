@@ -50,7 +50,9 @@ class Fetches:
         return HubFetch(self)
 
     def enter(self, fetch: HubFetch) -> bool:
-        """Return whether a fetch may start, counting memory that running fetches have not taken yet."""
+        """Return whether a fetch may start: always if none runs, else if there is memory for it and for what running
+        fetches have not taken yet.
+        """
         with self._lock:
             if self._under_way:
                 owed = sum(max(0, FETCH_BYTES - other.anonymous) for other in self._under_way)
@@ -74,10 +76,11 @@ class Fetches:
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Device files of the drivers of NVIDIA and AMD, and of WSL. If none exists, torch need not look for a GPU."""
 PROCESSES_DIFFER = 1.05
-"""Two processes with the same imports differed by 0.3 % of 300 MiB (measured); the rest is a reserve."""
+"""Factor on the measured memory of the fork server. Two processes with the same imports differed by 0.3 % of 300 MiB;
+the rest is a reserve."""
 COPIED_BYTES = 32 * 2**20
-"""Shared memory that an engine writes and so copies: measured 14 MiB after 1,700 steps and 650 requests, 12 of them
-during loading."""
+"""Memory shared with the fork server that an engine writes to, which copies it: measured 14 MiB after 1,700 steps and
+650 requests, 12 of them during loading."""
 
 logger = logging.getLogger(__name__)
 

@@ -115,7 +115,7 @@ class StandbyPool:
             self._refill()
 
     def _refill(self) -> None:
-        """Start another standby process; called after the engine is ready, which a request waits for."""
+        """Start another standby process. Called after an engine has started, so as not to delay it."""
         if self._refilling is None or self._refilling.done():
             self._refilling = asyncio.create_task(self._fill())
 

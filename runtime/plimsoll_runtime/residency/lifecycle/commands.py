@@ -26,9 +26,9 @@ class Goals:
         self._operations = Operations()
 
     def begin(self, name: ModelName, text: str, *content: object) -> tuple[OperationStatus | None, Operation]:
-        """Return the status of a known operation and the operation, or None and a new operation.
+        """Return the status of the operation with the id `text` and that operation, or None and a new operation.
 
-        Raises UsageError, OperationConflict.
+        Raises UsageError for a bad id, OperationConflict if the id was used with other `content`.
         """
         data = msgspec.json.encode([name, *content])
         digest = hashlib.sha256(data).hexdigest()
@@ -50,7 +50,9 @@ class Goals:
         return self.outcome(operation)
 
     def supersede(self, model: Model, why: str, *, all_of_them: bool = False) -> None:
-        """End operations that contradict a new one."""
+        """End with Superseded the operations that a new one contradicts: those that want the model asleep or gone, or
+        all of them.
+        """
         for operation, goals in model.operations:
             if all_of_them or State.RESIDENT not in goals:
                 operation.end(Superseded(f"{why} by a later operation"))
@@ -86,7 +88,7 @@ class Pins:
         self._steering = steering
 
     def check(self, name: ModelName, *, pinned: bool) -> None:
-        """Raise DoesNotFit if the pinned models together would exceed the line."""
+        """Raise DoesNotFit if `pinned`, and this model would exceed the line together with the other pinned ones."""
         if not pinned:
             return
         device = self._state.memory.device

@@ -44,7 +44,9 @@ class ResizeDriver:
         model.resizing = self._state.tasks.spawn(self._resize(model, model.resident, kv))
 
     def settle(self, model: Model) -> None:
-        """Return memory that a cache has released since its last resize to the ledger."""
+        """Return to the ledger the memory that a cache has released since its last resize, and allow plans to shrink it
+        again.
+        """
         model.kv_floor = 0
         if model.resident is not None and model.kv_wanted is None and not model.stopping:
             self._settle(model, model.resident)

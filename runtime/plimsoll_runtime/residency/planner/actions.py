@@ -50,7 +50,7 @@ class DropImage:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Resize a KV cache to `kv` bytes. If it grows, the difference is free."""
+    """Resize a KV cache to `kv` bytes. It grows only into free device memory."""
 
     name: ModelName
     kv: int
@@ -68,7 +68,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The model is wanted but cannot wake yet; `until` is when that may change by time alone."""
+    """The model is wanted but cannot wake yet. `until`: the time from which it can without another event; inf: none."""
 
     name: ModelName
     why: str

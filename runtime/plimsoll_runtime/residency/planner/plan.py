@@ -117,7 +117,10 @@ class _Draft:
             self._make_room(wanted, need - self._later)
 
     def relieve(self) -> None:
-        """Release memory before the kernel kills a process: one thing for each measurement."""
+        """If memory is short, release some before the kernel kills a process.
+
+        Each plan does one thing at most: drop an image, shrink a KV cache, or evict an idle model.
+        """
         view = self._view
         over = view.free < 0
         if not over and not (view.relieve and view.pressure is not Pressure.NONE):
@@ -189,7 +192,7 @@ class _Draft:
                 )
 
     def _cannot(self, wanted: ModelView) -> bool:
-        """Return whether the model cannot wake whatever is evicted, and record why."""
+        """Return whether the model cannot wake now, whatever is evicted, and record why."""
         view = self._view
         if wanted.retry_at > view.now:
             self.actions.append(Wait(wanted.name, "it failed; the next attempt comes later", wanted.retry_at))
@@ -221,7 +224,8 @@ class _Draft:
             self._later = 0
             return
         asked = now if wanted.asked is None else wanted.asked
-        # As in ski rental: waiting until it has cost as much as the swap costs at most twice the optimum.
+        # As in ski rental: if the wait ends when it has cost as much as the swap does, both together cost at most twice
+        # the optimum.
         cost = wanted.reload_seconds + sum(victim.reload_seconds for victim in room.victims)
         patience = min(settings.patience, cost)
         turn = max([asked + patience, *(turn_of(victim, settings) for victim in room.victims)])

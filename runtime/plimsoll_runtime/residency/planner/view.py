@@ -126,7 +126,7 @@ class ModelView:
 class HostView:
     """A host at one moment.
 
-    `line`, `reserved` and `free` are the device ledger's. `clock` is that of retention values. `relieve`: the memory
+    `line`, `reserved` and `free` are the device ledger's. For `clock` see `retention_value`. `relieve`: the memory
     has just been measured, and something must be released if there is pressure.
     """
 

@@ -56,8 +56,8 @@ def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> d
 
 
 def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Gemma 4's fields. Head sizes depend on the layer's type; full-attention layers without values reuse the
-    keys.
+    """Return Gemma 4's fields. Head sizes depend on the layer's type; full-attention layers without value weights use
+    their keys as values.
     """
     layers = config["num_hidden_layers"]
     found = {**_windows(pairs, layers), **_inputs(pairs, config)}
@@ -140,8 +140,9 @@ def _inputs(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _head_size(pairs: Pairs, kind: str) -> int:
-    """Return the size of keys. Values and rotated dimensions must have the same (partial rotation is in the
-    factors).
+    """Return the size of a head. `kind`: suffix of its metadata keys.
+
+    Raises ModelError if values or rotated dimensions have another size (frequency factors express partial rotation).
     """
     keys = pairs.get(f"attention.key_length{kind}", int)
     for key in (f"attention.value_length{kind}", f"rope.dimension_count{kind}"):
@@ -211,7 +212,7 @@ def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> 
 
 
 def _stretched(pairs: Pairs, rope: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Add the config's two score factors to a rope scaling. The file stores a tenth of their value."""
+    """Add mscale and mscale_all_dim to a rope scaling, if the file has them: it stores a tenth of their value."""
     tenth = pairs.get("rope.scaling.yarn_log_multiplier", float, 0.0)
     return rope if rope is None or not tenth else {**rope, "mscale": 10 * tenth, "mscale_all_dim": 10 * tenth}
 

@@ -127,8 +127,9 @@ def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return Qwen3-Next's fields. Layers with a decay are linear. For text, all sections of the rope use the same
-    positions.
+    """Return Qwen3-Next's fields. Layers with a decay (`ssm_a`) are linear attention.
+
+    rope.dimension_sections is ignored: for text, all sections use the same positions.
     """
     pairs.raw("rope.dimension_sections")
     layers, values = config["num_hidden_layers"], pairs.get("ssm.time_step_rank", int)
@@ -148,7 +149,7 @@ def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def _dual(pairs: Pairs, heads_field: str, dim_field: str, groups_field: str, state_field: str) -> dict[str, int]:
-    """Return the number of Mamba 2 heads, their size, groups and state size under these names."""
+    """Return the number of Mamba 2 heads, their size, groups and state size under the given field names."""
     heads, inner = pairs.get("ssm.time_step_rank", int), pairs.get("ssm.inner_size", int)
     if not heads or inner % heads:
         raise ModelError(f"GGUF: ssm.inner_size {inner} is not a multiple of the {heads} heads (ssm.time_step_rank)")
@@ -184,7 +185,10 @@ def _attending(pairs: Pairs, layers: int) -> list[int]:
 
 
 def _evenly(chosen: Sequence[int], layers: int, what: str) -> tuple[int, int]:
-    """Return period and offset of layer numbers. Raises ModelError if they are not evenly spaced."""
+    """Return period and offset of the `chosen` layer numbers; for none, values that match no layer.
+
+    Raises ModelError if they are not evenly spaced.
+    """
     if not chosen:
         return layers + 1, layers
     period = chosen[1] - chosen[0] if len(chosen) > 1 else layers

@@ -221,7 +221,10 @@ class GgufTensors:
 
 
 def _decay(name: str, values: Tensor) -> Tensor:
-    """Return the logarithm of decays, as in Transformers. Raises ModelError if a decay is not negative."""
+    """Return A_log, as in Transformers, from the stored decays -exp(A_log); return other tensors unchanged.
+
+    Raises ModelError if a decay is not negative.
+    """
     if not name.endswith("A_log"):
         return values
     if not (values < 0).all():

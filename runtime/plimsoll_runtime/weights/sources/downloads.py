@@ -28,8 +28,8 @@ UNFINISHED, READ_ONLY = "unfinished", "read-only"
 class Download:
     """A revision of a hub model, or a demo model's file.
 
-    `source` is what `plimsoll up` takes; `names` are its forms by `exact_source`. `commit` is set only for a complete
-    revision. `note` is UNFINISHED, READ_ONLY or empty.
+    `source` is an argument of `plimsoll up`; `names` are the results of `exact_source` that mean this download.
+    `commit` is set only for a complete revision. `note` is UNFINISHED, READ_ONLY or empty.
     """
 
     source: str
@@ -59,7 +59,9 @@ def downloads() -> list[Download]:
 
 
 def exact_source(source: str, revision: str | None = None) -> str:
-    """Return a source without its file and always with its revision. Raises UsageError if it is not a download."""
+    """Return a source without its file and with its revision (`main` if none is given), to compare with
+    `Download.names`. Raises UsageError for a local path.
+    """
     scheme, _, rest = source.rpartition("://")
     if scheme == "demo":
         return source
@@ -143,8 +145,8 @@ def _remove_file(download: Download) -> int:
 
 
 def _remove_revision(download: Download, commit: str) -> int:
-    """Remove a revision by the library, which deletes names first, then bytes; bytes shared with other revisions
-    stay.
+    """Remove a revision with the hub's library, which deletes file names first, then contents; contents that other
+    revisions have too stay.
     """
     info = _scanned()
     strategy = None if info is None else info.delete_revisions(commit)

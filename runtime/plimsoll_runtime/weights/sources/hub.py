@@ -30,7 +30,7 @@ DENSE_WEIGHTS = "model.safetensors"
 MOST_MODULES = 32
 SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
 _TAKEN = ("prompts", "default_prompt_name", "activation_fn", "max_seq_length", "do_lower_case")
-"""Keys of these files that Plimsoll uses."""
+"""Keys of the SETTINGS files that Plimsoll uses."""
 
 ReadJson = Callable[[Path], Any]
 """Reads a JSON file; returns an empty object if the file does not exist."""
@@ -299,8 +299,8 @@ EVERY_SECONDS = 0.2
 class Tally:
     """Counts downloaded bytes and reports them.
 
-    `on_transfer` is called in the library's threads. `total` is called when the first bytes arrive, and may be slow.
-    (The library's own total grows with each file that it starts.)
+    `on_transfer` is called in the library's threads. `total` returns the bytes to download; it is called when the first
+    ones arrive, and may be slow. (The library's own total grows with each file that it starts.)
     """
 
     def __init__(self, on_transfer: OnTransfer, total: Callable[[], int]) -> None:

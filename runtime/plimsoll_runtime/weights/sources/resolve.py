@@ -122,13 +122,16 @@ def parse_hub_id(name: str, revision: str | None = None) -> tuple[str, str | Non
 
 
 def resolve_config(model: str, revision: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
-    """Return the config of a model. Downloads only config files of hub models. Raises as `resolve` does."""
+    """Return the config of a model. Of a hub model, downloads only the files that describe it; GGUF files completely.
+
+    Raises as `resolve` does.
+    """
     found = fetched_config(model, revision)
     return dict(resolve(model, revision, progress).config) if found is None else found
 
 
 def fetched_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
-    """Return the config of a hub model, downloading nothing else; None for GGUF files and all other sources.
+    """Return the config of a hub model, downloading only files that describe it; None for GGUF and other sources.
 
     Raises as `resolve` does.
     """

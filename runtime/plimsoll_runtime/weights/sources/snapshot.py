@@ -71,8 +71,8 @@ def forget_list(snapshot: Path) -> None:
 def _why(path: Path, *, listed: bool) -> str | None:
     """Return the reason why a file is broken, or None.
 
-    Weights of the listed size are only checked for zeros, which a crash may leave. Any other fault is on the hub, too,
-    so a new download would not help.
+    `listed`: the size equals the hub's list of files. Such a file, except JSON, is only checked for zeros, which a
+    crash may leave: any other fault is on the hub, too, so a new download would not help.
     """
     size = path.stat().st_size
     if path.suffix == ".json":
@@ -144,7 +144,8 @@ def fetch_whole(name: str, ask: Ask, **wanted: Any) -> Path:
     """Download a snapshot whose files are all valid. Return its folder.
 
     `name` is from `hub_name`. `wanted` are the library's arguments that select files. Raises FetchError if the hub
-    sends broken files again, SourceError if it cannot be asked, and the library's errors.
+    sends broken files again, SourceError if cached files are broken and downloads are disabled, and the library's
+    errors.
     """
     from huggingface_hub import is_offline_mode
 

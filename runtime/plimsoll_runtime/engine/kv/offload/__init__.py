@@ -1,1 +1,1 @@
-"""Tiers below the device's KV cache, as names and numbers."""
+"""Tiers below the device's KV cache, by block hashes and numbers, without tensors."""

@@ -18,14 +18,14 @@ DECAY = 7 / 8
 RETRY_AFTER = 16
 """After this many sequences in a row that computed blocks available on disk, some blocks are read for the next one."""
 RETRY_BLOCKS = 8
-"""Number of blocks in such a trial. They leave older measurements about a third of their weight."""
+"""Number of blocks that this trial reads. They leave older measurements about a third of their weight."""
 
 
 class Prospect(NamedTuple):
-    """What reading from disk would save a waiting sequence, in blocks of its prefix.
+    """Blocks of a waiting sequence's prefix that the tiers have.
 
-    The first `ready` blocks are in host memory. The next `gained` need not be computed after `awaited` reads, which
-    include reads already queued for other sequences.
+    The first `ready` blocks are in host memory. The next `gained` blocks are usable after `awaited` reads of blocks
+    from disk, which include reads already queued for other sequences.
     """
 
     ready: int
@@ -70,7 +70,7 @@ class Costs:
     def choose(self, prospect: Prospect, block_size: int, *, again: bool = False) -> int:
         """Return how many blocks of a prefix to hold in host memory: all, those that are `ready`, or a few more.
 
-        `again`: the sequence was decided before and is already counted, so it does not trigger a trial of the disk.
+        `again`: an earlier call counted the sequence, so this one does not trigger a trial of the disk.
         """
         ready, gained, awaited = prospect
         if not gained or self._pays(awaited, gained * block_size):

@@ -2,8 +2,8 @@
 
 A block that is evicted from the device's pool goes to a frame (host memory for one block), and from there to the disk,
 if there is one. It comes back the same way: read into a frame ahead of its step, and copied from there by the step that
-needs it. A name is in one state at a time: *spilling* (being copied from the device, or being written to the disk),
-*loading* (being read from the disk) or *stored* (in a frame, on the disk, or in both).
+needs it. A name (a block hash) is in one state at a time: *spilling* (being copied from the device, or being written to
+the disk), *loading* (being read from the disk) or *stored* (in a frame, on the disk, or in both).
 
 Frames and disk places are block pools like the device's own: those in use stay, idle ones can be found until they are
 reused. Nothing here waits: if no frame is free, a block is dropped. So a failing, full or slow disk only costs cache
@@ -27,7 +27,7 @@ from plimsoll_runtime.engine.kv.offload.costs import Costs, Prospect
 
 
 class TierState(Enum):
-    """The state of a name in the tiers."""
+    """The state of a block in the tiers."""
 
     SPILLING = "spilling"
     LOADING = "loading"
@@ -53,7 +53,7 @@ class TierCounts(msgspec.Struct):
 
 
 class _Job(NamedTuple):
-    """A read or write in progress for a frame; `place` is the name's place on the disk."""
+    """A read or write in progress for a frame; `place` is the number of the block's place on the disk."""
 
     name: bytes
     place: int
@@ -122,7 +122,7 @@ class TierIndex:
 
     @property
     def frames_used(self) -> int:
-        """Number of frames whose block can be found."""
+        """Number of frames with a block in them, or with one being copied or read into them."""
         return self._host.named
 
     @property
@@ -131,7 +131,7 @@ class TierIndex:
         return self._disk.named
 
     def state(self, name: bytes) -> TierState | None:
-        """Return the state of a name; None if the tiers do not have it."""
+        """Return the state of the block with this hash; None if the tiers do not have it."""
         frame = self._host.find(name)
         if frame is None:
             return None if self._disk.find(name) is None else TierState.STORED
@@ -143,8 +143,8 @@ class TierIndex:
         return TierState.LOADING if job.reads else TierState.SPILLING
 
     def spill(self, name: bytes) -> int | None:
-        """Return the frame to which the next step copies a block before it is overwritten; None if the block is not
-        kept.
+        """Return the frame to which the next step copies an evicted block; None if it is not copied, because a tier has
+        it already or no frame is free.
 
         The frame is held until `moved` reports the step and its copies have ended.
         """
@@ -189,9 +189,10 @@ class TierIndex:
         self._host.release(frames)
 
     def prefetch(self, names: Iterable[bytes]) -> Prefetch | None:
-        """Start reading the names of a chain that are on disk, up to the first name that is not available.
+        """Start to read the blocks with these hashes that are on disk, up to the first one that no tier has
+        or for which no frame is free.
 
-        Return None if there is nothing to wait for. Otherwise the frames are held until `end_prefetch`.
+        Return None if there is no read to wait for. Otherwise the frames are held until `end_prefetch`.
         """
         prefetch = Prefetch([])
         for name in names:
@@ -211,7 +212,7 @@ class TierIndex:
         return None
 
     def prospect(self, names: Iterable[bytes]) -> Prospect:
-        """Return what `prefetch` would do with a chain of names. If `gained` is 0, there is nothing to wait for."""
+        """Predict the result of `prefetch` for these block hashes. If `gained` is 0, there is no read to wait for."""
         ready = gained = reads = 0
         room = self._host.available
         for name in names:
@@ -298,7 +299,7 @@ class TierIndex:
             self._host.release(read)
 
     def _write(self, frame: int, name: bytes) -> bool:
-        """Queue a frame for writing, unless the disk has the name already or has no place for it."""
+        """Queue a frame for writing; return False if the disk has the name already or has no place for it."""
         store, disk = self._store, self._disk
         if store is None or store.broken or disk.find(name) is not None or not disk.available:
             return False

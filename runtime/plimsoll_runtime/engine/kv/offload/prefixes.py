@@ -15,8 +15,8 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 
 class _Outlook(NamedTuple):
-    """What reading could do for a sequence beyond the pool's prefix hit; `wanted`: blocks to hold in host memory for
-    it.
+    """Blocks beyond the prefix hit that a waiting sequence could get from the tiers: their hashes (`names`), how many
+    are ready or can be read, and how many of them to hold in host memory (`wanted`).
     """
 
     names: Iterable[bytes]
@@ -109,7 +109,7 @@ class TieredPrefixes:
             self.index.moved([frame for _, frame in spills], [frame for frame, _ in restores])
 
     def _outlook(self, sequence: SequenceState) -> _Outlook | None:
-        """Return None if no block of a waiting sequence's prefix can be on disk, or if it has a prefetch already."""
+        """Look up a waiting sequence's prefix in the tiers; None if the disk is empty, or it has a prefetch already."""
         index = self.index
         if self._cache is None or sequence in self.prefetches or not index.disk_used:
             return None
@@ -118,7 +118,7 @@ class TieredPrefixes:
         return _Outlook(names, prospect, index.costs.choose(prospect, tokens, again=sequence in self.asked))
 
     def _names_behind(self, cache: PrefixCache, sequence: SequenceState) -> tuple[Sequence[bytes], int]:
-        """Return the names of blocks beyond the prefix hit that a sequence could use, and the tokens that each saves.
+        """Return the hashes of blocks beyond the prefix hit that a sequence could use, and the tokens that each saves.
 
         They are in the order of its tokens. In sliding-window groups, only blocks that are read after the last one
         count.
