@@ -66,7 +66,8 @@ NAMES_TOLD = 20
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """A model as lists and metrics show it. `created` is Unix time. `stats` are None while the model has no engine;
-    `max_model_len`, `task` and `served` are known after its first load. `state` is its sleep level on a host."""
+    `max_model_len`, `task` and `served` are known after its first load. `state` is its sleep level on a host, or a
+    transition (see `State`)."""
 
     names: tuple[str, ...]
     created: int

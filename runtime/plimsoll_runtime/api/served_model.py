@@ -18,7 +18,7 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 
 class Engine(Protocol):
-    """An engine in another process.
+    """An engine: in another process, or in this one for `plimsoll batch`.
 
     When it dies, every generator raises EngineDeadError and `wait_dead` returns.
     """
@@ -39,7 +39,8 @@ class Engine(Protocol):
         """Yield the outputs of one request as they arrive; closing the generator early aborts the request."""
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Send the vocabulary for constraints, before the first request that has one. Further calls do nothing."""
+        """Send the engine the tokenizer's vocabulary, before the first request with a constraint or a reasoning budget.
+        Further calls do nothing."""
 
     async def wait_dead(self) -> None:
         """Wait until the engine has died."""

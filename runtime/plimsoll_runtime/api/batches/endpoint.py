@@ -45,7 +45,7 @@ from plimsoll_runtime.options import BatchOptions
 logger = logging.getLogger(__name__)
 
 MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
-"""Most entries of a list, and the default number of batches in a list."""
+"""Most files and most batches in one page of a list, and the default number of batches in a page."""
 
 
 class BatchService:

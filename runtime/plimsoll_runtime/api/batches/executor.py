@@ -1,4 +1,4 @@
-"""Runs rows with the code of the endpoints: same checks, same jobs, same results."""
+"""Runs the lines of a batch with the code of the HTTP endpoints, so checks and results are the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LineExecutor:
         self._pause = pause
 
     async def __call__(self, row: Row) -> Answered:
-        """Return the row's result, or its error. Raises EngineDeadError, for which the row is not responsible."""
+        """Return the output line of a row, with its result or its error. Raises EngineDeadError if the engine died."""
         size = 0 if self._alone else len(row.data)
         record = RequestRecord(request_id_of(row, self._terms), created=self._terms.created, tenant=self._terms.tenant)
         custom_id = None
@@ -77,8 +77,8 @@ class LineExecutor:
                 await self._pause(RETRY_AFTER)
 
     def _prepared(self, line: Line, record: RequestRecord, model: ServedModel) -> Job:
-        """Return the line's job. Next to live requests, a line without a priority gets the last one, if the policy
-        uses priorities."""
+        """Check a line, and return it ready to run. If the policy uses priorities and live requests share the engine
+        (not `alone`), a line without a priority gets the lowest one, PRIORITY_LIMIT."""
         body = line.body
         if not self._alone and model.engine.info.policy == "priority" and getattr(body, "priority", 0) is None:
             body = body.model_copy(update={"priority": PRIORITY_LIMIT})

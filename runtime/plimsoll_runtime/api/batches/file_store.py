@@ -30,7 +30,7 @@ FILES, BATCHES, STORE = "files", "batches", "store"
 MAKING = "making"
 RECORD, DATA, WORK, OPEN, CANCEL, COMING = ".json", ".data", ".jsonl", ".open", ".cancel", ".coming"
 KEPT_SECONDS = 30 * 86_400.0
-"""How long an ended batch can be listed."""
+"""Seconds after a batch was created until `sweep` deletes its record, if it has ended."""
 COMING_SECONDS = 3600.0
 """Age above which an upload without a record counts as interrupted."""
 
@@ -55,7 +55,8 @@ class FileStore:
             ) from error
 
     def new_id(self, kind: str) -> str:
-        """Return a new id that contains the store's own name."""
+        """Return a new id of a file or batch: a prefix, the name of this store (see `_store_of`) and random hex
+        digits."""
         return f"{_PREFIX[kind]}{self.store}{secrets.token_hex(12)}"
 
     @staticmethod
@@ -72,15 +73,16 @@ class FileStore:
         self.folder(owner, kind).mkdir(parents=True, exist_ok=True)
 
     def path(self, owner: str, kind: str, name: str, suffix: str) -> Path:
-        """Return the path of one part of a file or batch."""
+        """Return the path of the record, data or marker (by `suffix`) of the file or batch with the id `name`."""
         return self.folder(owner, kind) / f"{name}{suffix}"
 
     def places(self, owner: str, name: str) -> OutputPaths:
-        """Return the paths of a batch's work."""
+        """Return the paths of the work folder with a batch's results, before they become files of the owner."""
         return OutputPaths(self.path(owner, BATCHES, name, WORK))
 
     def file(self, owner: str, name: str) -> KeptFile:
-        """Return a file's record. Raises ApiError (404) if it does not exist or belongs to another owner."""
+        """Return a file's record. Raises ApiError (404) if it does not exist, has expired or belongs to another
+        owner."""
         kept = self._read(owner, FILES, name, KeptFile)
         if kept is None or kept.is_over(time.time()):
             raise _unknown("file", name)

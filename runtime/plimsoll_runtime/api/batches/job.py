@@ -47,13 +47,15 @@ MOST_TRIES = 5
 """Most starts of a batch without one more result: a line that kills the engine would otherwise end one server after
 another."""
 WINDOW = Window(512, 2 * 2**20)
-"""Rows sorted at a time. The event loop, and so every request, waits some milliseconds for it."""
+"""Most rows and bytes that are sorted at a time (see `windows`). Sorting blocks the event loop for some
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """The server's models and how its lines run. `shared` says that other servers use the same file store, so that a
-    model that is missing here may be theirs. `lines` counts lines by model and outcome."""
+    """Data of the server that all its batches use. `pace` limits the lines that run at the same time. `shared` says
+    that other servers use the same file store, so a model that is missing here may be theirs. `lines` counts lines by
+    model and outcome."""
 
     models: ModelTable
     pace: Pace
@@ -62,7 +64,7 @@ class WorkerContext:
 
 
 class Work:
-    """One batch, run by the holder of its store's lock."""
+    """Runs one batch. The caller holds the lock of its `store`; `names` are the served names of this server."""
 
     def __init__(
         self,
@@ -100,7 +102,8 @@ class Work:
         await self._finalize()
 
     async def _validate(self) -> bool:
-        """Return whether lines can run on this server. Otherwise the batch has failed, or another server runs it."""
+        """Check all lines, and return whether they can run here. If not, the batch has failed or is another
+        server's."""
         told = self._told
         try:
             checked = await asyncio.to_thread(lambda: check_lines(self._rows(), self._terms))
@@ -183,7 +186,7 @@ class Work:
         return True
 
     async def _close_as(self, status: str) -> None:
-        """Stop running lines; the batch will end with this status."""
+        """Set the batch to `finalizing`, and record the status with which `_finalize` will end it."""
         self._kept.ends_as = status
         self._told.status, self._told.finalizing_at = FINALIZING, int(self._now())
         self._count()

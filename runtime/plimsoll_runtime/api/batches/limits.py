@@ -1,4 +1,4 @@
-"""Limits of batches: a key's terms, which a gateway sends, and the number of lines that run next to live requests."""
+"""Limits of batches: those of an API key, which a gateway sends, and the number of lines that run at the same time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HEADER = "x-plimsoll-batch"
 """Header from gateway to runtime: a `KeyTerms` as JSON, in a request that creates a batch."""
 MINUTE = BEGINS_AFTER = 60.0
 BYTES_PER_TOKEN, USUAL_ANSWER = 4, 256
-"""How gateways estimate a request's tokens before its response reports them (tests/contract)."""
+"""Bytes per prompt token, and output tokens of a line without a limit: the gateways' estimate (see tests/contract)."""
 
 Limit = Annotated[int, Meta(ge=1)]
 
 
 class KeyTerms(msgspec.Struct, frozen=True, rename="camel"):
-    """Terms of the key that creates a batch: its name, the models that it may use (patterns), how many of its
+    """Name and limits of the API key that creates a batch: the models that it may use (patterns), how many of its
     batches may be open at the same time, and each batch's requests and tokens a minute; None means no limit."""
 
     key: str
@@ -48,8 +48,8 @@ class KeyTerms(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_terms(text: str | None) -> KeyTerms | None:
-    """Return the terms that a gateway sent; None if it sent none. Raises ApiError (503) for invalid terms, which a
-    client cannot have sent."""
+    """Parse the header that a gateway sent; None if it sent none. Raises ApiError (503) if it is invalid: the client is
+    not at fault."""
     if text is None:
         return None
     try:
@@ -81,7 +81,8 @@ class _Line(msgspec.Struct):
 
 
 def expected_tokens(line: bytes, *, generates: bool) -> int:
-    """Estimate the tokens of a line. Invalid fields are ignored here; the endpoint refuses them."""
+    """Estimate the prompt tokens of a line and, if its endpoint `generates`, the most output tokens of all its choices.
+    Invalid fields are ignored here; the endpoint refuses them."""
     prompt = 1 + len(line) // BYTES_PER_TOKEN
     if not generates:
         return prompt
@@ -100,12 +101,12 @@ class _Spent:
 
 
 class Allowance:
-    """Limits one batch's requests and tokens in every window of a minute. The first minute is empty, since an ended
-    batch of the same key, or the server that ran this batch before, may have used up its limits.
+    """Limits one batch's requests and tokens in every window of a minute. No line runs in the first minute, because an
+    ended batch of the same key, or the server that ran this batch before, may have used up its limits.
 
-    The gateway sends the terms when a batch is created. It divides the part of a key's limits for batches by the
-    number of batches that may be open at the same time. All batches together therefore stay within that part,
-    whichever servers run them, and the servers need no communication.
+    The gateway sends the terms when a batch is created. It divides the part of a key's limits for batches by the number
+    of batches that may be open at the same time. All batches together therefore stay within that part, whichever
+    servers run them, and the servers need no communication.
     """
 
     def __init__(
@@ -133,8 +134,8 @@ class Allowance:
         )
 
     async def take(self, tokens: int) -> Callable[[int], None]:
-        """Wait until a line with this many tokens may run, in the order of calls. Return a function that records how
-        many tokens it took."""
+        """Wait until a line with this many tokens may run, in the order of calls. Return a function to call with the
+        number of tokens that it actually used."""
         async with self._turn:
             while (seconds := self._seconds_until(tokens)) > 0:
                 await self._pause(seconds)
@@ -168,12 +169,12 @@ class Allowance:
 LOOK_SECONDS = 0.2
 """Longest delay until a change in the number of live requests is noticed."""
 CROWDED = 4
-"""Divisor of the limit while live requests are in flight."""
+"""While client requests are in flight, `Pace` divides its limit by this number."""
 
 
 class Pace:
-    """Limits how many lines run. `live` returns the number of client requests in flight. Used on the event loop
-    only."""
+    """Limits how many lines of batches run at the same time. `live` returns the number of client requests in flight.
+    Used on the event loop only."""
 
     def __init__(self, most: int, live: Callable[[], int]) -> None:
         self.most = most
@@ -189,7 +190,7 @@ class Pace:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a slot and hold it, in the order of calls."""
+        """Wait, in the order of calls, until one more line may run. It counts as running until the context ends."""
         begins = asyncio.get_running_loop().create_future()
         self._waiting.append(begins)
         self._let_in()

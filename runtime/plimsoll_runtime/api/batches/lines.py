@@ -46,10 +46,11 @@ Fields = dict[str, msgspec.Raw]
 class Terms:
     """Settings for all lines of a batch.
 
-    `job` is part of the ids in the output, and `created` is their time. `endpoint` is the default for lines without
-    one; if `strict`, every line names it, in OpenAI's format. `defaults` are fields, as JSON, for bodies that lack
-    them. `seed` gives each line without a seed one of its own. `tenant` is the batch's owner. If `sourced`, error
-    lines name the file and line of their row.
+    `job` is part of the ids in the output. `created` is the Unix time in all responses. `endpoint` is that of lines
+    without one. If `strict`, every line has OpenAI's format and a custom_id, and may name no other endpoint. `defaults`
+    are fields, as JSON, for bodies that lack them. From `seed`, each line without a seed gets one of its own. `tenant`
+    is the namespace of cached prefixes (see `RequestRecord`). If `sourced`, error lines name the file and line of their
+    row.
     """
 
     job: str
@@ -224,7 +225,7 @@ def _seed(seed: int, index: int) -> int:
 
 
 MAX_LINES = 50_000
-"""OpenAI's limit. `plimsoll batch` has none."""
+"""Most lines of a file for /v1/batches, as at OpenAI. `plimsoll batch` has no limit."""
 MAX_FAULTS = 20
 
 
@@ -238,7 +239,8 @@ class CheckedFile:
 
 
 def check_lines(rows: Iterable[Row], terms: Terms) -> CheckedFile:
-    """Check the form of every line. Invalid requests are not faults of the file; their own results report them."""
+    """Check that every line can be parsed, that each custom_id is unique, and that all lines name one model. Invalid
+    requests in lines are no faults of the file: their results report them."""
     faults: list[BatchFault] = []
     seen: set[str] = set()
     lines, model = 0, None

@@ -66,7 +66,8 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def rows_of(line: bytes) -> list[dict[str, Any]]:
-    """Return a table row for each choice, vector, score or label. Token counts are those of the whole response.
+    """Return a table row for each choice, vector, score or label of an output line. Token counts are those of the whole
+    response.
 
     The text of a choice without text is its tool calls as JSON, that of another result is its JSON.
     """
@@ -101,8 +102,8 @@ AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """One run. `names` are the model names that lines may use; `defaults` are fields, as JSON, for bodies that lack
-    them.
+    """Settings of one `plimsoll batch` run. `names` are the model names that lines may use; `defaults` are fields, as
+    JSON, for bodies that lack them.
 
     `seed` is the base of the seeds of rows without one. `restart` deletes an earlier run's files first.
     """
@@ -210,7 +211,8 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
 
 
 def _complete(places: OutputPaths, job: Mapping[str, object]) -> Summary | None:
-    """Return the summary of an earlier run of the same job. Raises UsageError if another job's output is in the way."""
+    """Return the summary of an earlier run of the same job; None if there is no output. Raises UsageError if the output
+    is another job's."""
     if not places.output.exists():
         return None
     summary = read_summary(places)

@@ -202,7 +202,7 @@ async def receive_file(request: Request, file_store: FileStore, owner: str) -> F
 
 
 async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], file_store: FileStore) -> None:
-    """Raise ApiError (413) if the declared size exceeds a limit."""
+    """Raise ApiError (413) if the declared size exceeds the limit of a body, or the space left for all files."""
     size, most = declared_bytes(request), body_limit(request.scope)
     used = await asyncio.to_thread(file_store.used_bytes)
     if size > most + FORM_BYTES or used + size > file_store.most_bytes:
@@ -236,7 +236,8 @@ class _Coming:
                 self._add(data)
 
     async def write(self, *, all_of_it: bool = False) -> None:
-        """Write the buffer once it is large enough. Raises ApiError if the limit of all files is exceeded."""
+        """Write the buffer if it is large enough, or always with `all_of_it`. Raises ApiError if the limit of all files
+        is exceeded."""
         if len(self._buffer) >= PIECE_BYTES or all_of_it:
             data, self._buffer = self._buffer, bytearray()
             await in_thread_to_its_end(partial(self._write, data))

@@ -1,4 +1,5 @@
-"""Turns a chat into a job. All endpoints with chats share it; each has its own format of responses."""
+"""Checks a chat request and makes it a `Generation`. All endpoints with chats use it; each has its own response
+format."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 VERBOSITY = "verbosity"
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
-"""Makes the outputs of a chat. Its first argument creates the reader of one output."""
+"""Creates the `Answers` of a chat. Its first argument creates the reader of one output."""
 
 
 def converse(
@@ -62,10 +63,10 @@ def converse(
     cut: bool = False,
     fields: Fields = CHAT,
 ) -> Generation:
-    """Return the job of a chat, after all checks that need no engine. Raises ApiError.
+    """Check a chat without the engine, and return it ready to run. Raises ApiError.
 
-    With `cut`, the output's token limit is reduced to what the context length allows. `fields` are the names that
-    the client's request has for the fields of a chat.
+    With `cut`, the output's token limit is reduced to what the context length allows. `fields` are the names that the
+    client's request has for the fields of a chat.
     """
     body.check()
     called = tool_use_of(body, model)
@@ -124,8 +125,8 @@ def _params(
 def _tell_unheard(
     body: ChatRequest, called: ToolUse | None, model: ServedModel, record: RequestRecord, fields: Fields
 ) -> None:
-    """Record hints and variables that the chat template does not read as ignored, like unknown fields. Raises
-    ApiError if the server refuses unknown fields."""
+    """Record as ignored the reasoning effort, the verbosity and the template variables that the chat template does not
+    read. Raises ApiError instead if the server refuses unknown fields."""
 
     def ignore(param: str, reason: str, names: Sequence[str]) -> None:
         if model.options.strict_parameters:

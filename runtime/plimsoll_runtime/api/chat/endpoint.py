@@ -37,7 +37,7 @@ from plimsoll_runtime.version import FINGERPRINT
 
 
 def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     return converse(body, model, record, partial(ChatAnswers, body))
 
 
@@ -97,7 +97,7 @@ class ChatAnswers:
         return events
 
     def last(self) -> list[ChatChunk]:
-        """Return the events that end a stream."""
+        """Return the event that ends a stream: the usage, if it was requested."""
         if not self._body.include_usage:
             return []
         return [ChatChunk(*self._head, [], FINGERPRINT, self._meter.usage())]
@@ -115,7 +115,7 @@ class ChatAnswers:
 
 @dataclass(slots=True)
 class _Choice:
-    """One choice while it grows."""
+    """One choice while it grows. `tells_thoughts` says whether the client gets its reasoning."""
 
     index: int
     reader: AnswerReader

@@ -88,7 +88,8 @@ class AnswerReader:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the output ended: by tool calls if the last one is complete."""
+        """OpenAI's finish reason. It is `tool_calls` (or `function_call`) if the output ended by itself with a complete
+        call, unless the client had named the tool to call."""
         reason = self._ended.finish_reason
         if reason != "stop" or not self.ends_by_calls or self._called is None or self._called.by_name:
             return reason
@@ -101,7 +102,7 @@ class AnswerReader:
 
     @property
     def stop_reason(self) -> str | int | None:
-        """The stop string or token id that ended the output."""
+        """The stop string or token id that ended the output; None for another end."""
         return self._ended.stop_reason
 
     @property

@@ -44,7 +44,7 @@ class ReasoningOptions:
     """A client's wishes for reasoning, whatever the model; models without reasoning ignore them. None leaves a setting
     open.
 
-    `budget` is the most reasoning tokens; `effort` is one of OpenAI's levels.
+    `thinks` switches reasoning on or off, `budget` is the most reasoning tokens, `effort` is one of OpenAI's levels.
     """
 
     thinks: bool | None = None
@@ -57,7 +57,8 @@ NO_WISH = ReasoningOptions()
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How the model writes its reasoning, whether the prompt has opened it, and the markers for the engine."""
+    """How the model writes its reasoning, whether the prompt has opened it, and the markers for the engine. `special`
+    says that the markers are special tokens."""
 
     format: ReasoningFormat
     opened: bool
@@ -66,8 +67,8 @@ class Thinking:
 
 
 def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | None:
-    """Return the server's reasoning format, or else that of the chat template; None if the model writes no
-    reasoning. Raises ApiError."""
+    """Return the reasoning format of the server's options, or else the one that fits the chat template; None if the
+    model writes no reasoning. Raises ApiError."""
     try:
         if model.options.reasoning_format is not None:
             return _named(model.options.reasoning_format)

@@ -84,9 +84,11 @@ _named = lru_cache(64)(named)
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools of a request. If `required`, the output must call a tool; if `by_name`, the only tool in `callable`;
-    if `parallel`, it may call several. `old` says that the request has OpenAI's deprecated fields, `functions` and
-    `function_call`. With `form`, an output without calls is a document of this JSON schema instead of text."""
+    """The tools of a request. `definitions` are shown to the model, which may call those in `callable`. If `required`,
+    the output must call a tool; if `by_name`, the client has named that tool, the only one in `callable`. If
+    `parallel`, the output may have several calls. `old` says that the request has OpenAI's deprecated fields,
+    `functions` and `function_call`. With `form`, an output without calls is a document of this JSON schema instead of
+    text."""
 
     format: ToolFormat
     definitions: Sequence[FunctionDefinition]
@@ -120,8 +122,8 @@ class ToolUse:
         return EnforcedSchema(constraint, paths[:MOST_TOLD])
 
     def instead(self, model: ServedModel, fields: Fields) -> Sequence[EnforcedSchema]:
-        """Return weaker constraints, in the order to try, for schemas that cannot be enforced: the names and types
-        of arguments, then none unless a call is required. Empty if a tool is `strict`."""
+        """Return weaker constraints, in the order to try, for schemas that cannot be enforced: the names and types of
+        arguments, then no constraint, if the output may be plain text. Empty if a tool is `strict`."""
         if any(tool.strict for tool in self.callable):
             return ()
         unenforced = self.parameters(fields)
@@ -132,7 +134,8 @@ class ToolUse:
             return last
 
     def parameters(self, fields: Fields) -> Sequence[str]:
-        """Return the places of the callable tools' schemas in the request."""
+        """Return the path of each callable tool's schema in the request, for example
+        `tools[NAME].function.parameters`."""
         return [fields.of_tool(tool.name, old=self.old) for tool in self.callable]
 
     @property

@@ -25,7 +25,8 @@ from plimsoll_runtime.version import FINGERPRINT
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The echoed prompt text, and for each token of the prompt the index of its first character in the text."""
+    """The echoed prompt text, and for each token of the prompt the index of its first character in the text (empty if
+    no log probabilities are requested)."""
 
     text: str
     starts: Sequence[int]
@@ -48,7 +49,7 @@ def echo_of_tokens(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tok
 
 
 def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> Generation:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     body.check()
     scored = body.logprobs if body.echo else None
     params = body.sampling_params(
@@ -145,7 +146,8 @@ class CompletionAnswers:
         return [self._answer([], self._meter.usage())] if self._body.include_usage else []
 
     def _best(self, choices: Sequence[CompletionChoice]) -> list[CompletionChoice]:
-        """Return the best choices for each prompt, the best one first."""
+        """Return the `n` choices with the highest mean log probability for each prompt, the best one first, and set
+        their index."""
         made, told = self._body.candidates, list[CompletionChoice]()
         for start in range(0, len(choices), made):
             ranked = sorted(choices[start : start + made], key=lambda choice: -self._scores[choice.index].mean)

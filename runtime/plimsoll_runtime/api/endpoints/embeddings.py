@@ -20,7 +20,7 @@ from plimsoll_runtime.text.pooling import PooledText, Vector, cut, dimensions_re
 
 
 def prepare(body: EmbeddingRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     reader = Reader(body, model)
     if reason := dimensions_refused(body.dimensions, reader.info):
         raise invalid("dimensions", reason)
@@ -43,7 +43,7 @@ def _check_prompt(name: str | None, info: PoolingInfo) -> None:
 
 
 def _read(reader: Reader, each: Prompt, prompt: str | None) -> PooledText:
-    """Return a text to compute; token ids are used as they are, truncated if the request says so."""
+    """Return the tokens of one input. Token ids are used as they are, truncated if the request says so."""
     if isinstance(each, str):
         return reader.single(each, "input", prompt)
     return PooledText(each if reader.most is None else each[: reader.most])

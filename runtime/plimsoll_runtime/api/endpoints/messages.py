@@ -93,7 +93,8 @@ def own_names() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Said:
-    """One message of the chat while it grows; consecutive turns of one role become one message."""
+    """One message of the chat while it grows; consecutive turns of one role become one message. In the result of a tool
+    call, `answers` is the id of the call."""
 
     role: str
     texts: list[str] = field(default_factory=list)
@@ -228,7 +229,7 @@ def _answer(body: Conversation) -> dict[str, Any]:
 
 
 def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     with own_names():
         chat = chat_of(body, model.options.image_parts)
         form = partial(MessageAnswers, body)

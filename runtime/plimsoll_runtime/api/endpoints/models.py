@@ -38,7 +38,7 @@ def abilities_of(model: ServedModel) -> list[str]:
 
 
 def _is_there(ask: Callable[[], object]) -> bool:
-    """Return whether `ask` returns something; a refused request counts as no."""
+    """Return whether `ask` returns a true value; ApiError and ChatTemplateError count as no."""
     try:
         return bool(ask())
     except (ApiError, ChatTemplateError):

@@ -41,7 +41,7 @@ from plimsoll_runtime.text.pooling import (
 
 
 def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     ones, others = body.text_1, body.text_2
     if len(ones) not in (1, len(others)):
         raise invalid(
@@ -59,7 +59,7 @@ def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord)
 
 
 def prepare_rerank(body: RerankRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     reader = Reader(body, model)
     texts, scores = _compared(reader, body, [body.query], body.documents, ("query", "documents"))
     shown, with_texts = _shown(body, reader.info), body.return_documents is not False
@@ -101,7 +101,7 @@ rerank = Endpoint(RerankRequest, prepare_rerank, COMPARES)
 
 
 def prepare(body: ClassifyRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
-    """Return the job of a request, after all checks that need no engine. Raises ApiError."""
+    """Check a request without the engine, and return it ready to run. Raises ApiError."""
     reader = Reader(body, model)
     texts = [
         reader.single(each, "input") if isinstance(each, str) else reader.pair(*each, "input") for each in body.input

@@ -133,8 +133,8 @@ def as_api_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens if requested;
-    `prompt_logprobs` is packed."""
+    """The text and tokens that one step adds to one choice. `logprobs` has an entry for each of the delta's tokens if
+    requested; `prompt_logprobs` has packed entries, for `unpack`."""
 
     choice: Choice
     delta: TextDelta
@@ -206,8 +206,8 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
 
 
 class UsageMeter:
-    """Counts the tokens of one request. A prompt counts once, however many choices it has. Output that is not
-    `counted` is ignored, because its prompts are only scored."""
+    """Counts the tokens of one request. A prompt counts once, however many choices it has. If output is not `counted`,
+    because a request wants no output (0 tokens), its completion tokens stay 0."""
 
     def __init__(self, choices: Sequence[Choice], spell: Callable[[int], bytes], *, counted: bool = True) -> None:
         """`spell` returns a token's bytes, by which reasoning is recognised."""

@@ -46,14 +46,15 @@ class CompletionLogprobsBuilder:
         self._offset = echoed
 
     def prompt(self, ids: Sequence[int], packed: Sequence[bytes], starts: Sequence[int]) -> CompletionLogprobs:
-        """Return those of an echoed prompt whose tokens start at these characters. The first token has none."""
+        """Return the log probabilities of an echoed prompt; the first token has none. `packed` has an entry for each
+        other token, and `starts` the index of each token's first character."""
         built = CompletionLogprobs([], [], [], [])
         for token_id, start, entry in zip(ids, starts, chain([None], unpack(packed)), strict=True):
             self._add(built, token_id, start, entry)
         return built
 
     def answer(self, ids: Sequence[int], entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
-        """Return those of generated tokens."""
+        """Return the log probabilities of the next generated tokens."""
         built = CompletionLogprobs([], [], [], [])
         for token_id, entry in zip(ids, entries, strict=True):
             self._add(built, token_id, self._offset, entry)

@@ -93,13 +93,13 @@ class Reader:
         self.most = self._most(body.truncate_prompt_tokens)
 
     def single(self, text: str, field: str, prompt: str | None = None) -> PooledText:
-        """Return one text, after one of the model's prompts."""
+        """Encode one text after the model's prompt of that name (None: its default prompt, if it has one)."""
         self._check(text, field)
         with prompt_errors(field):
             return self.texts.single(text, prompt, self.most)
 
     def pair(self, one: str, other: str, field: str, instruction: str | None = None) -> PooledText:
-        """Return two texts as one input. `field` has the second text, which is truncated if the request says so."""
+        """Encode two texts as one input. `field` has the second text, which is truncated if the request says so."""
         self._check(one + other, field)
         with prompt_errors(field):
             return self.texts.pair(one, other, instruction, self.most)
@@ -125,7 +125,7 @@ class Reader:
             check_text(self._model, text, field)
 
     def _most(self, asked: int | None) -> int | None:
-        """Return the length to which prompts are truncated; None if they are not."""
+        """Return the number of tokens to which prompts are truncated (-1: the context length); None if they are not."""
         if asked is None:
             return None
         if asked == 0:

@@ -28,8 +28,8 @@ _NO_OBJECT = "arguments"
 
 
 def forms_of(messages: Messages) -> Iterator[Messages]:
-    """Yield the messages, whose tool calls have their arguments as text, in each format that a template may need; one
-    if there are no calls.
+    """Yield versions of the messages, one for each format of tool-call arguments and ids that a chat template may need;
+    only one if there are no calls. In `messages`, arguments are text.
 
     A template reads arguments as an object, as a value that it writes as JSON, or as text that it puts between its
     markers. Templates of Mistral also accept only ids of nine characters. No template says which format it takes: it
@@ -45,7 +45,7 @@ def forms_of(messages: Messages) -> Iterator[Messages]:
 
 
 def _with(messages: Messages, arguments: Callable[[str], Any]) -> Messages:
-    """Return the messages with their arguments converted."""
+    """Return the messages with the arguments of their tool calls converted."""
 
     def shown(call: Mapping[str, Any]) -> Mapping[str, Any]:
         function = call["function"]
@@ -76,7 +76,7 @@ def _with_short_ids(messages: Messages) -> Messages:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return arguments as an object: of cut-off ones the readable fields, other values under one key."""
+    """Return arguments as an object: the complete fields of cut-off JSON, and a value of another type under one key."""
     value = value_of(text)
     if isinstance(value, dict):
         return value
@@ -93,7 +93,7 @@ def _short(call_id: str) -> str:
 
 
 TOO_LONG = "context_length_exceeded"
-"""Code of the error."""
+"""Error code of a request that exceeds the context length."""
 
 
 def too_long(limit: int, had: str, shorten: str, param: str) -> ApiError:
@@ -112,8 +112,8 @@ def too_long(limit: int, had: str, shorten: str, param: str) -> ApiError:
 
 
 def no_room(limit: int, prompt: int, answer: int | None, param: str) -> ApiError:
-    """Return the error for a prompt that leaves no space for the requested output; `answer` is its token limit, None
-    for any."""
+    """Return the error for a prompt that leaves no space for the output. `answer` is the requested limit of output
+    tokens; None if the request has none, so that one token would do."""
     if answer is None:
         return too_long(
             limit, f"your {param} resulted in {prompt} tokens, and the output needs one more", f"the {param}", param
@@ -233,8 +233,8 @@ def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
 
 
 def check_scores(answers: int, tokens: int, alternatives: int | None, param: str) -> None:
-    """Raise ApiError if the `answers` together would have too many log probabilities of the `tokens` of their
-    prompts."""
+    """Raise ApiError if the response would have more than MAX_PROMPT_SCORES log probabilities of prompts: for each of
+    `answers` choices and `tokens` prompt tokens, the token's own and `alternatives` more (None: none at all)."""
     if alternatives is not None and (asked := answers * tokens * (1 + alternatives)) > MAX_PROMPT_SCORES:
         raise invalid(
             param,
@@ -290,11 +290,11 @@ class Truncation:
     piece: int
 
     def text(self, text: str) -> str:
-        """Return an end of the text that is certainly long enough, so that the rest is not tokenised."""
+        """Return the end of the text, certainly with more tokens than are kept, so that the rest is not tokenised."""
         return text if self.most is None else text[-(self.most + MARGIN) * self.piece :]
 
     def ids(self, ids: list[int]) -> list[int]:
-        """Return the tokens that are kept."""
+        """Return the last `most` tokens."""
         return ids if self.most is None else ids[-self.most :]
 
 

@@ -80,7 +80,7 @@ def instead_of_form(body: SamplingFields, fields: Fields = CHAT) -> Iterator[Enf
 
 
 def path(where: str, pointer: str) -> str:
-    """Return the path of a place in a field; a long one without its middle."""
+    """Return a field's path followed by a JSON pointer; above 80 characters its middle is left out."""
     whole = where + pointer
     half = (_LONGEST - 3) // 2
     return whole if len(whole) <= _LONGEST else f"{whole[:half]}...{whole[-half:]}"

@@ -60,7 +60,7 @@ def hashes_of(path: Path) -> tuple[bytes, ...]:
 
 
 class Guard:
-    """Checks bearer tokens. Without tokens it accepts every request, which is allowed on loopback only."""
+    """Checks bearer tokens. Without tokens it accepts every request; `make_guard` allows that on loopback only."""
 
     def __init__(self, tokens: Tokens | None) -> None:
         self._tokens = tokens

@@ -62,8 +62,8 @@ class HostRoutes:
         self._models = models
 
     async def report(self, request: Request) -> Response:
-        """Return the report, immediately or when it changes. An `after` beyond our sequence belongs to another
-        instance of the host."""
+        """Return the report once its sequence exceeds `after`, or after `wait` seconds. An `after` beyond the present
+        sequence comes from an earlier process of the host; the report is then returned immediately."""
         after, wait = report_query(request)
         if wait == 0 or after > self._host.sequence:
             return json_response(self._host.report())

@@ -99,7 +99,7 @@ def outcome_response(outcome: OperationStatus) -> Response:
 
 
 def request_error(error: PlimsollError) -> RequestError:
-    """Return the error for the caller, by the host error's class or else by its kind."""
+    """Turn an error into an HTTP error. The class of a HostError determines the status, for other errors their kind."""
     status, code = _status_and_code(error)
     unavailable = status is HTTPStatus.SERVICE_UNAVAILABLE
     headers = {"Retry-After": str(retry_after(error))} if unavailable else None

@@ -33,8 +33,8 @@ LONG = 3600.0
 
 @dataclass(slots=True)
 class Placement:
-    """The server's record of a placed model. `served` belongs to the engine with the number `serial`, the model's last
-    one.
+    """The server's record of a placed model. `served` is the model with its latest engine, which has the number
+    `serial` (-1: none yet).
 
     `files` are those that the host found. `options` is the server's part of `spec.runtime`, read once for each spec.
     """
@@ -70,7 +70,7 @@ class Placement:
 
     @property
     def source(self) -> TokenizerSource:
-        """The source of its tokenizer."""
+        """The key of its tokenizer in `Tokenizers`."""
         apart = "" if self.spec.token is None else self.name.namespace
         root = "" if self.files is None else str(self.files.root)
         return TokenizerSource(self.spec.source, self.spec.model_revision, apart, root)

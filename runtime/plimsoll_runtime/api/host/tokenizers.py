@@ -12,7 +12,7 @@ from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
 
 FAILED_SECONDS = 30.0
-"""How long a failed read is remembered; until then no model is woken for it."""
+"""Seconds after a failed read in which requests for the tokenizer's models are refused without waking them."""
 
 
 class TokenizerSource(NamedTuple):
@@ -35,7 +35,7 @@ class Failure(NamedTuple):
 
 
 def read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Return the tokenizer with its cached properties computed. Raises PlimsollError."""
+    """Return the tokenizer, with its slow property `longest_piece` computed in advance. Raises PlimsollError."""
     tokenizer = load_tokenizer(files)
     _ = tokenizer.longest_piece
     return tokenizer

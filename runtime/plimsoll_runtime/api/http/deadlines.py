@@ -17,7 +17,7 @@ LONGEST = 86_400.0
 
 
 def client_timeout(given: str | None) -> float | None:
-    """Return the seconds that a client waits. Raises ApiError unless it is a number above 0 and within the limit."""
+    """Return the seconds in the header; None without it. Raises ApiError unless it is above 0 and at most LONGEST."""
     if given is None:
         return None
     try:

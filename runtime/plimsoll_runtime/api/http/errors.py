@@ -165,7 +165,7 @@ ANTHROPIC = Dialect(
 )
 """Errors of a request also contain its id: see `dialect_of`."""
 _OTHERS: Mapping[str, Dialect] = {"/v1/responses": Dialect(broken=_response_error, named=True, end=None)}
-"""By the start of the path."""
+"""Dialects by the start of the path; all other paths except those of Anthropic's clients have OPENAI."""
 
 
 def dialect_of(scope: Scope) -> Dialect:

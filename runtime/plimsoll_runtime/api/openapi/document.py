@@ -309,7 +309,7 @@ NOT_OFFERED = {
     "vector_stores": "Vector stores",
     "videos": "Videos",
 }
-"""Names by the first part of the path after /v1/."""
+"""Names of APIs that this server does not have, by the first part of their paths after /v1/."""
 
 
 def not_offered(path: str) -> str | None:

@@ -55,8 +55,8 @@ def template(title: str, about: str) -> str:
 
 
 def page(source: str, names: Sequence[str] | None, base: str, asks: tuple[str, Mapping[str, Any]], *, key: bool) -> str:
-    """Fill in a template. `names` is None if a key is needed to list models. `asks` becomes a command for the server
-    at `base`, which sends a key if `key` is set."""
+    """Fill in a template. `names` is None if a key is needed to list models. `asks`, the path and body of a request,
+    becomes a command for the server at `base`; with `key`, the command sends an API key."""
     return Template(source).substitute(models=_listed(names), command=escape(command(base, asks, key=key)))
 
 

@@ -40,7 +40,7 @@ _LEVEL = 1
 
 
 class Log:
-    """The events so far, in the order of their numbers."""
+    """The events of a background response so far, in the order of their sequence numbers."""
 
     def __init__(self) -> None:
         self.events: list[Numbered] = []
@@ -96,9 +96,9 @@ Observe = Callable[[RequestRecord, str, int], None]
 
 
 class BackgroundResponse:
-    """One background response. `latest` is the response as clients see it at present; `log` has its events if
-    clients may follow them. `begun` is set once its model has started; if it cannot start, `refusal` is the error.
-    `ending` says that it is too late to cancel it."""
+    """One background response. `latest` is the response as clients see it at present; `log` has its events if clients
+    may follow them. `begun` is set once it runs on its model; `refusal` is the error if it cannot run. `ending` says
+    that it is too late to cancel it."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -137,14 +137,15 @@ class BackgroundResponse:
         await asyncio.wait({self._task})
 
     def broken_off(self) -> None:
-        """Record the cancellation. A cancelled response has no last event; its stream just ends."""
+        """Record the end after `break_off`: failed with a last event, or cancelled. A cancelled response has no last
+        event; its stream just ends."""
         if self._ends_as == "cancelled":
             self.latest = self.turn.draft.response("cancelled", self.turn.output.snapshot())
         else:
             self.tell(self.turn.failed(ApiError(STOPPED, status=HTTPStatus.SERVICE_UNAVAILABLE)))
 
     def unkept(self) -> Failed:
-        """Return the last event of a response that could not be stored, so that no client can retrieve it."""
+        """Return the event that ends, as failed, a response whose output could not be stored."""
         return Failed(response=self.turn.draft.failed(not_kept()))
 
     async def kept(self, last: OfResponse | None = None) -> StoredResponse:
@@ -175,8 +176,8 @@ class Background:
     async def start(
         self, turn: Turn, ask: Callable[[BackgroundResponse], Ask], patience: float | None
     ) -> BackgroundResponse:
-        """Run a response. Return once its model has started, or after `patience` seconds (None: without limit). An
-        error before that is raised (ApiError), and the response is not stored."""
+        """Run a response. Return once it runs on its model, or after `patience` seconds (None: without limit). An error
+        before that is raised (ApiError), and the response is not stored."""
         running = BackgroundResponse(turn)
         self._state.admit()
         try:

@@ -53,7 +53,7 @@ class Draft:
         *,
         error: ResponseError | None = None,
     ) -> Response:
-        """Return the response in its present state."""
+        """Return the response with this status, output, usage and error."""
         body = self.body
         ended = status in ("completed", "incomplete")
         return Response(

@@ -119,7 +119,8 @@ class Responses:
         return json_response(await offload(size, listed))
 
     async def _asked(self, request: Request, record: RequestRecord) -> Turn:
-        """Return the turn of a request. Raises ApiError, ClientGoneError."""
+        """Read a request, and return it with the earlier turns of its conversation. Raises ApiError,
+        ClientGoneError."""
         data = await read_body(request)
         body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ResponseRequest)))
         record.ignored = ignored(body)
@@ -176,7 +177,8 @@ class Responses:
         return json_response(running.latest)
 
     async def _found(self, request: Request, record: RequestRecord) -> tuple[BackgroundResponse | None, StoredResponse]:
-        """Return the response that the path names. Raises ApiError (404)."""
+        """Return the response that the path names: the running one, None if it does not run, and the stored one. Raises
+        ApiError (404)."""
         response = request.path_params["response_id"]
         running = self._background.get(response, record.owner)
         kept = await self._store.get(response, record.owner)

@@ -27,7 +27,7 @@ class StoredResponse:
 
     @property
     def size(self) -> int:
-        """Bytes that it counts for."""
+        """Bytes that it counts toward the limits of the store."""
         return OVERHEAD + len(self.response) + len(self.input) + len(self.events)
 
 
@@ -42,9 +42,9 @@ class StoreShare:
 class Shares:
     """The shares of all owners with responses.
 
-    When the store is full, the least recently used response goes first, of owners that have more than an even share.
-    An owner with no more than an even share loses nothing early, however much others store. A share that is not
-    needed is free for others. A response is used when it is stored, and when a conversation continues from it.
+    When the store is full, responses of owners with more than an even share are deleted, the least recently used first.
+    An owner with no more than an even share loses nothing early, however much others store. A share that is not needed
+    is free for others. A response is used when it is stored, and when a conversation continues from it.
     """
 
     def __init__(self, bounds: ResponseBounds) -> None:
@@ -62,7 +62,7 @@ class Shares:
             self._beyond.add(owner)
 
     def drop(self, owner: str, size: int) -> None:
-        """Count one response of an owner less."""
+        """Subtract one response of an owner, of `size` bytes."""
         part = self._parts[owner]
         part.count, part.bytes = part.count - 1, part.bytes - size
         self.count, self.bytes = self.count - 1, self.bytes - size

@@ -79,7 +79,7 @@ class SqliteStore:
         return StoredResponse(own, whose, previous, told, given, events, bool(running))
 
     def use(self, responses: Sequence[str]) -> None:
-        """Mark responses as used now, the last of them last. Missing ones are ignored."""
+        """Mark responses as used now, the last one as most recently used. Missing and expired ones are ignored."""
         now = self._clock()
         with self._changing():
             for response in responses:

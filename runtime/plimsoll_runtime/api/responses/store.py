@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_TURNS = 1000
 MAX_TURN_BYTES = 32 * 2**20
-"""Most earlier turns of a conversation, and most bytes of them together: the default limit of a request."""
+"""Most earlier turns of a conversation, and most bytes of them together, which is also the default limit of a request
+body."""
 
 ResultT = TypeVar("ResultT")
 

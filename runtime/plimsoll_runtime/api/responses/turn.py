@@ -35,8 +35,8 @@ _FIELDS = Fields("text.format.schema", "tools[{}].parameters", FIELDS["reasoning
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`before` are the items of earlier turns, `items` those of the turn's own input. `size` is the number of bytes
-    of all of them."""
+    """A request for a response. `before` are the items of earlier turns, `items` those of the turn's own input. `size`
+    is the number of bytes of all of them."""
 
     body: ResponseRequest
     draft: Draft

@@ -58,8 +58,8 @@ def type_of(value: Any) -> str | None:
 
 
 def by_type(tags: Mapping[str, str], error: str, kinds: str) -> Discriminator:
-    """Return what selects a member of a union by `type`. `tags` has the tag of each type; `error` is pydantic's name
-    of the error, and `kinds` lists the types in its message."""
+    """Return a discriminator that selects a member of a union by its field `type`. `tags` has the tag of each type.
+    `error` is pydantic's name of the error for other types, and `kinds` lists the types in its message."""
 
     def tag(value: Any) -> str | None:
         return tags.get(type_of(value) or "")
@@ -87,7 +87,8 @@ class StructuredOutputs(_Form):
 
 
 def of_format(given: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> Constraint | None:
-    """Return the constraint of a response format. Raises ConstraintError for a schema that is too long."""
+    """Return the constraint of a response format; None for any text. Raises ConstraintError for a schema that is too
+    long."""
     if isinstance(given, TextFormat):
         return None
     if isinstance(given, JsonObjectFormat):
@@ -97,8 +98,8 @@ def of_format(given: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> Constr
 
 
 def of_outputs(given: StructuredOutputs) -> Constraint | None:
-    """Return the constraint of `structured_outputs`. Raises ValueError if it has more than one form, or
-    ConstraintError for one that is too long."""
+    """Return the constraint of `structured_outputs`; None if no field is set. Raises ValueError if several are set, or
+    ConstraintError for a constraint that is too long."""
     makers: dict[str, Any] = {
         "json": (partial(Constraint.json, strict=False), given.json_),
         "regex": (Constraint.regex, given.regex),

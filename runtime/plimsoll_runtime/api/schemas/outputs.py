@@ -23,7 +23,7 @@ tokens."""
 TopScores = Annotated[
     msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "number"}})
 ]
-"""Log probabilities of the likeliest tokens, by their text. Encoded in advance too."""
+"""Log probabilities of the likeliest tokens, by their text. Already encoded as JSON, like `TokenScores`."""
 
 PromptLogprobs = list[TokenScores | None]
 

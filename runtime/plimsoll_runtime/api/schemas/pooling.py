@@ -136,7 +136,7 @@ Numbers = Annotated[
     msgspec.Raw,
     msgspec.Meta(extra_json_schema={"anyOf": [{"type": "array", "items": {"type": "number"}}, _TEXT]}),
 ]
-"""A vector as a list, or as the base64 of its float32 numbers, little-endian. Encoded in advance."""
+"""A vector as a list, or as the base64 of its float32 numbers, little-endian. Already encoded as JSON."""
 
 
 class PoolingUsage(msgspec.Struct):

@@ -63,7 +63,7 @@ class ItemDone(OfItem, kw_only=True, tag="response.output_item.done"):
 
 
 class WithinItem(OfItem, kw_only=True):
-    """An event within that item."""
+    """An event within the item `item_id`."""
 
     item_id: str
 

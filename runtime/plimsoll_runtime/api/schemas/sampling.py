@@ -178,7 +178,7 @@ class SamplingFields(GenerationFields):
 
     @property
     def constraint_field(self) -> str:
-        """Name of the field that constrains the output."""
+        """Name of the field that constrains the output; `response_format` if none does."""
         if self.structured_outputs is not None:
             return "structured_outputs"
         return "bad_words" if self.response_format is None and self.bad_words else "response_format"

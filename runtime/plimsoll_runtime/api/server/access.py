@@ -29,8 +29,8 @@ _MODEL = re.compile("/+v1/+models/+(?=[^/])")
 
 
 def make_plain(scope: Scope) -> None:
-    """Normalise a request's path to single slashes without one at the end: clients whose base URL ends in a slash
-    send others."""
+    """Normalise a request's path to single slashes, with none at its end. Clients whose base URL ends in a slash send
+    double ones."""
     path = scope["path"]
     if "//" in path or path.endswith("/"):
         scope["path"] = unquote(plain_path(scope["raw_path"].decode("ascii")))
@@ -52,7 +52,8 @@ logger = logging.getLogger(__name__)
 OPEN_PATHS = frozenset({"/health", "/live", "/metrics", "/openapi.json", "/docs"})
 ALWAYS_PATHS = OPEN_PATHS | {"/version"}
 ROOT = "/"
-"""Answered at any time, also without a key. A key that is sent is checked, and only then models are named."""
+"""Answered at any time, also without a key. A key that is sent is checked. A server with keys names no models without
+one."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -106,10 +107,11 @@ class Access:
         return bool(given_key(headers)) or CREDENTIAL_HEADER in headers
 
     def _owner(self, headers: Headers, answer: _Answer) -> str:
-        """Return the tenant of a request. Raises ApiError for invalid credentials.
+        """Return the tenant of a request; empty if neither keys nor gateways are configured. Raises ApiError for
+        invalid credentials.
 
-        A trusted gateway has checked a key already, and the response confirms it. If gateways are configured, all
-        other requests without a key belong to one tenant that no gateway can name.
+        A trusted gateway has checked a key already, and the response confirms it. If gateways are configured, all other
+        requests without a key belong to one tenant that no gateway can name.
         """
         state = self._state
         named = state.gateways.tenant(headers)

@@ -213,7 +213,7 @@ class HttpFront:
 
     async def drain(self, *ends: asyncio.Task[None]) -> int:
         """Refuse new requests, stop the batch worker, and wait for requests in flight: at most the drain time, or until
-        one of `ends` is done. Return the exit code."""
+        one of `ends` is done. Return the exit code: 0, or INTERRUPTED after a second `stop`."""
         self.state.phase = Phase.DRAINING
         await self._batches.stop()
         logger.info("draining: %d requests in flight, at most %g s", self.state.in_flight, self._drain_seconds)
@@ -231,7 +231,8 @@ class HttpFront:
 
 
 def run_process(config: FrontConfig, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run the process of a server or host; return its exit code. Log and re-raise what ends it."""
+    """Run the process of a server or host; return its exit code. Write an error to the termination log and re-raise
+    it."""
     begin_log(config.listener_options.log_format)
     try:
         return asyncio.run(main())

@@ -21,7 +21,8 @@ NOTHING = 1e-3
 
 
 class DepartureRate:
-    """A rate over about the last `SECONDS` seconds; older departures count less."""
+    """The rate at which choices or tokens leave the queue, over about the last `SECONDS` seconds; older departures
+    count less."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

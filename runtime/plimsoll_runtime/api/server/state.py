@@ -77,7 +77,8 @@ class ServerState:
         self._endings.append(work)
 
     async def end(self) -> None:
-        """Run the registered work, once no request is admitted or in flight."""
+        """Run the registered work in order, after the drain. Requests that did not end in time may still be in
+        flight."""
         for work in self._endings:
             await work()
 
@@ -91,7 +92,7 @@ class ServerState:
         return unavailable(f"The {what} and the server will restart; try again in some seconds.")
 
     def require_models(self) -> ModelTable:
-        """Return the models that an admitted request may name."""
+        """Return the models that a request may name. Raises ApiError (503) if none is loaded yet."""
         if self.models is None:
             raise self.refusal()
         return self.models

@@ -31,7 +31,7 @@ class HostCollector(Collector):
         self._host = host
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one family for each figure."""
+        """Yield a metric family for each figure of the report."""
         report = self._host.report()
         yield from _device(report)
         yield from families(SERIES, {_label(model): model for model in report.models})
