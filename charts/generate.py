@@ -41,7 +41,7 @@ class ValuesError(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """One key of values.yaml."""
+    """One key of values.yaml. `extra`: the constraints in its `# @schema` lines."""
 
     path: tuple[str, ...]
     type: str
@@ -80,7 +80,9 @@ def section(values: tuple[Value, ...]) -> dict[str, Any]:
 
 
 def read_values(text: str) -> tuple[Value, ...]:
-    """Return the values of a values.yaml in order."""
+    """Parse the text of a values.yaml. Returns its top-level values in order, with nested ones as `children`. Raises
+    ValuesError.
+    """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise ValuesError("values.yaml must be a map")
@@ -129,7 +131,7 @@ def _comment(path: tuple[str, ...], lines: list[str], at: int) -> tuple[str, dic
 
 
 def _add(schema: dict[str, Any], more: dict[str, Any]) -> None:
-    """Merge several lines into one schema, at all depths."""
+    """Merge the constraints `more` into `schema`: maps are merged recursively, other values are replaced."""
     for name, value in more.items():
         if isinstance(value, dict) and isinstance(schema.get(name), dict):
             _add(schema[name], value)
@@ -138,7 +140,9 @@ def _add(schema: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def schema_text(values: tuple[Value, ...]) -> str:
-    """Return values.schema.json. Helm adds `global` for charts that contain this one."""
+    """Return the text of values.schema.json. It allows `global`, which Helm passes to a chart that is used as a
+    subchart.
+    """
     properties = section(values)
     properties["properties"]["global"] = {"description": "Values that Helm shares with subcharts.", "type": "object"}
     document = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", **properties}

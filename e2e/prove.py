@@ -204,7 +204,9 @@ def _record(file: Path, run: dict[str, Any], records: list[dict[str, Any]]) -> N
 
 
 def _provenance(target: Target) -> dict[str, Any]:
-    """Return hardware and versions of the run. Imported here because it needs torch, which the scenarios do not."""
+    """Return hardware and versions of the run. The module `provenance` is imported here because it needs torch, which
+    the scenarios do not.
+    """
     from provenance import provenance
 
     version = json.loads(_output(target, "version", "--output", "json"))["serverVersion"]["gitVersion"]
@@ -227,7 +229,9 @@ def _await_gone(target: Target) -> None:
 
 
 def _uninstall(target: Target) -> list[str]:
-    """Uninstall the release and list its remaining objects by label, except the CRDs."""
+    """Uninstall the release. Returns its objects that still exist after STOP_SECONDS, and a message if the
+    ModelDeployment CRD is gone, which must stay.
+    """
     _run([*_helm(target), "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"])
     deadline = time.monotonic() + STOP_SECONDS
     while (left := _of_the_release(target)) and time.monotonic() < deadline:

@@ -22,14 +22,16 @@ from cluster.progress import Progress
 from cluster.shell import family, run
 from cluster.versions import CONTOUR, HELM
 
-# -buildvcs=false keeps the state of this checkout out of the binary, which would change it.
+# -buildvcs=false omits the checkout's commit, so that equal sources give equal binaries.
 BUILD = ("-trimpath", "-buildvcs=false")
 STATIC = {"CGO_ENABLED": "0"}
 
 
 @dataclass(frozen=True)
 class Binary:
-    """A program in the cache. `build` writes it to the given path, and its output to the log."""
+    """A Go program in the cache. `key`: version or digest of its inputs. `build(target, log)` compiles it to `target`
+    and appends the compiler's output to `log`.
+    """
 
     name: str
     key: str
@@ -118,7 +120,7 @@ def tools(layout: Layout) -> Path:
 
 
 def link_tools(layout: Layout) -> None:
-    """Create that folder with its links."""
+    """Create the folder `tools(layout)` with links to kubectl and helm, unless it exists."""
     folder = tools(layout)
     if folder.exists():
         return
@@ -129,16 +131,17 @@ def link_tools(layout: Layout) -> None:
 
 
 def module_folder(module_name: str, version: str) -> Path:
-    """Return the folder of a module unpacked from the module proxy."""
+    """Download a module from the module proxy, and return the folder in which Go has unpacked it."""
     listed = json.loads(run(["go", "mod", "download", "-json", f"{module_name}@{version}"], cwd=Path("/")))
     return Path(listed["Dir"])
 
 
 def contour_manifest(layout: Layout) -> Path:
-    """Return Contour's manifest from its module's folder, kept in the cache, without its Gateway objects.
+    """Return the path of Contour's manifest, copied from its Go module into the cache without the GatewayClass and
+    Gateway.
 
-    It contains the definitions of the Gateway API. The Gateway itself is ours, because its kind must exist before it
-    can be applied.
+    The manifest contains the CRDs of the Gateway API. manifests/gateway.yaml has our own Gateway, which is applied
+    after these CRDs are established.
     """
     target = layout.cache / "manifests" / f"contour-gateway-{CONTOUR}.yaml"
     if not target.exists():

@@ -1,4 +1,4 @@
-"""Builds images with buildah like a user, and pushes them to the cluster's registry.
+"""Builds images from Dockerfiles with buildah, and pushes them to the cluster's registry.
 
 Every call of buildah has its own mount namespace and its own folder for mounts, so that an interrupted call leaves
 neither mounts nor records of mounts. Layers stay in the cache.
@@ -30,13 +30,13 @@ CERTIFICATES = Path("/etc/ssl/certs")
 BUNDLE = CERTIFICATES / "ca-certificates.crt"
 # A short name in a Dockerfile means Docker Hub. Images that exist locally are used without asking it.
 REGISTRIES = 'unqualified-search-registries = ["docker.io"]\n'
-# Without container engine and systemd, build steps run in a changed root.
+# Build steps run in a chroot, which needs neither a container engine nor systemd.
 ENVIRONMENT = {"BUILDAH_ISOLATION": "chroot", "BUILDAH_FORMAT": "oci"}
 
 
 @dataclass(frozen=True)
 class Buildah:
-    """Arguments for one call of buildah; `scratch` is removed afterwards."""
+    """Creates command lines of buildah. `scratch`: a temporary folder for its mounts and configuration."""
 
     layout: Layout
     scratch: Path
@@ -50,7 +50,7 @@ class Buildah:
 
 @contextmanager
 def buildah(layout: Layout) -> Iterator[Buildah]:
-    """Yield a Buildah that uses the cache's storage."""
+    """Yield a Buildah that uses the cache's storage; its `scratch` is removed at the end of the context."""
     layout.storage.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".build-", dir=layout.cache))
     try:
@@ -80,7 +80,9 @@ def load_base(layout: Layout, progress: Progress) -> None:
 def build_image(
     layout: Layout, progress: Progress, tag: str, dockerfile: Path, context: Path, arguments: Sequence[str]
 ) -> None:
-    """Build `tag`; unchanged steps are cached. Raises ClusterError with the end of the log."""
+    """Build the image `tag`; unchanged steps come from buildah's cache. `arguments`: KEY=VALUE for --build-arg. Raises
+    ClusterError with the end of the log.
+    """
     load_base(layout, progress)
     if disk.free(layout.cache) < disk.PLENTY:
         prune(layout, progress)

@@ -46,7 +46,7 @@ def is_unified() -> bool:
 
 @dataclass(frozen=True)
 class Hierarchies:
-    """Folders of the hierarchies: those mounted by the host, and those that we added."""
+    """Mount points of cgroup hierarchies: `found` were mounted by the host, `added` by `complete`."""
 
     found: tuple[Path, ...]
     added: tuple[Path, ...] = ()
@@ -56,7 +56,9 @@ class Hierarchies:
 
 
 def complete() -> Hierarchies:
-    """Mount missing hierarchies in the caller's own mount namespace."""
+    """Mount the cgroup v1 hierarchies that the host lacks, in the caller's own mount namespace, and return all. With
+    cgroup v2 there is one hierarchy, and nothing is mounted.
+    """
     if is_unified():
         return Hierarchies(found=(ROOT,))
     mounted = mounted_hierarchies(Path("/proc/self/mountinfo").read_text())
@@ -107,7 +109,9 @@ def remove(hierarchies: Hierarchies, group: Path) -> None:
 
 
 def remove_empty(folder: Path, deadline: float) -> None:
-    """Remove one group, retrying because its last processes may still be exiting."""
+    """Remove one group, with retries because its last processes may still be exiting. Raises ClusterError at
+    `deadline`.
+    """
     while True:
         try:
             folder.rmdir()
@@ -120,10 +124,10 @@ def remove_empty(folder: Path, deadline: float) -> None:
 
 
 def settle(hierarchies: Hierarchies) -> None:
-    """Wait until the groups removed from the added hierarchies are freed.
+    """Wait until the kernel has freed the groups removed from the added hierarchies, for at most SETTLE_SECONDS.
 
-    The kernel dismantles a hierarchy when it is unmounted without groups, and frees a group some time after its
-    removal. A hierarchy that has groups of other users stays unchanged.
+    The kernel frees a group some time after its removal, and dismantles a hierarchy only if it has no groups when it is
+    unmounted. If other users have groups in a hierarchy, the wait times out.
     """
     names = {path.name for path in hierarchies.added}
     deadline = time.monotonic() + SETTLE_SECONDS

@@ -1,4 +1,4 @@
-"""A daemon as data, for a machine's first process to keep running."""
+"""Daemons as records in files. A machine's supervisor reads them and keeps the daemons running."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def save(folder: Path, daemons: Sequence[Daemon]) -> None:
 
 
 def load(folder: Path) -> dict[str, Daemon]:
-    """Return the machine's list by name."""
+    """Return the daemons on the machine's list, by name."""
     found = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
     return {entry["name"]: Daemon(**{**entry, "argv": tuple(entry["argv"])}) for entry in found}

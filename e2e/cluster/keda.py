@@ -36,7 +36,7 @@ ADAPTER = Binary("keda-adapter", KEDA, package("adapter"))
 
 
 def definitions(layout: Layout) -> Path:
-    """Return the folder with its CustomResourceDefinitions."""
+    """Return the folder with KEDA's CustomResourceDefinitions."""
     return layout.cache / "manifests" / f"keda-{KEDA}"
 
 

@@ -166,7 +166,7 @@ def has_renewed(client: Client, each: Node, since: float) -> bool:
 
 
 def down(layout: Layout, progress: Progress) -> None:
-    """Remove everything except the cache, whatever its state."""
+    """Stop the cluster and remove everything except the cache, even if it is only partly up."""
     require_root()
     with alone():
         packages.remove_policy()

@@ -1,4 +1,4 @@
-"""A machine: namespaces held by one supervisor process. When it is killed, the kernel removes all of them."""
+"""A machine of the cluster: Linux namespaces held by one supervisor process. If it is killed, they are removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Machine:
 
     @property
     def group(self) -> str:
-        """Its control group, in every hierarchy."""
+        """Path of its control group in each hierarchy."""
         return f"plimsoll-{self.layout.identity}/{self.name}"
 
     @property
@@ -52,8 +52,11 @@ class Machine:
         raise ClusterError(f"machine {self.name} is not running; start the cluster with `python3 e2e/cluster up`")
 
     def ensure(self, surroundings: str, wire: Callable[[], None]) -> bool:
-        """Boot and wire the machine, unless it runs and was wired in these surroundings; return whether it was booted.
-        A partly wired machine, or one wired to an earlier hub, is restarted.
+        """Boot the machine and connect its network with `wire`, unless it runs and is connected. Returns whether it was
+        booted.
+
+        `surroundings` identifies the network: the control plane's process, or "" for the control plane itself. A
+        machine that is connected to another network, or not completely, is restarted.
         """
         mark = self.home / "wired"
         if self.process is not None and mark.exists() and mark.read_text() == surroundings:
@@ -97,7 +100,9 @@ class Machine:
         )
 
     def keep_running(self, daemons: Sequence[Daemon]) -> None:
-        """Add daemons to the list and notify the supervisor. Daemons already on the list are not changed."""
+        """Add daemons to the list and notify the supervisor, which starts new ones. Daemons that run already are not
+        restarted.
+        """
         daemon.save(self.home / "daemons", daemons)
         supervisor = self.holder().only_child()
         if supervisor is None:
@@ -128,7 +133,7 @@ class Machine:
 
     @property
     def wired_at(self) -> float:
-        """The time of the last wiring, in seconds of the epoch."""
+        """When its network was last connected, in seconds since the epoch."""
         return (self.home / "wired").stat().st_mtime
 
     def kill(self) -> None:

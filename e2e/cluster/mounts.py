@@ -28,7 +28,9 @@ def isolate(binds: Mapping[Path, Path], keep: Sequence[Path]) -> None:
 
 
 def replace(folders: Sequence[Path], binds: Mapping[Path, Path]) -> None:
-    """Cover each folder with an empty one in memory, then bind `target -> source` with the original sources."""
+    """Cover each folder with an empty one in memory, then bind-mount `binds` (target -> source). The sources are opened
+    first, since they may be in a covered folder.
+    """
     opened = {target: os.open(source, os.O_PATH) for target, source in binds.items()}
     for folder in folders:
         run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", folder])
@@ -39,5 +41,5 @@ def replace(folders: Sequence[Path], binds: Mapping[Path, Path]) -> None:
 
 
 def bind(source: int, target: Path) -> None:
-    """Bind an opened folder. With `-c`, mount does not resolve the path, which may be hidden."""
+    """Bind-mount the folder of an open descriptor. With `-c`, mount does not resolve its path, which may be covered."""
     subprocess.run(["mount", "-c", "--bind", f"/proc/self/fd/{source}", target], pass_fds=[source], check=True)

@@ -16,7 +16,7 @@ BRIDGE = "br0"
 
 
 def hub_lines() -> list[str]:
-    """Return lines for `ip -batch` in the control plane's network."""
+    """Return lines for `ip -batch` that create the bridge in the control plane's network."""
     return [
         "link set lo up",
         f"link add {BRIDGE} type bridge",
@@ -26,7 +26,10 @@ def hub_lines() -> list[str]:
 
 
 def plug_lines(node: Node, node_pid: int, first: bool) -> list[str]:
-    """Return lines for `ip -batch` in the control plane's network. `node_pid` is a process in the node's network."""
+    """Return lines for `ip -batch` that connect a node to the bridge, in the control plane's network.
+
+    `node_pid`: a process in the node's network. `first`: services are routed through this node.
+    """
     lines = [
         f"link add port-{node.name} type veth peer name eth0 netns {node_pid}",
         f"link set port-{node.name} master {BRIDGE} up",
@@ -36,7 +39,7 @@ def plug_lines(node: Node, node_pid: int, first: bool) -> list[str]:
 
 
 def node_lines(node: Node, nodes: Sequence[Node]) -> list[str]:
-    """Return lines for `ip -batch` in the node's own network."""
+    """Return lines for `ip -batch` that set up addresses and routes in the node's own network."""
     return [
         "link set lo up",
         f"addr add {node.address}/{NODE_PREFIX} dev eth0",

@@ -74,7 +74,7 @@ def pod_network(node: Node) -> dict[str, object]:
 
 
 def kubelet_config(node: Node, group: str, authority: Authority, etc: Path) -> dict[str, object]:
-    """Return the kubelet's configuration: the defaults, except for a shared machine.
+    """Return the kubelet's configuration: the defaults, except for settings that a shared machine needs.
 
     Disk and memory are shared with other programs, so images are not collected by disk usage, and pods are evicted only
     when they are nearly exhausted.
@@ -137,7 +137,7 @@ def configure(machine: Machine, node: Node, authority: Authority) -> Path:
 
 
 def runtime(machine: Machine, etc: Path) -> Daemon:
-    """Return containerd, which needs its images before the kubelet starts."""
+    """Return containerd's daemon. It starts before the kubelet, because the images are imported in between."""
     argv = (program("containerd"), f"--config={etc / 'containerd.toml'}")
     return Daemon("containerd", argv, machine.log("containerd"))
 

@@ -53,7 +53,9 @@ def local_links(found: Mapping[str, str]) -> list[Path]:
 
 
 def render(found: Mapping[str, str], certificates: Path | None) -> str:
-    """Return a pip.conf. `certificates`: path of the certificate bundle within the image build."""
+    """Return a pip.conf. `certificates`: path of the certificate bundle within the image build. Local find-links that
+    are missing or empty are left out.
+    """
     values = dict(found)
     if "find-links" in values:
         values["find-links"] = " ".join(

@@ -38,7 +38,7 @@ class Process:
         return [*filter(None, (find_process(int(child)) for child in children))]
 
     def only_child(self) -> Process | None:
-        """Return its child, or None."""
+        """Return its first child that is not a zombie, or None."""
         return next(iter(self.children()), None)
 
     def inner_pid(self) -> int | None:
@@ -98,7 +98,7 @@ def parse_stat(line: str) -> Process:
 
 
 def read_record(path: Path) -> Process | None:
-    """Return the process recorded in a file, or None."""
+    """Return the process recorded in a file, which may have ended; None if the file is missing or empty."""
     try:
         text = path.read_text()
     except FileNotFoundError:

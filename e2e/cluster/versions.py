@@ -1,8 +1,8 @@
 """Pinned versions, and the names of the images.
 
-Kubernetes stays on 1.34, because later kubelets refuse cgroup v1 by default. Envoy has the minor version in Contour's
-manifest, in the newest release on the package index, under the name in the manifest. Modules of our own pin their
-versions in their go.mod: Kubernetes in kube/, CoreDNS in dns/.
+Kubernetes stays on 1.34, because later kubelets refuse cgroup v1 by default. Envoy's wheel is the newest on the package
+index with the minor version in Contour's manifest; the image built from it has the name in that manifest. Modules of
+our own pin their versions in their go.mod: Kubernetes in kube/, CoreDNS in dns/.
 """
 
 HELM = "v3.22.0"

@@ -17,7 +17,7 @@ TIMEOUT = 90.0
 HELD_SECONDS = 30.0
 """Time after which the sender of an incomplete request gives up."""
 HELD = "held"
-"""Result of an incomplete request that the server has not ended by then."""
+"""Result of an incomplete request that the server has not ended within HELD_SECONDS."""
 SIZES = (30 * MIB, 7 * MIB)
 """Sizes of bodies: one above the gateway's limit, one below."""
 
@@ -38,7 +38,7 @@ class Target:
 
 
 Abuse = Callable[[Target, int], Coroutine[Any, Any, Counter[str]]]
-"""Sends `count` requests and returns how they ended: a status, or the error of the connection."""
+"""Sends `count` requests. Returns the number of each result: an HTTP status, a connection error, "closed" or HELD."""
 
 
 async def arrays_in_arrays(target: Target, count: int) -> Counter[str]:
@@ -105,7 +105,9 @@ ALL: dict[str, Abuse] = {
 
 
 async def _bodies(target: Target, count: int, prompt: Callable[[int], bytes]) -> Counter[str]:
-    """Send complete requests with this JSON as their prompt, all at once, alternating between sizes."""
+    """Send complete requests, all at once. `prompt(size)` returns the JSON of their prompt; `size` alternates over
+    SIZES.
+    """
     head = b'{"model":"%s","max_tokens":1,"prompt":' % target.model.encode()
     contents = [head + prompt(size) + b"}" for size in SIZES]
     turns = itertools.cycle(contents)

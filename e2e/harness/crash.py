@@ -18,7 +18,7 @@ def kill(word: str) -> int:
 
 
 def count(word: str) -> int:
-    """Return the number of such processes."""
+    """Return the number of processes in the cluster's containers with this word in their command line."""
     return len(_found(word))
 
 

@@ -19,7 +19,9 @@ SLEEP_SECONDS = 60
 
 
 class HostApi:
-    """Client of the host APIs of one pool. It needs a route to the pods, which other clusters may not offer."""
+    """Client of the host APIs of one pool. It needs a route to the pods, which clusters given by KUBECONFIG may not
+    offer.
+    """
 
     def __init__(self, kube: Kube, release_namespace: str, pool: str) -> None:
         self._namespace = kube.namespace

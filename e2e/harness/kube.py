@@ -87,7 +87,7 @@ class Kube:
             self._dynamic.delete(self._resource(GROUP, "ModelDeployment"), name=name, namespace=self.namespace)
 
     def orphans(self) -> list[str]:
-        """Return pods and Services whose owner does not exist, or has another uid."""
+        """Return the names of pods and Services whose owner does not exist, or has another uid."""
         pools = self._dynamic.get(self._resource(GROUP, "RuntimePool"), namespace=self.namespace).to_dict()["items"]
         alive = {item["metadata"]["uid"] for item in [*self.models().values(), *pools]}
         found = [
@@ -106,7 +106,7 @@ class Kube:
         return [self._api.sanitize_for_serialization(pod) for pod in answer.items]
 
     def ready_pods(self, name: str) -> list[str]:
-        """Return the names of its pods that are ready and not terminating."""
+        """Return the names of a ModelDeployment's pods that are ready and not terminating."""
         return [p["metadata"]["name"] for p in self.pods(name) if _is_ready(p)]
 
     def services(self) -> list[str]:
@@ -114,7 +114,7 @@ class Kube:
         return [s.metadata.name for s in self._core.list_namespaced_service(self.namespace).items]
 
     def conditions(self) -> dict[str, dict[str, Object]]:
-        """Return the current conditions by type of every ModelDeployment of the namespace, by its name."""
+        """Return the conditions of the current generation of all ModelDeployments, by name and type."""
         return {name: _present(item) for name, item in self.models().items()}
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
@@ -123,7 +123,7 @@ class Kube:
         return [(e.type, e.reason, e.message) for e in answer.items]
 
     def condition(self, name: str, kind: str) -> Object | None:
-        """Return one condition of a ModelDeployment if it is of the current generation."""
+        """Return a ModelDeployment's condition of type `kind`; None if it is missing or of an earlier generation."""
         return _present(self.model(name)).get(kind)
 
     def wait_condition(self, name: str, kind: str, status: str, *, timeout: float = READY_SECONDS) -> Object:
@@ -233,7 +233,7 @@ def fresh_namespace() -> Iterator[Kube]:
 
 
 def _present(model: Object) -> dict[str, Object]:
-    """Return the conditions of the current generation."""
+    """Return the conditions of the current generation, by type."""
     generation = model["metadata"]["generation"]
     conditions = model.get("status", {}).get("conditions", [])
     return {c["type"]: dict(c) for c in conditions if c.get("observedGeneration") == generation}

@@ -22,7 +22,9 @@ def _takes(node: Any) -> bool:
 
 
 def staying(own_cluster: bool) -> dict[str, Any]:
-    """Return fields of a pod template that keep pods on the node that no scenario stops."""
+    """Return fields of a pod template that keep pods on the first node, which no scenario stops; empty on a given
+    cluster, whose nodes all keep running.
+    """
     return {"nodeSelector": {"kubernetes.io/hostname": names(cordoned=True)[0]}} if own_cluster else {}
 
 

@@ -40,7 +40,9 @@ def names(scenario: str, count: int) -> list[str]:
 
 
 def model(name: str, source: str = "", **spec: Any) -> Object:
-    """Return a model of the pool, by default with the source of its number on the volume."""
+    """Return a ModelDeployment in the pool. Without `source`, its files are in the folder on the volume with the number
+    at the end of its name.
+    """
     base = {
         "model": {"source": source or f"pvc://{CLAIM}/{_folder(name)}"},
         "placement": {"pool": NAME},
@@ -50,7 +52,7 @@ def model(name: str, source: str = "", **spec: Any) -> Object:
 
 
 def provide_models(kube: Kube, folder: Path, names: list[str]) -> None:
-    """Write the models' files, which scenarios share by number, and create a claim for them."""
+    """Write the models' files, and create a claim for them. Models with the same number share files."""
     for name in names:
         write_tiny_model(folder / _folder(name), seed=_number(name))
     provide_volume(kube, folder)

@@ -17,18 +17,18 @@ class Release:
         self._core: Any = client.CoreV1Api()
 
     def component_pods(self, component: str) -> list[str]:
-        """Return its running pods without terminating ones."""
+        """Return the names of the component's running pods, except terminating ones."""
         return [pod.metadata.name for pod in self._pods(component) if pod.status.phase == "Running"]
 
     def restarts(self, component: str) -> dict[str, int]:
-        """Return its pods with the number of container restarts."""
+        """Return the number of container restarts of each of the component's pods, by pod name."""
         return {
             pod.metadata.name: sum(status.restart_count for status in pod.status.container_statuses or ())
             for pod in self._pods(component)
         }
 
     def ready_pods(self, component: str) -> list[str]:
-        """Return its ready pods without terminating ones."""
+        """Return the names of the component's ready pods, except terminating ones."""
         return [
             pod.metadata.name
             for pod in self._pods(component)
@@ -40,19 +40,19 @@ class Release:
         return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
 
     def account(self, component: str) -> str:
-        """Return the ServiceAccount of its pods."""
+        """Return the name of the ServiceAccount of the component's pods."""
         return str(self._pods(component)[0].spec.service_account_name)
 
     def image(self, component: str) -> str:
-        """Return the image in its pods' specs."""
+        """Return the image in the specs of the component's pods."""
         return str(self._pods(component)[0].spec.containers[0].image)
 
     def image_digest(self, component: str) -> str:
-        """Return `sha256:...` of the image that its pods run."""
+        """Return `sha256:...` of the image that the component's pods run."""
         return str(self._pods(component)[0].status.container_statuses[0].image_id).rpartition("@")[2]
 
     def memory_peaks(self, component: str) -> dict[str, int]:
-        """Return the peak memory of each of its running pods' processes, in MiB."""
+        """Return the peak memory of the main process in each of the component's running pods, in MiB by pod name."""
         return {pod: _peak(self.namespace, pod) for pod in self.component_pods(component)}
 
     def kill_now(self, pod: str) -> None:
@@ -60,14 +60,14 @@ class Release:
         self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
 
     def scale_component(self, component: str, replicas: int) -> None:
-        """Scale its Deployment."""
+        """Set the replicas of the component's Deployment."""
         apps: Any = client.AppsV1Api()
         [deployment] = apps.list_namespaced_deployment(self.namespace, label_selector=_label(component)).items
         body = {"spec": {"replicas": replicas}}
         apps.patch_namespaced_deployment_scale(deployment.metadata.name, self.namespace, body)
 
     def service_address(self, component: str) -> tuple[str, int]:
-        """Return host and port of its Service for requests, inside the cluster (not the one for metrics)."""
+        """Return host and port of the component's Service for requests inside the cluster (not the one for metrics)."""
         services = self._core.list_namespaced_service(self.namespace, label_selector=_label(component)).items
         [(host, port)] = [
             (service.spec.cluster_ip, port.port)

@@ -51,8 +51,8 @@ def names() -> list[str]:
 
 
 def choose(wanted: Sequence[str]) -> list[str]:
-    """Return the scenarios with these names, else those whose names contain a word, or all. Raises ValueError for a
-    word without a match.
+    """Return the scenarios that the words select: each word selects the scenario of this name, else those whose names
+    contain it. No words select all. Raises ValueError for a word without a match.
     """
     for word in wanted:
         if not any(word in name for name in names()):
@@ -80,8 +80,11 @@ def run(
     *,
     at_the_end: bool = False,
 ) -> list[Result]:
-    """Run one scenario's tests with `prefix`; a missing report counts as failure. Output is printed as it arrives, or
-    `at_the_end` if other scenarios print too.
+    """Run one scenario's tests with pytest. If pytest fails but no test does, as after a crash, the results get a
+    failed test `(all)`.
+
+    `prefix`: command prefix that reaches the cluster's network. `extra`: more arguments of pytest. Output is printed as
+    it arrives, or `at_the_end` if other scenarios print too.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

@@ -15,7 +15,9 @@ class NotInTimeError(AssertionError):
 
 
 def until(what: str, look: Callable[[], T | None], *, timeout: float, state: Callable[[], object] = str) -> T:
-    """Call `look` until it returns something true, and return that. On timeout, `state` is shown."""
+    """Call `look` until it returns something true, and return that. After `timeout` seconds, raises NotInTimeError with
+    the text of `state()`.
+    """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if found := look():
@@ -25,7 +27,7 @@ def until(what: str, look: Callable[[], T | None], *, timeout: float, state: Cal
 
 
 def hold(seconds: float) -> None:
-    """Sleep, if a scenario must show that a state lasts."""
+    """Sleep, for scenarios that must show that a state lasts, or that need load for some time."""
     time.sleep(seconds)
 
 

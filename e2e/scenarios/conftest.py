@@ -126,15 +126,15 @@ def new_client(openai_options: dict[str, Any]) -> Callable[[], openai.AsyncOpenA
 
 @pytest.fixture
 def demo() -> dict[str, Any]:
-    """The README's own example."""
+    """The ModelDeployment in examples/gemma.yaml, which the README applies."""
     manifest: dict[str, Any] = yaml.safe_load((REPOSITORY / "examples" / "gemma.yaml").read_text())
     return manifest
 
 
 @pytest.fixture
 def tiny(kube: Kube, settings: Settings, demo: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
-    """A ModelDeployment that is ready in seconds: a random model on a volume, or the demo model without volumes. Its
-    name is its scenario's `MODEL`, because served names are shared with parallel scenarios.
+    """A ModelDeployment that is ready in seconds: a random model on a volume, or the demo model if nodes share no
+    files. Its name is its scenario's `MODEL`, because served names are shared with parallel scenarios.
     """
     name: str = request.module.MODEL
     if not settings.shared_files:

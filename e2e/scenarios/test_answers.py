@@ -1,4 +1,4 @@
-"""Apply, Ready, chat: the whole path, and the text equals the output of `LLM`."""
+"""A ModelDeployment is applied, becomes Ready, and answers through the ingress with the same text as `LLM`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_model_deployment_answers(
 
 
 def test_every_path_of_the_docs_leads_to_the_gateway_through_the_ingress(settings: Settings) -> None:
-    """Other servers (like the ingress with its own 404) would send no request id."""
+    """The request id shows that the gateway answered: other servers, like the ingress with its own 404, send none."""
 
     def ask(method: str, path: str) -> httpx.Response:
         body: dict[str, Any] | None = {} if method == "post" else None

@@ -59,7 +59,7 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
 
 
 def _others(kube: Kube, name: str, before: set[str]) -> set[str]:
-    """Return its ready pods without `before`."""
+    """Return the model's ready pods except those in `before`."""
     return set(kube.ready_pods(name)) - before
 
 

@@ -24,7 +24,7 @@ TOKENS = 8
 
 @pytest.fixture
 def store(kube: Kube, settings: Settings) -> str:
-    """The claim."""
+    """The name of a claim to which all pods may write."""
     if not settings.shared_files:
         pytest.skip(
             "the test needs a folder that every node sees, which only this machine's own cluster has: unset KUBECONFIG"
@@ -71,12 +71,14 @@ class Talk:
 
 
 def place(response: Any) -> str:
-    """Return the place in the response's id, which identifies its store."""
+    """Return the place in the response's id: it identifies the replica, or the stored data that its replacement takes
+    over.
+    """
     return str(response.id.removeprefix("resp_")[:12])
 
 
 def keepers(kube: Kube, pods: list[Any]) -> dict[str, str]:
-    """Return, by place, the pod that stores data there."""
+    """Return pod names by the place in the ids of the responses that they store."""
     labels = {pod["metadata"]["name"]: pod["metadata"]["labels"][KEEPER] for pod in pods}
     return {place_of(f"{kube.namespace}/{keeper}"): name for name, keeper in labels.items()}
 
@@ -116,7 +118,7 @@ def test_a_killed_replicas_responses_are_taken_over(kube: Kube, store: str, serv
 def test_what_a_killed_host_of_a_pool_kept_is_taken_over(
     kube: Kube, store: str, settings: Settings, client: openai.OpenAI
 ) -> None:
-    """Files too: the pool's pods have them, and its models report that."""
+    """Files are taken over, too. The pool sets the claim for them, and the status of its models names it."""
     name = f"{MODEL}-0"
     pool.provide_models(kube, Path(settings.shared_files), [name])
     manifest = pool.pool(1)

@@ -120,7 +120,9 @@ def _leader(release: Release) -> str:
 
 
 def _settled(kube: Kube) -> dict[str, Any]:
-    """Return the state once it is unchanged for some seconds."""
+    """Wait until all models are settled and two samples of the state in a row, SETTLED_HOLD seconds apart, are equal.
+    Return that state.
+    """
     seen: list[dict[str, Any]] = [{}]
 
     def look() -> bool:

@@ -26,8 +26,8 @@ from placement.recorded import Asked, Run, judge
 
 MODELS = pool.names("pooled", 8)
 MEMORY = "1Gi"
-"""Memory of a pod. Models have 90 % of 768 MiB apart from the sleepers' share, less 396 MiB for the runtime: 295 MiB.
-One of a pod's four models takes 148 MiB, so one fits, and two nearly do.
+"""Memory of a pod. Its awake models share 295 MiB: 90 % of 768 MiB (1 GiB without the 256 MiB for sleeping models),
+less 396 MiB for the runtime. Each of a pod's four models takes 148 MiB, so one fits, and two nearly do.
 """
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 8
@@ -38,7 +38,7 @@ LOADING_RATIO = 1.3
 LEAST_ANSWERS = 100
 """Minimum number of responses for comparing demand; a busy machine takes longer to reach it."""
 NOTICED_SECONDS = 10.0
-"""Maximum time after a kill until its requests end."""
+"""Maximum time after a kill until the requests that it interrupts have ended."""
 KILL = """
 import os, signal
 for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -176,7 +176,9 @@ class _Watched:
         return [(action, name, text) for action, name, text in evicted if (action, text) not in events[name]]
 
     def figures(self, seconds: float) -> Figures:
-        """Return figures for a record. `paid_seconds`: total time of loads and wakes on all hosts."""
+        """Return figures for a record. `seconds`: duration of the load. `loads`: loads and wakes of each model, by
+        host.
+        """
         after = {host: self._api.report(host) for host in self._hosts}
         counts = Counter(action for action, _, _ in self._decisions.values())
         return {
@@ -189,7 +191,9 @@ class _Watched:
 
 
 def _sums(before: dict[str, Any], after: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return, for each model of a host, the number of loads and wakes between two reports, and their durations."""
+    """Return, for each model of a host, the number of loads and wakes between two reports, and the seconds that its
+    last load and its last wake took.
+    """
     old = {entry["name"]: entry for entry in before["models"]}
     return {
         entry["name"]: {

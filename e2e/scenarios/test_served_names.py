@@ -89,7 +89,7 @@ def _wait_reason(kube: Kube, reason: str) -> None:
 
 
 def _answers(client: openai.OpenAI, name: str = MODEL) -> bool:
-    """Return whether the gateway knows the name."""
+    """Return whether the gateway knows the name: a request for it does not get a 404."""
     try:
         client.completions.create(model=name, prompt="a", max_tokens=1)
     except openai.NotFoundError:

@@ -62,9 +62,11 @@ class Connection:
         kind: str = JSON,
         patience: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """Send a request with a `body` of media type `kind`. The caller closes the response, whatever its status.
+        """Send a request with a `body` of media type `kind`. The caller closes the response, also after an error
+        status.
 
-        `path` is sent as it is, without further quoting. Raises aiohttp.ClientError, TimeoutError and OSError.
+        `path` is sent as it is, without further quoting. `patience`: the request's time limits. Raises
+        aiohttp.ClientError, TimeoutError and OSError.
         """
         url = URL(f"{self._host}{path}?{urlencode(query)}" if query else self._host + path, encoded=True)
         headers = {"Accept": JSON, **await self._authorization()}

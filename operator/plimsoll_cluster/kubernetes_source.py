@@ -37,7 +37,9 @@ async def follow(api: Connection, *stores: Store[Any]) -> None:
 
 
 async def list_on_doubt(api: Connection, *stores: Store[Any]) -> None:
-    """List the collections of stores whose events come from elsewhere, each time one of their parts is in doubt."""
+    """List the collections of stores each time one of their parts requests it (`Part.doubt`), until cancelled. The
+    events of these stores come from elsewhere.
+    """
     await _keep(Lister, api, stores)
 
 
@@ -63,7 +65,9 @@ class KubernetesSource:
         self._path = resource.path(namespace)
 
     async def list(self) -> AsyncIterator[Page]:
-        """Yield all objects in pages. Without a resource version, the server includes all completed writes."""
+        """Yield all objects in pages. The request has no resource version, so that the result includes all completed
+        writes.
+        """
         following = ""
         while True:
             query = {"continue": following} if following else {}
@@ -86,7 +90,7 @@ class KubernetesSource:
 
     @asynccontextmanager
     async def _ask(self, patience: aiohttp.ClientTimeout, **query: str) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a GET request and close its response at the end. Raises GoneError, and UnreachableError for the rest."""
+        """Send a GET request and close its response at the end. Raises GoneError (status 410) or UnreachableError."""
         if self._resource.selector:
             query["labelSelector"] = self._resource.selector
         if self._resource.name:

@@ -16,8 +16,8 @@ def conditions_of(item: Object) -> Mapping[str, Object]:
 def is_unheard(conditions: Mapping[str, Object]) -> bool:
     """Return whether the node controller set a pod's readiness to False because its node does not report.
 
-    It changes the status of this condition alone; the rest stays as the kubelet last wrote it. A kubelet also sets
-    `ContainersReady` to False, or writes a reason (a readiness gate).
+    The node controller changes only the status of the condition Ready. A kubelet that sets Ready to False also sets
+    `ContainersReady` to False, or writes a reason (if a readiness gate fails).
     """
     ready, containers = conditions.get("Ready"), conditions.get("ContainersReady")
     if ready is None or containers is None:

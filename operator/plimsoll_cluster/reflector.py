@@ -43,14 +43,14 @@ class Source(Protocol):
         """Name of the collection in log messages."""
 
     def list(self) -> AsyncIterator[Page]:
-        """Yield all objects as of a time after the call. Raises GoneError or UnreachableError."""
+        """Yield all objects in pages, as of a time after the call. Raises GoneError or UnreachableError."""
 
     def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
         """Yield events after `version` until the server ends the watch. Raises GoneError or UnreachableError."""
 
 
 class Lister(Generic[T]):
-    """Lists a source each time its part is in doubt. Events come from elsewhere (`Part.merge`)."""
+    """Lists a source each time its part requests it (`Part.doubt`). Events come from elsewhere (`Part.merge`)."""
 
     def __init__(
         self, source: Source, part: Part[T], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -63,7 +63,7 @@ class Lister(Generic[T]):
         part.on_doubt(self._doubted.set)
 
     async def run(self) -> None:
-        """List at the start and at each doubt, until cancelled."""
+        """List after each call of `Part.doubt`, not at the start, until cancelled. A failed list is repeated."""
         while True:
             await self._doubted.wait()
             self._doubted.clear()

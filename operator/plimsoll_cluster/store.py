@@ -172,7 +172,7 @@ class Part(Generic[T]):
 
     @property
     def outdated(self) -> bool:
-        """Whether the part must be listed before its state counts."""
+        """Whether a list is due: the first one, or one that `doubt` requested."""
         return self.lists_done < self._wanted
 
     def version_of(self, key: ObjectKey) -> int:

@@ -85,7 +85,7 @@ class Gateway:
         files_claim: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
-        """`metrics_apart`: /metrics is not among these paths; serve `operations` on another port.
+        """`metrics_apart`: this application does not serve /metrics; serve `operations` on another port.
 
         `keyring` authenticates requests. `credential` proves to runtimes that a request comes through this gateway.
         `quotas` are set if several gateways share the limits of keys. `files_model`: the model whose replicas keep
@@ -228,7 +228,9 @@ class Gateway:
         await self._ask_one(exchange, exchange.model, replica, with_body=False)
 
     async def _file(self, exchange: Exchange) -> None:
-        """Forward a request to any replica that keeps the key's files. That replica checks the owner."""
+        """Forward a request about files or batches to any replica that keeps the key's files. That replica checks the
+        owner.
+        """
         exchange.key = self._keyring.authenticate(exchange.headers)
         exchange.model, replica = self._file_replicas.find(self._store.current, exchange.key)
         posts = exchange.scope["method"] == "POST"
@@ -292,8 +294,10 @@ class Gateway:
                 self._metrics.key_used(key.name, tokens)
 
     def _comments(self, exchange: Exchange, fields: RequestFields) -> KeepaliveComments | None:
-        """Return keep-alive comments for a stream whose model may have to wake; a ready replica of a pool may have
-        to wake it, too.
+        """Return keep-alive comments for a streaming request whose model may have to wake, else None.
+
+        Their timer starts now if the model has no ready replica, or is in a pool: there, a ready replica may have to
+        wake it.
         """
         model = exchange.model
         assert model is not None

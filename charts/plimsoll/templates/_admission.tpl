@@ -79,7 +79,7 @@ The rule about namespaces. Deletions are allowed everywhere, so that objects of 
 {{- end }}
 {{- end }}
 
-{{/* The first rule of such a policy: include "plimsoll.admission.ours" "Services" */}}
+{{/* The first rule of a policy that limits the operator to children of ModelDeployments and RuntimePools: include "plimsoll.admission.ours" "Services" */}}
 {{- define "plimsoll.admission.ours" -}}
 - expression: variables.ours && variables.wasOurs
   reason: Forbidden

@@ -101,7 +101,7 @@ app.kubernetes.io/name: plimsoll-runtime
 app.kubernetes.io/managed-by: plimsoll-operator
 {{- end }}
 
-{{/* Labels of those with a host API. */}}
+{{/* Labels of the runtime pods that have a host API: those of RuntimePools. */}}
 {{- define "plimsoll.host.selector" -}}
 {{ include "plimsoll.runtime.selector" . }}
 plimsoll.dev/role: host

@@ -18,7 +18,7 @@ class NamePolicy:
         self.record = record
 
     def refusal(self, name: str, namespace: str) -> Reserved | Kept | None:
-        """Return why objects of a namespace may not use a name; None if the oldest of them may."""
+        """Return why objects of a namespace may not use a name; None if rules and record allow it."""
         if (reserved := self.rules.refusal(name, namespace)) is not None:
             return reserved
         kept = self.record.get(name)
@@ -33,4 +33,4 @@ class NamePolicy:
 
 
 FREE = NamePolicy()
-"""No rules and no record: the oldest claim has a name."""
+"""No rules and no record: the oldest ModelDeployment that claims a name has it."""

@@ -37,14 +37,20 @@ class Capacity:
             self._slots[model.key] = slots
 
     def now(self, name: str) -> int | None:
-        """Return the requests that the name's ready replicas accept; 0 if a replica is expected, None if none is."""
+        """Return how many requests the ready replicas of a served name accept at the same time.
+
+        Without a ready replica: 0 if one is expected, so that requests wait for it, else None. None also for an unknown
+        name.
+        """
         model = self._store.find(name)
         if model is None:
             return None
         return self._takes(model.ready_for(name)) or (0 if model.wakes else None)
 
     def together(self, names: Collection[str]) -> int:
-        """Return the requests accepted by the ready replicas that serve any of these names of one model."""
+        """Return how many requests the ready replicas that serve any of these names of one model accept at the same
+        time.
+        """
         ready: dict[str, Replica] = {}
         for name in names:
             model = self._store.find(name)
@@ -52,13 +58,15 @@ class Capacity:
         return self._takes(tuple(ready.values()))
 
     def later(self, name: str) -> int:
-        """Return the requests the model accepts after it has scaled up to its maximum."""
+        """Return how many requests the model of a name accepts at the same time, once it has its most replicas; 1 for
+        an unknown name.
+        """
         model = self._store.find(name)
         return 1 if model is None else math.ceil(HEADROOM * self._expected(model))
 
     def places(self, model: Model) -> int | None:
-        """Return the sequences that the ready replicas batch, or that the expected ones will; None if none is
-        expected.
+        """Return how many sequences the model's ready replicas batch; without one, how many its expected replicas will.
+        None if none is ready or expected.
         """
         ready = model.ready_replicas
         if ready:
@@ -69,7 +77,7 @@ class Capacity:
         return math.ceil(HEADROOM * self._together(replicas))
 
     def _together(self, replicas: Sequence[Replica]) -> int:
-        """Return the sequences that these replicas batch."""
+        """Return how many sequences these replicas batch."""
         if self._changes != self._picker.loads.changes or len(self._sums) >= MOST_SUMS:
             self._sums.clear()
             self._changes = self._picker.loads.changes

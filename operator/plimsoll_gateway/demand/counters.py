@@ -78,8 +78,10 @@ class DemandCounters:
         return found
 
     async def changed(self, after: int, seconds: float) -> None:
-        """Wait until `sequence` differs from `after` (a greater value is another process's), or until `seconds` have
-        passed.
+        """Wait until `sequence` differs from `after`, or until `seconds` have passed or the process stops.
+
+        `sequence` grows when a model's first request is held, and when none is held any longer. A greater `after` comes
+        from another process, and ends the wait immediately.
         """
         try:
             async with asyncio.timeout(seconds):

@@ -47,18 +47,18 @@ class RevisionTotals:
         self.event_gap = Durations(EVENT_GAP_BOUNDS)
 
     def answered(self, status: int) -> None:
-        """Count a response with this status."""
+        """Count a response with this status; 500 and above also count as errors."""
         self.requests += 1
         if status >= 500:
             self.errors += 1
 
     def unanswered(self) -> None:
-        """Count a request without a response."""
+        """Count a request without a response, which is also an error."""
         self.requests += 1
         self.errors += 1
 
     def broke(self) -> None:
-        """Count a response that ended early, unless its client caused it."""
+        """Count a response that ended early because of its replica."""
         self.broken += 1
 
 

@@ -25,7 +25,7 @@ def _soon(publish: Callable[[], None]) -> None:
 class ClusterTable:
     """Builds the routing table from three stores, and a fourth if served names are recorded.
 
-    Changes in the same iteration of the event loop make one table: `soon` schedules its argument once.
+    Changes in the same iteration of the event loop make one table: the first of them calls `soon` with `publish`.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Canary:
     weight: int
 
     def split(self, replica: Replica) -> Replica:
-        """Return the replica with the share of its revision."""
+        """Return the replica with `share` set to the weight if it is of this revision, else unchanged."""
         return replace(replica, share=self.weight) if replica.revision == self.revision else replica
 
 
@@ -86,8 +86,8 @@ def read_served(item: Object) -> Served:
 
 
 def _files(item: Object) -> str:
-    """Return the claim of a model's files as NAMESPACE/CLAIM; in a pool, the one that the operator wrote to the
-    status.
+    """Return the claim of a model's files as NAMESPACE/CLAIM; empty without one. In a pool it is the one that the
+    operator wrote to the status.
     """
     if "placement" in item.get("spec", {}):
         return str((item.get("status") or {}).get("filesClaim", ""))
@@ -96,7 +96,9 @@ def _files(item: Object) -> str:
 
 
 def _mounted_files(pod: Object) -> str:
-    """Return the claim that a pod mounts for files: while a changed claim rolls out, pods differ."""
+    """Return the claim that a pod mounts for files as NAMESPACE/CLAIM; empty without one. Pods of a model differ while
+    a changed claim rolls out.
+    """
     volumes = pod.get("spec", {}).get("volumes") or ()
     found: Object = next((volume for volume in volumes if volume.get("name") == FILES_VOLUME), {})
     claim = (found.get("persistentVolumeClaim") or {}).get("claimName")
@@ -104,8 +106,10 @@ def _mounted_files(pod: Object) -> str:
 
 
 def _scales_to(meta: Object, spec: Object) -> int:
-    """Return the most replicas that requests can scale the model to. If another scaler scales it, an annotation
-    enables this.
+    """Return the most replicas that requests can scale the model to; 0 if they cannot.
+
+    Without spec.scaling, HOLD_ANNOTATION says that another scaler does: its maximum is unknown, so this is the present
+    number, at least 1.
     """
     replicas = spec.get("replicas")
     if (scaling := spec.get("scaling")) is not None:

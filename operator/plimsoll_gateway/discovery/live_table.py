@@ -1,4 +1,4 @@
-"""A routing table that is updated model by model, at a cost independent of the number of models read."""
+"""A routing table that is updated model by model, instead of being built from all models after each change."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ class Replica:
     `unheard`: it was ready, but its node does not report.
     `keeper`: a name for its stored data, which its replacement takes over; empty if no replacement does.
     `files`: the claim with its folder of files and batches; empty if it has none.
-    `revision`: the revision of its pod; empty if revisions are not told apart.
-    `share`: per cent of the model's requests for all replicas of its revision; None for the rest.
+    `revision`: the revision of its pod; empty if revisions are not distinguished.
+    `share`: if its revision is the model's canary, the per cent of the model's requests that the revision gets, else
+    None.
     `draining`: its model is ending there or is being evicted; a request may wait until the model wakes again, or fail
     because it is gone.
     """
@@ -161,7 +162,7 @@ def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> RoutingTa
 
 
 def age(model: Model) -> tuple[float, ObjectKey]:
-    """Return the sort key by which models claim names."""
+    """Return the key that sorts models by age, the order in which they get contested names."""
     return (model.created, model.key)
 
 

@@ -70,7 +70,7 @@ def wrong_key() -> Refusal:
 
 
 def origin_not_allowed(origin: str) -> Refusal:
-    """403 to a browser; it hides the response from the page."""
+    """403 for a preflight of an origin that is not allowed. The browser hides the response from the page."""
     message = (
         f"Web pages of the origin {_shortened(origin)} may not use this gateway: its operator must allow the origin "
         "(--cors-origin)."
@@ -158,7 +158,9 @@ def _too_slow(message: str) -> Refusal:
 
 
 def wrong_host(hosts: int) -> Refusal:
-    """400: two hosts can make a proxy and its server read different requests (RFC 9112 section 3.2)."""
+    """400: the request has no Host header, or several: two can make a proxy and its server read different requests (RFC
+    9112 section 3.2).
+    """
     message = f"The request has {hosts} Host headers. Send one."
     return Refusal(400, message, code="invalid_request", headers=[("connection", "close")])
 
@@ -188,12 +190,12 @@ def unknown_model(name: str, known: Sequence[str]) -> Refusal:
 
 
 def response_not_found(response: str) -> Refusal:
-    """404: no gateway knows this response id."""
+    """404: the response id has an invalid format, or its runtime was called without a gateway."""
     return Refusal(404, f"Response with id '{_shortened(response)}' not found.", code="response_not_found")
 
 
 def response_gone() -> Refusal:
-    """404: the replica that stored it is gone, or has lost its model."""
+    """404: the replica that stored the response is gone, or no longer has the response's model."""
     message = (
         "The replica that stored this response is gone, and the response with it. Send the conversation in 'input', "
         "or send the request again."
@@ -233,7 +235,7 @@ def batch_not_allowed(key: str) -> Refusal:
 
 
 def not_believed() -> Refusal:
-    """503: a replica that cannot check the owner of a response must not return it."""
+    """503: a replica that cannot check the owner of stored data, such as a response, must not return it."""
     return _unavailable(
         "The replica that stores the response does not have this gateway's credential, so it cannot check the owner; "
         "its operator must set the credential.",
@@ -301,7 +303,9 @@ def _unavailable(message: str, code: str, *headers: tuple[str, str]) -> Refusal:
 
 
 def told_by_replica(name: str, status: int, body: bytes) -> Refusal:
-    """Return the error that a replica sent in place of a stream that has begun: its own, if it has one."""
+    """Return the error for a stream that has begun, if the replica sent something other than a stream: the error in its
+    `body`, or else a 502.
+    """
     error = _told(body)
     if error is None:
         return upstream_failed(name, f"it sent no stream (status {status})")

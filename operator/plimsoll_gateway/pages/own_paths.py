@@ -24,7 +24,7 @@ JSON, HTML = b"application/json", b"text/html; charset=utf-8"
 
 
 class OwnPaths:
-    """Answers these paths. With `metrics_apart`, /metrics is not among them."""
+    """Answers the paths in OWN and those of single models; with `metrics_apart`, not /metrics."""
 
     def __init__(
         self, store: TableStore, keyring: Keyring, metrics: Metrics, cards: ModelCards, *, metrics_apart: bool
@@ -44,7 +44,7 @@ class OwnPaths:
         self._draining = True
 
     async def answer(self, exchange: Exchange) -> None:
-        """Answer one request for one of these paths. Raises Refusal."""
+        """Answer a request for one of the paths that this object contains. Raises Refusal."""
         exchange.allow("GET", "HEAD")
         if exchange.path not in OPEN:
             exchange.key = self._keyring.authenticate(exchange.headers)

@@ -23,7 +23,9 @@ _WEIGHT = re.compile(r"q=(1(?:\.0{0,3})?|0(?:\.[0-9]{0,3})?)")
 
 
 def welcome_page(names: Sequence[str] | None, base: str, *, key: bool) -> bytes:
-    """Return the page. `names` None: models are hidden, since a key is required; with `key` the command sends one."""
+    """Return the page. `names` None: models are hidden, since a key is required. With `key`, the command in the page
+    sends an API key.
+    """
     command = escape(_command(base, names[0] if names else "MODEL", key=key))
     return _template().substitute(models=_listed(names), command=command).encode()
 

@@ -149,7 +149,7 @@ async def discard_unread(receive: Receive, headers: Mapping[bytes, bytes]) -> No
 
 
 async def _discard(receive: Receive) -> None:
-    """Read and discard, within limits."""
+    """Read and discard at most DISCARD_BYTES of a body, for at most DISCARD_SECONDS."""
     left = DISCARD_BYTES
     more = True
     try:

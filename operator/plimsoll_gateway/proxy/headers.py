@@ -1,4 +1,6 @@
-"""Headers that pass through the gateway: all except those of one connection."""
+"""Headers that the gateway forwards: all except hop-by-hop headers, its API keys, and those that gateway or runtime set
+themselves.
+"""
 
 from __future__ import annotations
 

@@ -196,7 +196,8 @@ class ReplicaProxy:
     async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
         """Return the model once it has a replica other than `moved`, or when the time is up.
 
-        Requests for a model without replicas wait in its queue; this wait is for those whose model left its replica.
+        A request for a model without replicas waits in the model's queue first; here it waits if the replica or the
+        model on it has gone since.
         """
         name, key = call.model_name, model.key
         self._observer.held(key, 1)
@@ -213,7 +214,7 @@ class ReplicaProxy:
         return model
 
     def _pick(self, ready: Sequence[Replica], failures: Sequence[Failure], hints: RoutingHints) -> Replica | None:
-        """Return a replica that has not failed; if there is none, one whose connection merely broke."""
+        """Return a replica that has not failed, or else one that may be asked again (`Failure.same_again`)."""
         failed = {failure.replica.id for failure in failures} if failures else ()
         other = self._picker.pick(ready, failed, hints)
         if other is None and failures:
@@ -224,8 +225,10 @@ class ReplicaProxy:
     async def _ask(
         self, call: Call, model: Model, replica: Replica, totals: RevisionTotals, stream: ResponseStream | None
     ) -> Response | Failure:
-        """Send the call and wait for the response's headers. With `stream`, which has not begun, another replica can
-        be asked, and a 503 is a failure; otherwise it is a response.
+        """Send the call and wait for the response's headers. Raises Refusal 502 for an error that must not be retried.
+
+        `stream` is given if another replica can be asked: then a status in ELSEWHERE is a failure as long as the stream
+        has not begun. Otherwise a response with such a status is returned.
         """
         meter = call.meter
         if meter is not None:

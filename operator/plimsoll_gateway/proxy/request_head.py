@@ -10,7 +10,7 @@ from plimsoll_gateway.proxy.body import Message
 
 _SLASHES = re.compile("/{2,}")
 _MODEL = re.compile("/+v1/+models/+(?=[^/])")
-"""Prefix of a model's name."""
+"""The part of a path before a model's name."""
 
 
 def path_of(scope: Message) -> str:
@@ -20,8 +20,8 @@ def path_of(scope: Message) -> str:
 
 
 def plain_path(path: str) -> str:
-    """Return the path with single slashes and none at its end: base URLs with a final slash make clients send
-    others.
+    """Return the path with single slashes and none at its end. Clients send other paths if their base URL ends in a
+    slash.
 
     `path` is not yet decoded, so that encoded slashes stay. So do the slashes in a model's name, which may have two in
     a row.

@@ -132,7 +132,7 @@ ResultT = TypeVar("ResultT")
 
 
 class CpuTimeSlices:
-    """Runs functions one at a time, in order of arrival, with pauses."""
+    """Runs functions one at a time, in order of arrival. After each one, all wait for REST times its duration."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class CpuTimeSlices:
         self._rested = 0.0  # when the pause ends
 
     async def take(self, work: Callable[[], ResultT]) -> ResultT:
-        """Call `work` in its turn, and return its result."""
+        """Call `work` after earlier calls and the pause after them, and return its result."""
         async with self._lock:
             while (left := self._rested - self._clock()) > 0:
                 await self._sleep(left)

@@ -62,7 +62,7 @@ class ResponseStream:
         await self.finish(body)
 
     async def nothing(self, headers: Headers) -> None:
-        """Send 204, whose content is in its headers."""
+        """Send 204: the response has headers, but no body."""
         await self.start(204, [*self.id_headers, *headers])
         await self.finish()
 

@@ -54,8 +54,8 @@ class Prober:
         self._vigils: dict[str, Vigil] = {}
 
     def listen(self, replica: Replica, model: Model) -> Listening:
-        """Return a context for a wait for the first byte of a response. It raises SilentError if the replica is
-        ejected.
+        """Return a context in which a request waits for the first byte of its response. It raises SilentError if the
+        replica is ejected.
         """
         return Listening(self, self._vigil(replica, model))
 
@@ -137,7 +137,9 @@ class Prober:
 
 
 class Vigil:
-    """The state of one replica since the first of the requests that wait for it."""
+    """A replica that requests wait for, or that is ejected, with its probes. `heard`: the last sign of life. `misses`:
+    failed probes in a row.
+    """
 
     def __init__(self, replica: Replica, model: Model, now: float) -> None:
         self.replica = replica
@@ -158,7 +160,7 @@ class Vigil:
         return self.misses > 0 or now - self.heard >= QUIET_SECONDS
 
     def expire(self) -> None:
-        """End the waits of all requests."""
+        """End the waits of all requests for this replica with SilentError."""
         for listening in tuple(self.waiting):
             listening.expire()
 
@@ -174,7 +176,7 @@ class Listening:
         self._expired = False
 
     def expire(self) -> None:
-        """End the wait."""
+        """End the wait with SilentError."""
         if not self._expired:
             self._expired = True
             self._task.cancel()

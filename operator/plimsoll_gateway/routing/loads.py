@@ -101,7 +101,7 @@ class Loads:
         return None if heard is None else heard[1].slots
 
     def keep(self, replica_ids: Collection[str]) -> None:
-        """Remove all other replicas."""
+        """Remove the reports of all other replicas."""
         for gone in [known for known in self._reports if known not in replica_ids]:
             del self._reports[gone]
             self.changes += 1

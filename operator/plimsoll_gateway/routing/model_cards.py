@@ -55,7 +55,7 @@ class ModelCards:
         return {name: self._known(name, model) or UNTOLD for name, model in models}
 
     def keep(self, replica_ids: Collection[str]) -> None:
-        """Remove all other replicas."""
+        """Remove the cards of all other replicas."""
         for gone in [key for key in self._told if key[0] not in replica_ids]:
             del self._told[gone]
 

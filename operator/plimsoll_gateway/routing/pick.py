@@ -73,16 +73,16 @@ class Picker:
         self._row_changes, self._row_leisure = 0, 0.0
 
     def in_flight(self, replica_id: str) -> int:
-        """Return our requests at this replica."""
+        """Return how many of our requests are in flight at this replica."""
         return self._in_flight.get(replica_id, 0)
 
     def load(self, replica_id: str) -> int:
-        """Return the known requests at a replica: ours, and those of other clients in its last report."""
+        """Return how many requests are known at a replica: ours, and those of other clients in its last report."""
         report = self.loads.report(replica_id)
         return self._in_flight.get(replica_id, 0) + (0 if report is None else report.others)
 
     def capacity(self, replicas: Sequence[Replica]) -> int:
-        """Return the slots of these replicas, with a default for those that have not reported them."""
+        """Return the sum of the slots of these replicas, with a default for those that have not reported them."""
         return sum(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in replicas)
 
     def standing(self, replica: Replica) -> Standing:
@@ -96,7 +96,9 @@ class Picker:
     def pick(
         self, replicas: Sequence[Replica], avoid: Collection[str] = (), hints: RoutingHints = ANYTHING
     ) -> Replica | None:
-        """Return a replica whose id is not in `avoid`, or None; suspect replicas only if there is no other."""
+        """Return a replica whose id is not in `avoid`, or None. Recently unreachable and ejected ones are picked only
+        if there is no other.
+        """
         choices: Sequence[Replica] = [r for r in replicas if r.id not in avoid] if avoid else replicas
         if self._suspect_until or self._ejected:
             choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
@@ -153,7 +155,7 @@ class Picker:
         return open_ones[sums.index(max(sums))] if scores else open_ones[0]
 
     def _leisure(self, choices: Sequence[Replica]) -> float:
-        """Return the number of requests below which each of the replicas is not busy."""
+        """Return the number of requests below which none of the replicas is busy."""
         changes = self.loads.changes
         if self._row is not choices or self._row_changes != changes:
             least = min(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in choices)
@@ -164,7 +166,9 @@ class Picker:
         return count < LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
     def _less_busy(self, choices: Sequence[Replica]) -> Replica:
-        """Return the less busy of two (Mitzenmacher, 2001), relative to their slots."""
+        """Return the less busy of two replicas, the next in turn and a random one, relative to their slots
+        (Mitzenmacher, 2001).
+        """
         self._turn += 1
         at = self._turn % len(choices)
         one, other = choices[at], choices[at - self._draw.randrange(1, len(choices))]

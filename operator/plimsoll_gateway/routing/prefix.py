@@ -42,8 +42,8 @@ def prefix_blocks(root: bytes, text: bytes, hint: bytes = b"") -> tuple[int, ...
 
 
 class _Begin:
-    """A hashed sequence of blocks with its hash `name`. It is part of the cache key of the next block, so that a
-    block is found after the same sequence only.
+    """A hashed sequence of blocks with its hash `name`. The object is part of the cache key of the next block, so that
+    a block is found after the same sequence only.
     """
 
     __slots__ = ("_digest", "name")

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 MOST_BLOCKS_KNOWN = 1 << 16
-"""About 10 MiB. They represent eight million tokens, more than a dozen replicas hold."""
+"""The most blocks, about 10 MiB. They cover eight million tokens, more than the caches of a dozen replicas."""
 MOST_REPLICAS = 4  # for each block, the latest; a prefix that all replicas have needs no entry
 
 
@@ -18,7 +18,7 @@ class PrefixIndex:
         self._seen: OrderedDict[int, tuple[str, ...]] = OrderedDict()
 
     def depths(self, blocks: Sequence[int]) -> dict[str, int]:
-        """Return, for each replica that had one of the blocks, the number of blocks up to its deepest one."""
+        """Return, for each replica that got one of the blocks, the number of blocks up to its last one."""
         found: dict[str, int] = {}
         for depth, block in enumerate(blocks, 1):
             for replica in self._seen.get(block, ()):

@@ -90,8 +90,8 @@ class ResponseAffinity:
         store.listen(self._note)
 
     def find(self, response: str) -> tuple[Model, Replica]:
-        """Return one of the present models and the replica that stores a response. Raises Refusal 404, or 503 while
-        the replica is being replaced.
+        """Return the replica that stores a response, and a model that it serves. Raises Refusal 404, or 503 while the
+        replica is being replaced.
         """
         found = _RESPONSE.fullmatch(response)
         if found is None or found[1] == NOWHERE:
@@ -104,7 +104,9 @@ class ResponseAffinity:
         return holder
 
     def holders(self, model: Model, place: str) -> tuple[Replica, ...]:
-        """Return the replica of the model at a place. Raises Refusal 404, or 503 while it is being replaced."""
+        """Return the model's replicas with this place, at least one. Raises Refusal 404, or 503 while the replica is
+        being replaced.
+        """
         found = tuple(replica for replica in model.replicas if place_of(replica.keeps_as) == place)
         if not found:
             raise self._absent(place)
@@ -120,7 +122,7 @@ class ResponseAffinity:
         self._known = {place_of(replica.keeps_as): (model, replica) for model in models for replica in model.replicas}
 
     def _note(self, table: RoutingTable) -> None:
-        """Record the keepers' names in the table, and when others have left it."""
+        """Record the keepers' names in the table, and when those that are no longer in it have left."""
         keepers = frozenset(replica.keeper for model in table.models for replica in model.replicas if replica.keeper)
         if keepers == self._keepers:
             return

@@ -36,18 +36,20 @@ class Scorer(Protocol):
 
 
 class PrefixScorer:
-    """Scores by the part of the prefix that a replica has computed; ties are broken by consistent hashing of the
-    first block.
+    """Scores by the part of the prefix that a replica has computed; ties are broken by consistent hashing of the first
+    block.
 
-    All gateways use the same hash, and therefore send a prefix to the same replica without communication. Each stores
-    only where blocks went when that replica was above the load bound.
+    All gateways use the same hash, and therefore send a prefix to the same replica without communication. Each also
+    records which replicas got its blocks, in case the one that the hash selects was above the load bound.
     """
 
     def __init__(self, memory: PrefixIndex) -> None:
         self._memory = memory
 
     def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
-        """Return a unit for each computed block, plus less than one unit for the hash."""
+        """Return 1 / (number of blocks + 1) for each block that a replica has computed, plus less than that for the
+        hash; 0 without blocks.
+        """
         blocks = hints.blocks
         if not blocks:
             return [0.0] * len(replicas)

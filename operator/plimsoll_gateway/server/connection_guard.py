@@ -190,7 +190,7 @@ class ConnectionGuard(asyncio.Protocol):
         return not self._in_head and (cycle is None or not cycle.more_body)
 
     def _read_on(self) -> None:
-        """uvicorn requests more data, or has answered all requests that it had."""
+        """Parse unread bytes soon: uvicorn requests more data, or has answered all requests that it had."""
         self._loop.call_soon(self._feed)
 
     async def _run(self, scope: Message, receive: Receive, send: Send) -> None:

@@ -25,7 +25,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other gateways: their names, our own address, and the shared secret."""
+    """The other gateways: their names, our own address, and the file with the shared secret."""
 
     addresses: tuple[PeerAddress, ...]
     own: PeerAddress
@@ -113,8 +113,8 @@ def _peers(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Peers 
 
 
 def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limits:
-    """`--max-body-bytes N` replaces the defaults of all paths that name a model; `PATH=N` replaces either, in any
-    order.
+    """Return the limits. `--max-body-bytes N` is for all paths that name a model; `PATH=N` is for one path, and takes
+    precedence in whichever order they are given.
     """
     body_bytes = dict(BODY_BYTES)
     for path, size in sorted(given.max_body_bytes, key=lambda pair: pair[0] is not None):

@@ -92,7 +92,7 @@ class MetricsServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture no signals."""
+        """Override uvicorn's method: install no signal handlers."""
         yield
 
 

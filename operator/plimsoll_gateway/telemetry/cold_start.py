@@ -27,7 +27,7 @@ class ColdStarts:
         self._waiting.setdefault(key, self._clock())
 
     def released(self, key: ObjectKey) -> None:
-        """Record that no request waits for it."""
+        """Record that no request waits for a replica of the model."""
         self._waiting.pop(key, None)
 
     def answered(self, key: ObjectKey) -> None:

@@ -30,7 +30,7 @@ class Series:
         return found
 
     def remove(self) -> None:
-        """Remove all of them from their metrics."""
+        """Remove these series from their metrics."""
         for family, more in self._made:
             family.remove(*self._labels, *more)
         self._made.clear()
@@ -53,7 +53,7 @@ class Owners(Generic[OwnerT]):
         return found
 
     def keep(self, there: Collection[OwnerT], most_gone: int = 0) -> None:
-        """Remove the series of all other owners except `most_gone`; the oldest are removed first."""
+        """Remove the series of owners that are not in `there`, the oldest first, until `most_gone` of them remain."""
         gone = [owner for owner in self._series if owner not in there]
         for owner in gone[: max(0, len(gone) - most_gone)]:
             self._series.pop(owner).remove()

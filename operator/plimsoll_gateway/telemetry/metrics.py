@@ -107,7 +107,7 @@ class Metrics(Families):
         self._of_key(key, self.key_tokens).inc(tokens)
 
     def render(self) -> bytes:
-        """Return the text format of Prometheus."""
+        """Return all metrics in Prometheus' text format, then remove the series of deleted models and keys."""
         text = generate_latest(self.registry)
         keys = self._keyring.keys
         self._keys.keep(frozenset() if keys is None else keys.names)

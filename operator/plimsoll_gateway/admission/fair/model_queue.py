@@ -49,8 +49,8 @@ class Lane:
 
 
 WAITING_PER_PLACE = 16
-"""The most waiting requests for each request that the model's replicas accept: the last one waits for 16 full
-outputs.
+"""The most waiting requests for each request that the model's replicas accept at the same time. The last one in the
+queue waits about as long as 16 outputs take.
 """
 
 NOBODY = Share("")
@@ -68,13 +68,18 @@ class Capacity(Protocol):
     """The number of requests that a model accepts, by served name."""
 
     def now(self, name: str) -> int | None:
-        """Return the requests its ready replicas accept; 0 if a replica is expected, None if none is."""
+        """Return how many requests the ready replicas of a served name accept at the same time.
+
+        Without a ready replica: 0 if one is expected, so that requests wait for it, else None.
+        """
 
     def together(self, names: Collection[str]) -> int:
-        """Return the requests accepted by the ready replicas that serve any of these names of one model."""
+        """Return how many requests the ready replicas that serve any of these names of one model accept at the same
+        time.
+        """
 
     def later(self, name: str) -> int:
-        """Return the requests accepted after the model has scaled up to its maximum."""
+        """Return how many requests the model of a name accepts at the same time, once it has its most replicas."""
 
 
 class ModelQueue:
@@ -181,8 +186,8 @@ class ModelQueue:
                 self.ended(self.lanes[entry.lane])
 
     def _make_room(self, lane: Lane, share: Share, cost: int) -> None:
-        """Evict a waiting request if the limit is reached. Open lanes share one limit, closed lanes another. Raises
-        Refusal.
+        """Evict a waiting request if the queue is full. Open lanes share one limit, closed lanes another. Raises
+        Refusal 503 if the new request must be rejected instead.
         """
         closed = self._capacity.now(lane.name) == 0
         rivals = [name for name in self.lanes if (self._capacity.now(name) == 0) is closed]

@@ -100,7 +100,9 @@ class Reservation:
         self._reserved_in = self._usage.tokens.take(tokens, now)
 
     def _take(self, kind: Kind, amount: int, most: int | None, window: Window, now: float) -> None:
-        """Raise Refusal 429 if `amount` exceeds the limit or this gateway's share of it."""
+        """Raise Refusal 429 if the usage plus `amount` exceeds the limit or this gateway's share of it. The caller adds
+        the amount to the usage.
+        """
         if most is None:
             return
         quota_share, share = self._quota_share, most

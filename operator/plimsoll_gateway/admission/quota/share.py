@@ -13,9 +13,10 @@ from plimsoll_gateway.admission.quota.usage import Kind, Usage
 from plimsoll_gateway.keys.api_key import KeyLimits
 
 DEMAND_SECONDS = 2
-"""A gateway requests a share of its usage plus the demand of this many seconds. Shares grow in less time."""
+"""A gateway requests a share of its usage plus its demand of this many seconds; the owner's grant arrives in less time.
+"""
 SOON = 1.0
-"""Seconds after which a gateway has its part of the quota that other gateways do not need."""
+"""Seconds after which a refused request may succeed: by then the owner has granted what other gateways do not need."""
 
 
 class Part:
@@ -57,7 +58,9 @@ class QuotaShare:
         self.renew(limits, first, now)
 
     def renew(self, limits: KeyLimits, first: Callable[[int], int], now: float) -> None:
-        """Apply changed limits of the key. A share never exceeds its limit, and is not below its usage."""
+        """Apply changed limits of the key. The share of a new limit is `first(limit)`, or the usage if that is higher;
+        a share above a lowered limit falls to it.
+        """
         self.limits = limits
         for kind, limit in limits_of(limits).items():
             part = self.parts.get(kind)
@@ -69,8 +72,8 @@ class QuotaShare:
                 part.limit, part.due, part.share = limit, min(limit, part.due), min(limit, part.share)
 
     def share(self, kind: Kind, now: float) -> int | None:
-        """Return the amount this gateway may use; None without a limit. A reclaimed amount is not used again once it
-        is free.
+        """Return the amount this gateway may use; None without a limit. What the owner has reclaimed is given up as the
+        usage falls.
         """
         part = self.parts.get(kind)
         if part is None:
@@ -100,14 +103,16 @@ class QuotaShare:
         return min(float(SECONDS), max(SOON, window.seconds_until(amount, part.limit - part.elsewhere, now)))
 
     def want(self, kind: Kind, now: float) -> int:
-        """Return the share to request: usage plus recent demand, at most the limit."""
+        """Return the share to request: the usage plus recent demand, at most the limit, but at least the usage."""
         part = self.parts[kind]
         part.asked.forget(now)
         used = self.usage.used(kind, now)
         return max(used, min(part.limit, used + part.asked.total))
 
     def grant(self, kind: Kind, share: int, elsewhere: int, now: float) -> int:
-        """Apply a grant of the owner. Returns the amount given back; used amounts cannot be returned yet."""
+        """Apply a grant of the owner. The share stays at least the usage. Returns the amount given back; negative if
+        the share grew.
+        """
         part = self.parts.get(kind)
         if part is None:
             return 0
@@ -118,7 +123,7 @@ class QuotaShare:
         return before - part.share
 
     def idle(self, now: float) -> bool:
-        """Return whether nothing is used or in demand."""
+        """Return whether no quota of the key has usage or recent demand at this gateway."""
         return not any(self.want(kind, now) for kind in self.parts)
 
     def check_integrity(self, now: float) -> None:

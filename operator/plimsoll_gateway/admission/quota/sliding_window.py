@@ -52,7 +52,9 @@ class Window:
         self._newest = second
 
     def seconds_until(self, amount: int, most: int, now: float) -> float:
-        """Return the seconds until `amount` fits into `most`, if nothing else is used; infinity if it never does."""
+        """Return the seconds until the window's total plus `amount` is at most `most`, if nothing else is used;
+        infinity if it never is.
+        """
         self.forget(now)
         left = self.total + amount - most
         if left <= 0:

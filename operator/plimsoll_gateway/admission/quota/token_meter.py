@@ -1,7 +1,7 @@
 """Counts the tokens of a response while it passes through the gateway.
 
 If the response reports `usage` (at its end, or in the last event of a stream that requested it), that counts. Otherwise
-each event of a stream counts as one token, the least it can have.
+the estimated prompt counts, and one token for each event of a stream, the least an event can have.
 """
 
 from __future__ import annotations

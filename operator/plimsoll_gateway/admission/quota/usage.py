@@ -32,7 +32,7 @@ class Usage:
         return window.total
 
     def idle(self, now: float) -> bool:
-        """Return whether nothing counts."""
+        """Return whether the key has used nothing in the last minute and has no open stream."""
         return not any(self.used(kind, now) for kind in Kind)
 
     def check_integrity(self) -> None:

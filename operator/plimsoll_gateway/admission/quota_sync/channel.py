@@ -70,7 +70,9 @@ class Channel:
 
 
 async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, known: Sequence[bytes]) -> Channel:
-    """Accept a peer that proves one of our secrets. Raises WireError, or OSError at the end of the connection."""
+    """Run the handshake on a connection that a peer opened: both sides prove one of the `known` secrets. Raises
+    WireError, or OSError at the end of the connection.
+    """
     ours = MAGIC + secrets.token_bytes(NONCE_BYTES)
     writer.write(ours)
     theirs = await _exactly(reader, NONCE_BYTES)
@@ -83,7 +85,9 @@ async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kno
 
 
 async def dial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> Channel:
-    """Connect to a peer with our secret. Raises WireError, or OSError at the end of the connection."""
+    """Run the handshake on a connection that we opened: both sides prove the secret. Raises WireError, or OSError at
+    the end of the connection.
+    """
     theirs = await _exactly(reader, len(MAGIC) + NONCE_BYTES)
     if not theirs.startswith(MAGIC):
         raise WireError("it is not a gateway, or has another version")

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 CONNECT_SECONDS = 2.0
 GIVE_UP_SECONDS = 3.0
-"""A reply that takes longer is discarded."""
+"""If a reply takes longer, the connection is closed and opened again."""
 HURRY_SECONDS = 0.05
 """The shortest time between two reports to one gateway, if a request was refused or an amount was given back."""
 

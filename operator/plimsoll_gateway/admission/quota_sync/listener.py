@@ -96,7 +96,11 @@ class Listener:
                 del self._channels[sender]
 
     def _check(self, report: Report, channel: Channel, before: str) -> None:
-        """Raise WireError unless the sender's address is its own."""
+        """Raise WireError unless the report's sender is the address that the peer connects from, and is listed in DNS
+        or has one of the known ports.
+
+        `before`: the sender in earlier reports on this connection, or "".
+        """
         if before:
             raise WireError("it reported two different addresses")
         try:

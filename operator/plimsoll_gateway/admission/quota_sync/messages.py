@@ -38,7 +38,7 @@ class Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The report of a gateway to the owner of some keys, about all of them that are in use.
+    """The report of a gateway to another one, about the quotas in use that the other one owns.
 
     `instance` is new at each start; `number` increases within it. `joined`: the sender knows the shares of all keys. Of
     a key that is not in `lines`, a joined sender holds at most an even share, and one that has not joined holds

@@ -20,7 +20,7 @@ from plimsoll_gateway.keys.api_key import ApiKey
 
 TURN_SECONDS = 0.5
 JOIN_ROUNDS = 3
-"""Replies of each owner after which a new gateway knows its shares: the others have reduced theirs by then."""
+"""A new gateway knows its shares after this many replies of each other one: by then the others have reduced theirs."""
 JOIN_SECONDS = 3.0
 """After this time the gateway continues with even shares, even if some gateways have not replied."""
 
@@ -98,7 +98,9 @@ class Node:
         self._look(lambda: self.membership.list(addresses, now), now)
 
     def _look(self, look: Callable[[], None], now: float) -> None:
-        """Update the membership. When the first other gateway appears, earlier usage counts as held."""
+        """Update the membership with `look`. When the first other gateway appears, keys in use get a share of at least
+        their usage.
+        """
         look()
         if self.membership.alone:
             return
@@ -111,7 +113,9 @@ class Node:
                     self._open(key, self._usages.usage(name), now)
 
     def turn(self, now: float) -> None:
-        """Do the periodic work: update the membership and settle our own quotas. Call every half second."""
+        """Do the periodic work, every half second: update the membership, and grant this gateway its shares of the
+        quotas that it owns itself.
+        """
         self._look(lambda: self.membership.look(now), now)
         if self._shared and now - self._together > GONE_SECONDS:
             self._shared = False
@@ -211,7 +215,7 @@ class Node:
         return asked
 
     def quota_shares(self) -> Iterator[tuple[str, QuotaShare]]:
-        """Yield the keys with a share that other gateways may request."""
+        """Yield the names and shares of keys whose quotas are shared with other gateways."""
         for name, held in self._quota_shares.items():
             yield name, held.quota_share
 

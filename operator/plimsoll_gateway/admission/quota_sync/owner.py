@@ -17,9 +17,11 @@ from plimsoll_gateway.admission.quota_sync.messages import Grant, Line, Reply, R
 from plimsoll_gateway.admission.quota_sync.split import even, split
 
 LEARN_SECONDS = 2.0
-"""A new owner of a quota raises no share before all gateways have reported, or for this time."""
+"""A new owner of a quota raises no share until all gateways have reported, or this time has passed."""
 SETTLE_SECONDS = 10.0
-"""The streams of a gateway that died ended with it. After this time all gateways know the next owner."""
+"""Time for which a new owner withholds streams without a known holder. Streams end with their gateway, and after this
+time all gateways know the new owner.
+"""
 PARTED_SECONDS = GONE_SECONDS
 """A member that has been silent for this time may serve clients behind a network partition. It keeps its even share."""
 FORGET_SECONDS = PARTED_SECONDS + GONE_SECONDS + 6.0
@@ -44,7 +46,7 @@ class StaleReport(Exception):
 class Claim:
     """The most one gateway may hold of a quota, with the usage and demand of its last report.
 
-    `implied`: the gateway has not reported this quota, and holds the share of a gateway without requests for it.
+    `implied`: the gateway has not reported this quota; it holds its even share, or nothing if it has not joined.
     """
 
     held: int
@@ -84,7 +86,7 @@ class Entry:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is used, wanted or withheld."""
+        """Whether nothing is used, wanted or withheld, and the owner has learnt the shares of all gateways."""
         return not (
             self.learning or self.kept or self.gone or any(claim.used or claim.want for claim in self.claims.values())
         )
@@ -127,7 +129,7 @@ class QuotaOwner:
         return entry
 
     def reply(self, report: Report, instance: str, now: float) -> Reply:
-        """Return the grants to the sender of a recorded report."""
+        """Return the reply to a recorded report: grants for its sender, and the keys to forget."""
         said = {(line.key, line.kind) for line in report.lines}
         restless = {key for (key, _), entry in self._entries.items() if not entry.quiet}
         grants, uneven = [], set[str]()
@@ -283,7 +285,7 @@ def _claim(line: Line, now: float) -> Claim:
 
 
 def _spared(kind: Kind, limit: int, members: int) -> int:
-    """Return what a gateway without demand may keep."""
+    """Return the share that a gateway without demand may keep."""
     if kind is Kind.STREAMS:
         return int(limit >= SEATS_TO_SPARE * members)
     return limit // (IDLE_PART * members)
