@@ -97,7 +97,9 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Option
 
 
 def _plan(only: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the benchmarks to run, each with its workload, in sequence so that none is dropped."""
+    """Return the benchmarks to run in order, each with its `--only` arguments: `serving` once for each workload, all
+    others without arguments.
+    """
     serving = [("serving", (name,)) for name in LINES if name in only or not only]
     return serving + [(name, ()) for name in QUESTIONS if name in only or not only]
 

@@ -152,7 +152,7 @@ def _figure(question: str, name: str) -> Callable[[Results], float]:
 
 
 def _step_overhead(results: Results) -> float:
-    """Return the overhead of greedy steps, like the workloads; the benchmark's table has the cost of sampling."""
+    """Return the milliseconds of overhead of greedy steps, because the workloads are greedy."""
     return float(results.question("overhead")["ms"]["greedy"]["overhead"])
 
 
@@ -176,7 +176,9 @@ _Value = Callable[[Results], float]
 
 
 def _gpu(question: str, figure: str) -> _Value:
-    """Return a figure of `gpu.run`, whose benchmarks may run separately."""
+    """Return a function that reads a figure of one benchmark of `gpu.run`. It raises NotMeasured if that benchmark did
+    not run.
+    """
 
     def value(results: Results) -> float:
         found = results.question("gpu")
@@ -188,7 +190,9 @@ def _gpu(question: str, figure: str) -> _Value:
 
 
 def _gpu_rows(question: str, figure: str, pick: Callable[[Iterable[float]], float], **of: object) -> _Value:
-    """Return a figure of a `gpu.run` benchmark with rows: the `pick` (min or max) of the matching rows."""
+    """Return a function that reads a figure of a `gpu.run` benchmark with rows: the `pick` (min or max) over the rows
+    whose columns equal `of`. It raises NotMeasured without such rows.
+    """
 
     def value(results: Results) -> float:
         rows = results.question("gpu").get(question)
@@ -203,7 +207,7 @@ def _gpu_rows(question: str, figure: str, pick: Callable[[Iterable[float]], floa
 
 
 def _beside_batching(results: Results) -> float:
-    """Return the ratio to Transformers' continuous batching. Raises NotMeasured without it."""
+    """Return Plimsoll's speed over that of Transformers' continuous batching. Raises NotMeasured without it."""
     found = results.question("gpu").get("mixed")
     if found is None:
         raise NotMeasured("mixed did not run")
@@ -224,7 +228,9 @@ TIMES, SHARE = "{:.2f}x", "{:.1%}"
 
 
 def _product(rows: int, wanted: str, *others: str) -> Goal:
-    """Return the speed of the selected instruction set over that of each other."""
+    """Return the goal that a product of `rows` rows with the selected instruction set reaches 0.9 times the speed of
+    each of `others`.
+    """
 
     def value(results: Results) -> float:
         found = results.question("instructions")
@@ -293,9 +299,9 @@ def of_kind(kind: str) -> tuple[Goal, ...]:
 
 
 GPU_DECODES = ("decode 1, context 131072", "decode 64, context 8192", "decode 256, context 1024")
-"""Cases of `gpu.attention` that count: caches that exceed every chip's own memory."""
+"""Cases of `gpu.attention` that have a goal: their keys and values exceed the on-chip caches of every GPU."""
 GPU_FULL = 0.98
-"""Share of the cache's blocks in use, in the load for which memory must suffice."""
+"""Minimum share of the cache's blocks in use. Below it the goal of a full cache counts as not measured."""
 MS, SECONDS = "{:.3f} ms", "{:.2f} s"
 
 
@@ -317,7 +323,7 @@ def _between(sequences: int, prompt: int, most: float) -> Goal:
 
 
 def _choosing(rows: int, figure: str) -> _Value:
-    """Return the figure of the slowest sampling parameters."""
+    """Return a function that reads the highest `figure` over all sampling parameters, for batches of `rows` rows."""
     return _gpu_rows("sampling", figure, max, rows=rows)
 
 

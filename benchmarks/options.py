@@ -17,7 +17,9 @@ ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Number of rounds for medians, computing threads of every system, and scale of the work (only 1 counts)."""
+    """Number of rounds for medians, computing threads of every system, and `scale` of the work: below 1 it is a quick
+    look, not a result. `only`: names of workloads or benchmarks, () for all. `json`: file for the result.
+    """
 
     rounds: int = ROUNDS
     threads: int = 1

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class QuestionFailed(RuntimeError):
-    """A benchmark failed; its output is above."""
+    """A benchmark failed; it has printed its output."""
 
 
 def main(doc: str | None, measure: Callable[[Options], Result], table: Callable[[Result], Sheet]) -> int:

@@ -27,7 +27,7 @@ class ReportError(RuntimeError):
 
 
 def main() -> int:
-    """Write or check."""
+    """Write or check the document. Return 0, with --check 1 if the document differs; 2 if it cannot be written."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the document is out of date")
     args = parser.parse_args()
@@ -82,7 +82,7 @@ def place(document: str, text: str) -> str:
 
 
 def _run(run: Mapping[str, Any]) -> str:
-    """Return one run: place, systems, tables. Raises ReportError for a run at reduced scale."""
+    """Return the section of one run: machine, versions, tables. Raises ReportError for a run at reduced scale."""
     where = run["run"]
     if where["scale"] != 1:
         raise ReportError(f"a run at scale {where['scale']} is a look, not a result: remove its file, or measure at 1")

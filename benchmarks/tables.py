@@ -57,7 +57,7 @@ class Sheet:
 
 
 def serving(rows: Sequence[Mapping[str, Any]]) -> Sheet:
-    """Return tokens per second, with the multiple of each peer in brackets."""
+    """Return the output tokens per second of each system; for a peer, in brackets, Plimsoll's speed over the peer's."""
     peers = list(dict.fromkeys(name for row in rows for name in (*row["ratios"], *row["absent"])))
     headings = ["workload", "Plimsoll", *(SYSTEMS[name].title for name in peers), "of roofline", "TTFT p50 / p99 ms"]
     cells = [

@@ -1,6 +1,7 @@
-"""Attacks on a gateway; each returns the statuses of its responses.
+"""Attacks on a gateway.
 
-As a program (`python -m abuse.attack PORT`) it runs until it is ended, so that the measuring process is separate.
+As a program (`python -m abuse.attack PORT`) it keeps unfinished requests open and repeats two attacks until it is
+killed. It has a process of its own, so that it does not delay the client that measures latency.
 """
 
 from __future__ import annotations
@@ -22,24 +23,28 @@ GONE = 0  # a connection that was closed without a response
 
 
 async def throw_bombs(port: int, model: str = "ok") -> Counter[int]:
-    """Send every body that is expensive to parse, several at a time."""
+    """Send each body of `bombs(model)` EACH times, ABREAST at a time. Return the number of responses by status, GONE
+    included.
+    """
     return await _abreast([partial(ask, port, body) for body in bombs(model).values() for _ in range(EACH)])
 
 
 async def hang_up(port: int, count: int = 200) -> Counter[int]:
-    """Start streams with large prompts, and disconnect once they have begun."""
+    """Start streams with large prompts, and disconnect once they have begun. Return the number by status."""
     body = padded("stream", 1 << 20)
     return await _abreast([partial(ask, port, body)] * count)
 
 
 async def crowd(port: int, count: int = 40) -> list[asyncio.Task[int]]:
-    """Send prompts of the largest size for outputs that do not begin; the tasks stay open."""
+    """Send `count` requests of the largest size to the model `wait`, which delays its responses. Each returned task
+    ends with the status of its response.
+    """
     body = padded("wait", LARGE)
     return [asyncio.create_task(_or_gone(ask(port, body))) for _ in range(count)]
 
 
 async def dawdle(port: int) -> list[asyncio.StreamWriter]:
-    """Start requests and never finish them."""
+    """Open HALVES connections with half a request head each and as many with half a body; return them."""
     return [await half(port, sent) for sent in (HALF_HEAD, HALF_BODY) for _ in range(HALVES)]
 
 

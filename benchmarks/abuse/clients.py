@@ -10,14 +10,14 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/j
 
 
 def padded(model: str, size: int) -> bytes:
-    """Return a request of `size` bytes."""
+    """Return the JSON body of a completion request, padded to `size` bytes."""
     frame = b'{"model": "%s", "prompt": ""}' % model.encode()
     return frame[:-2] + b"x" * (size - len(frame)) + frame[-2:]
 
 
 def bombs(model: str) -> dict[str, bytes]:
-    """Return bodies of the largest allowed size that are as expensive as possible to parse, and one that is too
-    large.
+    """Return request bodies by name: all are expensive to parse and have the largest allowed size, except the last one,
+    which is larger.
     """
     head = b'{"model": "%s", "prompt": ' % model.encode()
 
@@ -64,14 +64,14 @@ async def begin(port: int, body: bytes) -> Stream:
 
 
 async def ask(port: int, body: bytes) -> int:
-    """Return the status of a response, on a new connection."""
+    """Send a request on a new connection, disconnect after the response's head, and return the status."""
     stream = await begin(port, body)
     stream.close()
     return stream.status
 
 
 async def half(port: int, sent: bytes) -> asyncio.StreamWriter:
-    """Return a connection with an unfinished request."""
+    """Return a connection on which the beginning of a request, `sent`, was sent."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     return writer

@@ -1,4 +1,4 @@
-"""`python -m abuse.connections`: attacks on the gateway's connections, with and without its guard.
+"""`python -m abuse.connections`: attacks on the gateway's connections, with and without its `ConnectionGuard`.
 
 Each attack has a gateway of its own under the chart's memory limit. The gateway stands if the kernel kills nothing, a
 probe is answered during the attack, and no connection is held for longer than the gateway's time limits.
@@ -32,9 +32,9 @@ LARGE_HEAD = b"GET /live HTTP/1.1\r\nhost: x\r\nx-filler: " + b"y" * (60 << 10) 
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 MIB = 1 << 20
 RECEIVE_BYTES = 4096
-"""Of a client's socket: a gateway fills it at once, also on a busy machine."""
+"""Size of a client's receive buffer, so small that a gateway fills it immediately, also on a busy machine."""
 ESTABLISHED = "01"
-"""In /proc/net/tcp."""
+"""State of an established connection in /proc/net/tcp."""
 Attack = Callable[[int], Awaitable[bool]]
 """Attacks the gateway at a port; True if the gateway stands."""
 
@@ -50,13 +50,13 @@ async def idle_connections(port: int, count: int = 8000) -> bool:
 
 
 async def half_heads(port: int, count: int = 1000) -> bool:
-    """Send the beginning of `count` heads."""
+    """Open `count` connections, each with the beginning of a request head."""
     async with many(port, count, b"GET / HTTP/1.1\r\nhost: x\r\nx-") as held:
         return await _stands(port) and await _ended(port, held)
 
 
 async def never_reading(port: int, count: int = 500) -> bool:
-    """Ask for `count` answers without end and read nothing of them."""
+    """Request `count` endless responses and read none of them."""
     body = b'{"model": "flood"}'
     async with many(port, count, HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) as held:
         for one in held:
@@ -65,7 +65,7 @@ async def never_reading(port: int, count: int = 500) -> bool:
 
 
 async def sent_ahead(port: int, count: int = 30, requests: int = 10_000) -> bool:
-    """On each of `count` connections, send `requests` requests behind one whose answer does not begin."""
+    """On each of `count` connections, pipeline `requests` requests behind one whose response does not start."""
     body = b'{"model": "wait"}'
     first = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
     async with many(port, count, first + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n" * requests):
@@ -130,7 +130,7 @@ class Held(asyncio.Protocol):
 
     transport: asyncio.Transport
     port: int
-    """Of the client's side."""
+    """Port of the client's end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -140,7 +140,7 @@ class Held(asyncio.Protocol):
 
 @asynccontextmanager
 async def opened(port: int, sent: bytes) -> AsyncIterator[Held]:
-    """A connection on which `sent` is sent."""
+    """Open a connection, send `sent` on it, and abort it at the end of the context."""
     loop = asyncio.get_running_loop()
     client = socket.socket()
     client.setblocking(False)
@@ -156,13 +156,15 @@ async def opened(port: int, sent: bytes) -> AsyncIterator[Held]:
 
 @asynccontextmanager
 async def many(port: int, count: int, sent: bytes) -> AsyncIterator[list[Held]]:
-    """`count` connections on which `sent` is sent."""
+    """Open `count` connections and send `sent` on each; abort them at the end of the context."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(opened(port, sent)) for _ in range(count)]
 
 
 async def tried(attack: Attack, port: int, *, guarded: bool) -> dict[str, Any]:
-    """The outcome of one attack on a new gateway."""
+    """Run one attack on a new gateway and return its outcome. Without `guarded`, the gateway uses uvicorn's protocol
+    without the guard.
+    """
     backend = Backend()
     with tempfile.TemporaryDirectory() as folder, memory_group(chart_limit("gateway")) as group:
         program = ("plimsoll_gateway",) if guarded else ("gateway.other", "unguarded", "--")

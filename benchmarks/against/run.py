@@ -1,8 +1,8 @@
 """Measures the working tree and a commit alternately, and computes ratios with confidence intervals: `bench.py
 --against COMMIT`.
 
-Each serving workload has one process per tree, which stays loaded; the overhead of a step is a process each round. A
-ratio is the commit's time over the working tree's: above 1 the working tree is faster.
+Each serving workload has one process per tree, which stays loaded; the benchmark `overhead` starts a process in each
+round. A ratio is the commit's time over the working tree's: above 1 the working tree is faster.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from serving.workloads import workload
 OVERHEAD = "overhead"
 USUAL = ("W1", "W2", "W4", "D1", OVERHEAD)
 LEAST = 0.97
-"""Limit for the lower end of a ratio's interval: no workload may have become slower by more than this."""
+"""Minimum for the lower end of a ratio's interval: no workload may have become more than 3 % slower."""
 CONFIDENCE = 0.95
 Round = Callable[[int], float]
-"""Returns seconds or milliseconds of a round, by its number."""
+"""Runs the round with this number and returns its time: seconds of a serving workload, milliseconds of `overhead`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,9 @@ def _overhead(tree: Tree, chosen: Options) -> float:
 
 
 def interval_of(ratios: Sequence[float]) -> Interval:
-    """Return Student's interval of the logarithms, at 95 %. Raises ValueError for fewer than two ratios."""
+    """Return the geometric mean of ratios with its confidence interval (Student's t of their logarithms, at
+    CONFIDENCE). Raises ValueError for fewer than two ratios.
+    """
     if len(ratios) < 2:
         raise ValueError(f"{len(ratios)} ratio has no interval: measure two rounds or more")
     from scipy import stats

@@ -50,7 +50,9 @@ def tree_of(commit: str) -> Tree:
 
 
 def other_dependencies(tree: Tree) -> list[str]:
-    """Return files with pinned dependencies that differ, because both trees run in the working tree's environment."""
+    """Return the files of DEPENDENCIES that differ between a tree's commit and the working tree. Both run with the same
+    installed packages.
+    """
     return [name for name in DEPENDENCIES if _git("diff", "--name-only", tree.commit, "--", name)]
 
 

@@ -15,7 +15,7 @@ GEMMA_WINDOW = AttentionShape(heads=4, kv_heads=1, head_dim=256, scale=256**-0.5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One step: (rows, cached tokens after it) of each sequence."""
+    """One step. `lengths`: for each sequence, its rows (tokens to compute) and its cached tokens after the step."""
 
     name: str
     shape: AttentionShape

@@ -24,8 +24,8 @@ CPU = torch.device("cpu")
 
 
 def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callable[[], None]]:
-    """Return (prepare, run all layers) for blocks scattered over the cache, with as many caches as a model has
-    layers.
+    """Return two functions: one prepares the step's attention, the other runs it in all layers. Each layer has a cache
+    of its own, and the blocks are scattered over the caches.
     """
     needed = [-(-context // BLOCK_SIZE) for _, context in case.lengths]
     free = list(range(1, sum(needed) + 1))
@@ -61,8 +61,8 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
 
 
 def dense(case: Case, dtype: torch.dtype) -> Callable[[], None]:
-    """Return SDPA in its best case: nothing gathered or written, no padding, query heads folded into rows for a
-    decode.
+    """Return a function that runs SDPA in all layers in its best case: nothing gathered or written, no padding, and for
+    a decode the query heads folded into rows.
     """
     shape = case.shape
     group = shape.heads // shape.kv_heads

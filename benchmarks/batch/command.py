@@ -36,7 +36,9 @@ def run_batch(
     requests: Iterable[Request],
     look: Callable[[int], None] = lambda process: None,
 ) -> Ran:
-    """Process the requests, each a line of JSON with token ids. `look` gets the process's id every `LOOK_SECONDS`."""
+    """Run `plimsoll batch` over the requests, each a line of JSON with token ids. `look` gets the process's id every
+    `LOOK_SECONDS`.
+    """
     program = Path(sys.executable).parent / "plimsoll"
     options = ["--dtype", "bfloat16", "--kv-memory", str(KV_TOKENS * shape.kv_bytes), "--max-model-len", str(MAX_LEN)]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:

@@ -1,8 +1,8 @@
 """`python -m batch.flat`: checks that the memory of `plimsoll batch` is flat over 1,000,000 short rows on "tiny".
 
 Every ten seconds the resident memory of the command and its descendants is read, and judged by the rule of the soak
-test (`soak/growth.py`): growth in the second half, and the peak over the median. For comparison, the rows per second of
-a tenth of the rows. Input and output take up to 1 GB of the temporary folder.
+test (`soak/growth.py`): growth in the second half, and the peak over the median. Before that, a tenth of the rows runs,
+to compare the time per row and the peak memory. Input and output take up to 1 GB of the temporary folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tables import Sheet
 ROWS = 1_000_000
 EVERY_SECONDS = 10.0
 LOADED_SECONDS = 10.0
-"""Earlier readings are dropped, because the model is loading."""
+"""Readings of these first seconds are dropped, because the model is loading."""
 
 
 class Sampler:
-    """Readings of a process and its descendants, `every` seconds apart, the first at second 0."""
+    """Resident memory of a process and its descendants, read every `every` seconds, first at second 0."""
 
     def __init__(self, every: float = EVERY_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self.readings: list[Reading] = []
@@ -77,7 +77,9 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def judged(readings: Sequence[Reading]) -> dict[str, Any]:
-    """Judge a series by the rule, or return a complaint if it is too short."""
+    """Apply the soak test's memory rule (`growth`) to the readings. If they are too few, `complaint` says so and
+    `late_rise_mib` is None.
+    """
     try:
         found = growth(readings)
     except ValueError as error:

@@ -29,7 +29,7 @@ from tables import Sheet
 PER_ROUND = {models.SMALL: 4_000, models.TINY: 12_000}
 OVER_HTTP = 1_000
 LONG = 100_000
-"""Rows of the long file; a million rows are ten of it."""
+"""Rows of the long file; `batch.flat` runs a million rows."""
 PIECE = 10_000
 
 
@@ -41,7 +41,9 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
-    """Return rows per second in both ways."""
+    """Return medians of the rows per second of `plimsoll batch` and over HTTP, and of the ratio of the first to the
+    second.
+    """
     model = models.source(shape)
     server = PlimsollServer(shape, model, chosen.threads)
     try:
@@ -91,7 +93,7 @@ def _long(chosen: Options) -> dict[str, Any]:
 
 
 def rows_of(shape: Shape, count: int) -> Iterator[Request]:
-    """Yield requests one by one."""
+    """Yield `count` requests one by one; only PIECE of them are in memory at a time."""
     for start in range(0, count, PIECE):
         yield from work(shape, min(PIECE, count - start), 1000 + start).requests
 

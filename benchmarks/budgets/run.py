@@ -1,7 +1,8 @@
 """`python -m budgets.run`: requests that three gateways on loopback admit of a key's limit, under uneven, moving load.
 
-Counted by consecutive minutes. Every minute sends twice the limit, distributed differently over the gateways. Streams
-are started until all are refused, most of them at one gateway.
+Each load sends twice the limit for `--seconds`, distributed differently over the gateways. The result also has the most
+requests that were admitted in any 60 seconds. Then streams are started until all gateways refuse more, half of them at
+one gateway.
 """
 
 from __future__ import annotations

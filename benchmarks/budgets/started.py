@@ -16,7 +16,9 @@ START_SECONDS = 120
 
 
 def make_keys(folder: Path, requests: int, streams: int) -> dict[str, str]:
-    """Create a key with a limit of requests, and one with a limit of streams."""
+    """Create two keys and return them by name: `rate` has a limit of requests per minute, `streams` one of open
+    streams.
+    """
     (folder / "keys").mkdir()
     made = {}
     for name, terms in {

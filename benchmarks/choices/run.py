@@ -1,4 +1,4 @@
-"""`PYTHONPATH=benchmarks python -m choices.run`: cost of one long prompt with many choices for other requests.
+"""`PYTHONPATH=benchmarks python -m choices.run`: memory and delays that one long prompt with many choices causes.
 
 The engine is real, in its own process, but its runner computes nothing: memory and time are those of the scheduler, the
 messages and the server's event loop. A concurrent streaming request shows how long it is delayed.
@@ -34,7 +34,7 @@ class NoRunner:
 
 
 def build(config: EngineConfig, progress: Callable[[str, float], None]) -> EngineCore:
-    """Return an engine over `NoRunner`, with memory for every prompt."""
+    """Return an engine over `NoRunner`, with KV blocks for two prompts of the largest length."""
     limit = config.max_model_len or 1
     info = no_model(
         model=config.model,
@@ -48,7 +48,9 @@ def build(config: EngineConfig, progress: Callable[[str, float], None]) -> Engin
 
 
 async def measure(tokens: int, answers: int) -> dict[str, float]:
-    """Return MB of memory, and the longest delays in ms of the server's event loop and of a concurrent stream."""
+    """Send one prompt with `answers` choices next to a stream. Return the memory in MB that the server and the engine
+    gain, and the longest delays in ms of the server's event loop and of the stream.
+    """
     config = EngineConfig(model="none", max_model_len=tokens + 1024, max_batch_tokens=2048, max_sequences=4)
     engine = await AsyncEngine.start(config, factory="choices.run:build")
     server, child = psutil.Process(), psutil.Process(engine.pid)

@@ -74,8 +74,8 @@ def _stand_in(count: int) -> Iterator[int]:
 
 
 def _place(server: ApiServer, direct: Direct, count: int, models: int) -> Json:
-    """Wait until every host runs and every model is placed. Models are pinned until they are in memory, because from
-    disk alone the planner would place all of them on a few hosts.
+    """Create the pool, mark its pods as running, create the models, and wait until the hosts list all of them. The
+    models are pinned, because from disk alone the planner would place all of them on a few hosts.
     """
     pool = {"replicas": count, "resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}
     direct.create_pool(POOL, pool)
@@ -101,7 +101,7 @@ def _pods(direct: Direct) -> list[Json]:
 
 
 def _placed(count: int) -> int:
-    """Return models that are in memory."""
+    """Return the number of models in memory on the first `count` hosts."""
     return sum(entry["state"] == "Resident" for number in range(count) for entry in _report(number)["models"])
 
 
@@ -135,7 +135,9 @@ def _watch(server: ApiServer, operator: Running, pids: dict[str, int], seconds: 
 
 
 def _histogram(before: dict[str, float], after: dict[str, float], name: str) -> Json:
-    """Return the mean, and the upper bounds of the buckets with 100 % and 99 % of the values."""
+    """Return count and mean of the values that a histogram gained between two readings, and the upper bounds of the
+    Prometheus buckets that contain 99 % and 100 % of them.
+    """
     gained = {key: value - before.get(key, 0.0) for key, value in after.items()}
     count = gained[f"{name}_count"]
     buckets = [(key.split('"')[1], value) for key, value in gained.items() if key.startswith(f"{name}_bucket")]
@@ -154,7 +156,9 @@ def _models(host: Json) -> list[Json]:
 
 
 def _behind(stored: Iterable[Json], count: int) -> Json:
-    """Return by how many changes ModelHosts lag behind the hosts' state a moment later."""
+    """Compare stored ModelHosts with reports that the hosts give afterwards. Return the number of hosts whose ModelHost
+    is older, and the most state changes that one lacks.
+    """
     known = {str(item["status"]["instance"]): int(item["status"]["sequence"]) for item in stored}
     found = [_report(number) for number in range(count)]
     behind = [max(0, report["sequence"] - known[report["instance"]]) for report in found]

@@ -23,7 +23,7 @@ class Usage:
 
 
 def usage(pids: Mapping[str, int]) -> Usage:
-    """Take a reading."""
+    """Return the CPU seconds (user and system) that processes have used so far, by name."""
     return Usage({name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()})
 
 

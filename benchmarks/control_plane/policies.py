@@ -3,8 +3,9 @@ pools.
 
 PYTHONPATH=benchmarks:e2e:tests/support .venv/bin/python -m control_plane.policies [--pools 1 100 1000]
 
-The API server evaluates such a policy once for each RuntimePool in the pod's namespace, and would do so for each
-ModelDeployment. Rounds with and without its binding alternate on one kube-apiserver.
+The API server evaluates this policy once for each RuntimePool in the pod's namespace. (A policy that reads
+ModelDeployments would be evaluated once for each of those.) Rounds with and without the policy's binding alternate on
+one kube-apiserver.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def main() -> int:
 
 
 def measure(server: ApiServer, admin: Direct, operator: Direct, count: int, pods: int, rounds: int) -> Json:
-    """Return the milliseconds for creating a pod in a namespace with this number of RuntimePools."""
+    """Return the median milliseconds for creating a pod in a namespace with `count` RuntimePools, with and without the
+    policy.
+    """
     namespace = f"team-{count}"
     admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     with Direct(server.url, ADMIN, namespace) as there:
@@ -111,7 +114,9 @@ def create_pods(operator: Direct, namespace: str, mark: str, count: int) -> list
 
 
 def is_allowed(operator: Direct, namespace: str) -> bool:
-    """Return whether a pod of a pool may be created. The API server applies objects and policies in the background."""
+    """Return whether the API server accepts a pod of a pool in a dry run. It applies changed objects and policies with
+    a delay, so callers ask again.
+    """
     try:
         operator.ask("POST", f"/api/v1/namespaces/{namespace}/pods", pod_in(namespace, "probe"), dryRun="All")
     except Refused:

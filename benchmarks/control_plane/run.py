@@ -150,7 +150,9 @@ def _cpu_of_an_event(server: ApiServer, operator: Running, count: int) -> dict[s
 
 
 def _restart(server: ApiServer, count: int) -> dict[str, Any]:
-    """Restart a killed container in the same pod, so that the Lease is its own."""
+    """Start the operator again under the same pod name, like the kubelet after a kill, so that the Lease is still its
+    own. Return the time and the requests until it has reconciled every object.
+    """
     asked, began = len(server.requests(FIRST)), time.monotonic()
     with running_operator(server, FIRST, server.folder, namespace=None) as operator:
         assert until(lambda: _is_through(operator, count), LIMIT_SECONDS), "not every object had its pass"

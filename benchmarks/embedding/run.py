@@ -39,14 +39,14 @@ SAME = {"float32": 1e-4, "bfloat16": 5e-2}
 
 
 class Peer:
-    """sentence-transformers, which has all cores while it runs."""
+    """A process with sentence-transformers. It computes only while Plimsoll is idle, so it has all cores."""
 
     def __init__(self, folder: Path, threads: int) -> None:
         command = [sys.executable, "-m", "embedding.peer", str(folder), str(threads)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def embed(self, dtype: str, asked: Sequence[str]) -> dict[str, Any]:
-        """Return the seconds, and the first vectors."""
+        """Return `seconds` for encoding all texts, and `vectors` of the first SHOWN texts."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"dtype": dtype, "texts": asked}) + "\n")

@@ -33,7 +33,9 @@ _LINEAR: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Class:
-    """A config of Transformers, by class name. `kind`: how the model is served."""
+    """A config of Transformers: the name of its class in `config`, and its fields. `kind`: how the past of a sequence
+    is kept between steps, for the table.
+    """
 
     name: str
     kind: str

@@ -1,4 +1,5 @@
-"""`PYTHONPATH=benchmarks python -m fallback.run`: Transformers code in Plimsoll's engine, and in its own `generate`.
+"""`PYTHONPATH=benchmarks python -m fallback.run`: models on Transformers code in Plimsoll's engine, compared with
+Transformers' own `generate`.
 
 First eight requests of one length, which `generate` takes as a batch (or one by one if a class cannot batch), then
 eight of different lengths, one by one. Both sides alternate in one process, with equally many threads.

@@ -1,7 +1,7 @@
 """`PYTHONPATH=benchmarks python -m first_answers.run`: number of 20 questions that a model answers correctly.
 
-Each question is a new chat with a server of the model, like in `plimsoll chat`: requests have no sampling parameters,
-so the model's own defaults apply.
+Each question is a new chat with a server of the model, like in `plimsoll chat`: requests set only `max_tokens` and
+`seed`, so the model's own defaults apply to sampling.
 """
 
 from __future__ import annotations

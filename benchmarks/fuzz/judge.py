@@ -77,7 +77,7 @@ class Judge:
         return None
 
     def _unlike(self, schema: Any, value: Any) -> str | None:
-        """Return the place at which a value violates its schema, or None."""
+        """Return a message about the value's first violation of its schema, or None."""
         name = json.dumps(schema)
         if name not in self._validators:
             self._validators[name] = Draft202012Validator({**schema, "components": self._document["components"]})
@@ -86,7 +86,7 @@ class Judge:
 
 
 def _failure(event: Mapping[str, Any]) -> str | None:
-    """Return the server failure that an event reports, or None."""
+    """Return the message of the server failure that an event reports, or None."""
     error = event.get("error") or (event.get("response") or {}).get("error")
     if event.get("type") == "error" and error is None:
         error = event

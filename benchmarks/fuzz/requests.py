@@ -87,9 +87,9 @@ HEADERS: tuple[Mapping[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """One request as bytes. `operation`: its method and path in the document. `valid`: whether its body follows the
-    document. `answered`: whether a response is expected at all. `hang_up`: number of response bytes after which the
-    client disconnects. `dated`: its deadline may pass.
+    """One request as bytes. `operation`: its method and path in the document, None if the response is not checked
+    against it. `valid`: whether its body follows the document. `answered`: whether a response is expected at all.
+    `hang_up`: number of response bytes after which the client disconnects. `dated`: it sets a deadline, which may pass.
     """
 
     kind: str
@@ -201,7 +201,7 @@ class Requests:
         return Fuzzed("strange targets", self._home(path), request(rng.choice(METHODS), path, b"{}"))
 
     def _cut(self) -> Fuzzed:
-        """Return a body that ends early, or has invalid chunks."""
+        """Return a request whose bytes end early, or whose body has invalid chunks."""
         method, path, body = self._bodied_one()
         data, rng = json.dumps(body).encode(), self._rng
         if rng.random() < 0.5:
@@ -292,7 +292,7 @@ class Requests:
         return re.sub(r"{(\w+)}", chosen, path)
 
     def _described(self, method: str, path: str) -> Mapping[str, Any]:
-        """Return a request's possible body, by its media type."""
+        """Return the OpenAPI descriptions of an operation's body by media type, {} if it has none."""
         content: Mapping[str, Any] = self._document["paths"][path][method].get("requestBody", {}).get("content", {})
         return content
 
@@ -301,8 +301,8 @@ class Requests:
 
 
 def request(method: str, target: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return the bytes of a request, with the usual headers unless others are given. An empty length omits the
-    header.
+    """Return the bytes of an HTTP request. `headers` are added to the usual ones, or replace them; an empty
+    Content-Length omits that header.
     """
     usual = {"Host": "h", "Content-Type": JSON, "Content-Length": str(len(body)), "Connection": "close"}
     told = {**usual, **(headers or {})}

@@ -1,6 +1,7 @@
 """`make fuzz`: thousands of requests to every endpoint, generated from the servers' own OpenAPI document and damaged.
 
-The servers must not fail, hang, keep data, or answer differently afterwards. The exit status is 1 if they do.
+The servers must not fail, hang, leak memory or file descriptors, or answer differently afterwards. The exit status is 1
+if they do.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ WARM_UP = 0.1
 READINGS = 60
 """Number of memory readings, spread over the requests."""
 FEWEST_JUDGED = 2000
-"""Minimum number of requests for judging memory, because processes must reach their level first."""
+"""Minimum number of requests for judging memory, because it still grows during the first requests."""
 ALLOWED_GROWTH = 16 * MIB
-"""Allowed growth in the second half. Buffers still grow a little; a leak of some KiB in each of 10,000 requests is
-more.
+"""Bytes by which a process's resident memory may grow in the second half. Buffers still grow a little; a leak of some
+KiB in each of 10,000 requests is more.
 """
 SETTLE_SECONDS, PROBE_SECONDS = 60.0, 60.0
 KEPT_FINDINGS, SHOWN_BYTES, ERROR_LINES = 50, 3000, 60
@@ -160,7 +161,10 @@ class Fuzz:
         return [_lasting(told[name]) for name in TOLD if name in told]
 
     async def _settle(self, before: Mapping[str, Mapping[str, Footprint]] | None) -> dict[str, Mapping[str, Footprint]]:
-        """Wait until the servers hold no more than idle servers do, and report what stays."""
+        """Wait until no server holds resources of ended requests, and return the processes' footprints by server.
+        Descriptors and threads beyond `before` (None: not compared) count as held. Record a fault for each resource
+        that is still held after SETTLE_SECONDS, and for a server that has ended.
+        """
         deadline = time.monotonic() + SETTLE_SECONDS
         found: dict[str, Mapping[str, Footprint]] = {}
         for name, server in self._servers.items():
@@ -194,7 +198,7 @@ class Fuzz:
 
 
 def fuzz(folder: Path, *, count: int, seed: int, patience: float, users: int, minutes: float) -> Tally:
-    """Run everything on new servers, with models and files in `folder`."""
+    """Start servers with models and files in `folder`, fuzz them, stop them, and check their exit codes and logs."""
     with running(folder) as servers:
         fuzzed = Fuzz(servers, seed, patience, users)
         asyncio.run(fuzzed.run(count, minutes))
@@ -206,7 +210,7 @@ def fuzz(folder: Path, *, count: int, seed: int, patience: float, users: int, mi
 
 
 def first_error(log: str) -> str:
-    """Return the first error of a log, with the lines that follow it."""
+    """Return the first error of a log with the lines that follow it; "" without an error."""
     lines = log.splitlines()
     where = next((i for i, line in enumerate(lines) if " ERROR " in line or line.startswith("Traceback")), len(lines))
     return "\n".join(lines[where : where + ERROR_LINES])
@@ -225,7 +229,7 @@ def summary(tally: Tally) -> str:
 
 
 def report(tally: Tally, settings: Mapping[str, float]) -> dict[str, Any]:
-    """Return the complete record."""
+    """Return the record for --json: provenance, settings, findings, statuses and memory."""
     memory = {
         name: [[reading.seconds, round(reading.resident / MIB, 1)] for reading in readings]
         for name, readings in sorted(tally.readings.items())
@@ -247,7 +251,7 @@ def _statuses(counts: Mapping[str, int]) -> str:
 
 
 def alike(value: Any, other: Any) -> bool:
-    """Return whether two outputs are equal; floats may differ in the last bits because of batching."""
+    """Return whether two outputs are equal. Floats may differ by ROUNDING: batching changes the order of sums."""
     if isinstance(value, float) and isinstance(other, float):
         return math.isclose(value, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
     if isinstance(value, list) and isinstance(other, list):

@@ -21,7 +21,7 @@ WRITERS: Mapping[str, Callable[[Path], None]] = {
 
 @contextmanager
 def running(folder: Path) -> Iterator[Mapping[str, ServerProcess]]:
-    """Run all servers, with models and files in `folder`; they are ended in any case."""
+    """Run all servers, with models and files in `folder`; stop those that still run at the end of the context."""
     with ExitStack() as stack:
         started: dict[str, ServerProcess] = {}
         for name, write in WRITERS.items():

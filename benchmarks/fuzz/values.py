@@ -81,7 +81,9 @@ class Values:
         self._hints = {**HINTS, **known}
 
     def of(self, schema: Any, depth: int = 0) -> Any:
-        """Return a value of the schema, however deeply it nests."""
+        """Return a random value that the schema allows. `depth`: number of objects and arrays around it; deeper values
+        nest less.
+        """
         rng = self._rng
         if schema is True or schema == {}:
             return self.anything(depth)
@@ -115,7 +117,9 @@ class Values:
         return self.anything(depth)
 
     def object(self, schema: Schema, depth: int = 0, optional: float | None = None) -> dict[str, Any]:
-        """Return an object with its required fields, and others with the chance `optional`, else a few."""
+        """Return an object with its required fields. Each other field is present with the probability `optional`; None:
+        with one that yields about three, and fewer in nested objects.
+        """
         rng, fields = self._rng, schema.get("properties", {})
         needed = schema.get("required", ())
         chance = optional if optional is not None else min(0.5, 3 / (1 + len(fields))) / (1 + depth)
@@ -181,5 +185,5 @@ class Values:
 
 
 def _usable(schema: Any) -> bool:
-    """Return whether a field is not one that is always refused."""
+    """Return whether the server supports a field (its `x-state` in the document is not "refused")."""
     return schema is True or schema.get("x-state") != "refused"

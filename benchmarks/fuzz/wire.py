@@ -1,4 +1,4 @@
-"""Sends a request's bytes over loopback and reads the raw response, which HTTP libraries would correct."""
+"""Sends a request's bytes unchanged over loopback and reads the raw response: HTTP libraries would correct both."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Answer:
 
 
 class Hung(Exception):
-    """No data arrived for too long."""
+    """A response had not ended after the time limit."""
 
 
 async def send(url: str, asked: Fuzzed, patience: float) -> Answer:
-    """Send a request and return its response. Raises Hung if the response has not ended after `seconds`."""
+    """Send a request and return its response. Raises Hung if the response has not ended after `patience` seconds."""
     place = urlsplit(url)
     try:
         async with asyncio.timeout(patience):

@@ -12,7 +12,9 @@ CONNECTIONS = 64
 
 
 class Connection(asyncio.Protocol):
-    """A keep-alive connection with one request at a time; `done` gets the seconds of each."""
+    """A keep-alive connection with one request at a time. After each response, `seconds` gets the request's duration
+    and `done` the connection.
+    """
 
     def __init__(self, done: asyncio.Queue[Connection], seconds: list[float]) -> None:
         self._done = done
@@ -24,7 +26,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def ask(self, request: bytes, due: float) -> None:
-        """Send a request. Its time starts when it was due."""
+        """Send a request. Its duration counts from `due`, the time at which it should have been sent."""
         self._due = due
         self.transport.write(request)
 
@@ -44,8 +46,8 @@ class Connection(asyncio.Protocol):
 
 
 def requests(count: int, headers: Sequence[bytes]) -> list[bytes]:
-    """Return different requests: eight system prompts of 2 KiB, each with a question. `headers`: those of one key each,
-    in turn.
+    """Return different requests: eight system prompts of 2 KiB, each with a question. `headers`: an Authorization
+    header for each key, used in turn; none if empty.
     """
     made, rng = [], random.Random(11)
     systems = ["".join(rng.choices("abcdefgh ", k=2048)) for _ in range(8)]
@@ -66,7 +68,9 @@ def requests(count: int, headers: Sequence[bytes]) -> list[bytes]:
 
 
 async def steady(port: int, rate: float, wanted: Sequence[bytes]) -> tuple[list[float], int]:
-    """Send requests at a rate; return the seconds of each response, and the number of responses other than 200."""
+    """Send requests at random times with a mean of `rate` per second. Return the seconds from each request's due time
+    to its response, and the number of responses other than 200.
+    """
     loop = asyncio.get_running_loop()
     free: asyncio.Queue[Connection] = asyncio.Queue()
     seconds: list[float] = []

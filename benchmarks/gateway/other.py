@@ -1,6 +1,7 @@
 """A gateway with other parts for comparison: `python -m gateway.other uvloop|h11|unguarded|still -- OPTIONS`.
 
-uvloop must be installed. `unguarded`: uvicorn's protocol without the guard. `still`: timed tasks run only once.
+`uvloop`: the event loop of uvloop, which must be installed. `h11`: uvicorn's protocol with the h11 parser. `unguarded`:
+uvicorn's protocol without the gateway's `ConnectionGuard`. `still`: timed tasks run only once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from plimsoll_gateway.server.main import main
 
 
 def run(parts: list[str], options: list[str]) -> int:
-    """Replace the parts, and run the gateway."""
+    """Replace the parts, and run the gateway. `options` are its command-line options."""
     if "uvloop" in parts:
         import_module("uvloop").install()
     if "still" in parts:
@@ -29,7 +30,7 @@ def run(parts: list[str], options: list[str]) -> int:
 
 
 def _stop_clock() -> None:
-    """Make sleeping tasks sleep forever."""
+    """Make each `asyncio.sleep` with a delay above 0 last an hour, so that timed tasks do not run again."""
     rest = asyncio.sleep
 
     async def sleep(delay: float) -> None:

@@ -140,7 +140,7 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 async def _idle(gateway: Gateway, header: bytes) -> float:
-    """Return the MiB that a gateway takes with 2,000 idle streams."""
+    """Return the resident memory, in MiB, of a gateway with STREAMS idle streams."""
     body = b'{"model": "m", "stream": true}'
     request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n%scontent-length: %d\r\n\r\n%s" % (header, len(body), body)
     writers = []

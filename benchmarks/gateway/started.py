@@ -19,8 +19,9 @@ START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to start a gateway. `source`: a folder of other sources; `parts`: arguments of `other`; `floor`: event loop
-    of the minimal relay instead of a gateway; `under`: program that runs it; `python`: interpreter.
+    """A way to start a gateway. `keyed`: with API keys; `source`: a folder of other sources; `parts`: arguments of
+    `gateway.other`; `floor`: event loop of the minimal relay (`gateway.floor`), which runs instead of a gateway;
+    `under`: program that runs it; `python`: interpreter.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Gateway:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def resident_mib(self) -> float:
-        """Return its resident memory."""
+        """Return its resident memory in MiB."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 

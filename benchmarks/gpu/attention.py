@@ -23,8 +23,8 @@ LAUNCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """(rows, cached tokens after them) of each sequence. `shared`: tokens in whole blocks that all sequences share.
-    `together`: whether shared-prefix attention is used.
+    """One step. `lengths`: for each sequence, its rows and its cached tokens after the step. `shared`: tokens in whole
+    blocks that all sequences share. `together`: whether shared-prefix attention is used.
     """
 
     name: str
@@ -66,7 +66,7 @@ CASES = (
 )
 
 DEEPSEEK_V3 = AttentionShape(heads=128, kv_heads=1, head_dim=512 + 64, scale=192**-0.5, latent=True)
-"""As in its config.json, with the key projection absorbed into the queries."""
+"""Attention of DeepSeek V3 (sizes of its config.json), with the key projection absorbed into the queries."""
 LATENT_CASES = (
     Case("latent, decode 1, context 8192", [(1, 8192)]),
     Case("latent, decode 64, context 4096", [(1, 4096)] * 64),

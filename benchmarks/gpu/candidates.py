@@ -24,12 +24,12 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 PROMPTS = tuple(case for case in CASES if case.name.startswith("chunk"))
 MIXED = CASES[-1]
 BLOCK_SIZES = (16, 256)
-"""FlashAttention 2 supports only blocks of 256."""
+"""Tokens per block: the default, and the only size that FlashAttention 2 supports."""
 LAUNCHES = 10
 
 
 def halves() -> list[type[AttentionBackend]]:
-    """Return Plimsoll's kernels for the whole step, and for both parts of a split one."""
+    """Return two backends with the same Triton kernels: one for whole steps, one that splits a step into two parts."""
     return [TritonBackend, split_backend(TritonBackend, TritonBackend)]
 
 

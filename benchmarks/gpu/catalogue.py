@@ -36,7 +36,7 @@ SHAPES: Mapping[str, AttentionShape] = {
     "DeepSeek V3, latent": AttentionShape(heads=128, kv_heads=1, head_dim=576, scale=192**-0.5, latent=True),
 }
 BLOCK_SIZES = (16, 256)
-"""FlashAttention 2 supports only blocks of 256."""
+"""Tokens per block: the default, and the only size that FlashAttention 2 supports."""
 SECONDS = 30.0
 """Time limit of each backend, including compilation."""
 

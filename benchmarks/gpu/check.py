@@ -41,7 +41,9 @@ def main(parts: tuple[Part, ...] = PARTS) -> int:
 
 
 def _processes(asked: int | None) -> int:
-    """Return the requested number of processes, or one per core; 1 if pytest cannot run in parallel."""
+    """Return the number of pytest-xdist processes: the requested one, or one per core but at most MOST_PROCESSES. 0 if
+    pytest-xdist is not installed.
+    """
     if wheels.installed("pytest-xdist") is None:
         return 0
     return min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if asked is None else asked

@@ -33,7 +33,7 @@ PINNED_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something that is present, missing, or optional and missing."""
+    """Something present (`state` is "ok"), required but missing ("MISSING"), or optional and missing ("absent")."""
 
     name: str
     says: str
@@ -90,7 +90,7 @@ def of_imports() -> list[Line]:
 
 
 def of_driver(run: Callable[[Sequence[str]], str] | None = None) -> list[Line]:
-    """Return lines from nvidia-smi, if it exists."""
+    """Return lines from nvidia-smi, [] if it is not installed."""
     if run is None and shutil.which("nvidia-smi") is None:
         return []
     ask = run or _output

@@ -19,13 +19,13 @@ from plimsoll_runtime.utils.progress import silent
 
 BEFORE, STEPS = 32, 64
 TOKENS = 256
-"""Tokens of each output, so that the first end only after the last have begun and have been measured."""
+"""Length of each output: so long that no sequence ends before all have started and the steps have been measured."""
 OWN = 16
 """Tokens of each prompt that are not shared."""
 LEAST_GAP = 10.0
 """Microseconds. Shorter gaps are between two kernels of a graph, and not caused by the host."""
 Span = tuple[float, float]
-"""Begin and end."""
+"""Begin and end in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ HOST = (Decoding(256, 128), Decoding(128, 32_000, shared=True))
 
 
 def gaps(busy: Iterable[Span]) -> tuple[list[float], float]:
-    """Return the durations of gaps between spans, which may overlap, and the total duration. Raises ValueError without
-    spans, because such a trace has no device events.
+    """Return the durations of the gaps between spans, and the time from the first begin to the last end. Spans may
+    overlap. Raises ValueError without spans, because such a trace has no device events.
     """
     ordered = sorted(busy)
     if not ordered:
@@ -60,8 +60,8 @@ def gaps(busy: Iterable[Span]) -> tuple[list[float], float]:
 
 
 def figures(busy: Iterable[Span], steps: int) -> dict[str, float]:
-    """Return `idle`: the share without any work, and `between_ms`: milliseconds per step in longer gaps. Raises the
-    errors of `gaps`.
+    """Return `idle`: the share of time without any work; `between_ms`: milliseconds per step in gaps of LEAST_GAP or
+    more; and `step_ms`: milliseconds per step. Raises the errors of `gaps`.
     """
     found, whole = gaps(busy)
     longer = sum(gap for gap in found if gap >= LEAST_GAP)

@@ -21,7 +21,7 @@ from plimsoll_runtime.utils.progress import silent
 
 FULL = 0.98
 """Share of the cache's blocks that counts as full. The scheduler keeps one block free per running sequence, and admits
-a prompt only if all of it fits: of a GPU's tens of thousands of blocks that is less than the rest.
+a prompt only if all of it fits: less than the remaining 2 % of a GPU's tens of thousands of blocks.
 """
 WAITING = 16
 """Number of waiting requests, so that the next one is ready as soon as memory is free."""
@@ -42,8 +42,8 @@ class Load:
 
 
 def measure(model: str, load: Load, used: Used | None = None, **options: Any) -> dict[str, Any]:
-    """Measure an engine under such load. `used` returns the used bytes of the device (None: from the driver). If the
-    engine ends, `ended` has the reason, else "".
+    """Run an engine under `load`, and return its counters and its memory. `used` returns the used bytes of the device
+    (None: from the driver). If the engine ends, `ended` has the reason, else "".
     """
     if used is None:
         torch.cuda.empty_cache()  # peaks of earlier work in this process
@@ -102,7 +102,7 @@ class _Watched:
 
 
 def drive(core: EngineCore, load: Load, watched: _Watched, clock: Callable[[], float] = time.monotonic) -> None:
-    """Keep the waiting queue filled until the time is up, then abort the rest. Raises the errors of steps."""
+    """Keep WAITING requests in the waiting queue until the time is up, then abort all. Raises the errors of steps."""
     chance = random.Random(0)
     living: list[str] = []
     ends = clock() + load.seconds

@@ -23,7 +23,7 @@ from serving.workloads import Request, Workload
 COUNT, LONGEST = 256, 2048
 INPUTS, OUTPUTS = (64, 1024), (64, 512)
 MOST_ROUNDS = 3
-"""Each takes about ten seconds, and the peer's several times that."""
+"""Maximum number of rounds: each takes about ten seconds, and the peer's several times that."""
 
 
 def requests(count: int, shape: Shape, seed: int) -> tuple[Request, ...]:

@@ -76,7 +76,7 @@ class RandomWeights:
 
 
 def random_decoder(program: Program, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
-    """Return the decoder that serves GPUs, with such weights."""
+    """Return the decoder that serves GPUs, with `RandomWeights`."""
     return TorchDecoder(
         program,
         WeightReader(program, RandomWeights(program, dtype, device), dtype, device, silent),
@@ -84,7 +84,9 @@ def random_decoder(program: Program, dtype: torch.dtype, device: torch.device) -
 
 
 def folder(shape: Shape, device: torch.device) -> Path:
-    """Return a folder with such a model in the cache, created if missing; a device generates it in seconds."""
+    """Return a folder in the cache with a model of this shape and random weights, created if missing. A device
+    generates it in seconds.
+    """
     target = places.cache() / "benchmarks" / f"{shape.name}-drawn"
     if not target.is_dir():
         made = target.with_name(f"{target.name}.new")

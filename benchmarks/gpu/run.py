@@ -82,12 +82,12 @@ class Bench:
 
     @property
     def capture(self) -> CudaCapture:
-        """A graph capture with its own memory."""
+        """A new graph capture, with memory of its own."""
         return CudaCapture(self.device)
 
     @property
     def model(self) -> str:
-        """A folder with the same model."""
+        """The folder of a model with the same shape as `decoder`."""
         return str(folder(LLAMA_8B, self.device))
 
 

@@ -30,7 +30,7 @@ from plimsoll_kernels.sampling.op import sample
 from plimsoll_kernels.sampling.params import RowParams
 
 TOLERANCE = 1e-4
-"""For float32 that no product rounds."""
+"""Largest allowed difference in float32, if products do not round to TF32."""
 HEADS, KV_HEADS, SIZE, BLOCK = 6, 2, 24, 8
 DECODES, CHUNKS = [(1, 19), (1, 3)], [(5, 21), (7, 7)]
 
@@ -60,7 +60,9 @@ def _attention(lengths: list[tuple[int, int]], device: torch.device, implementat
 
 
 def _shared(device: torch.device, implementation: Implementation) -> Tensor:
-    """Three decodes start with the same two blocks, of which one no longer sees the first; a fourth is between them."""
+    """Decode four sequences: three start with the same two blocks (the window of one begins within them), the other one
+    shares no block.
+    """
     tables = [[5, 2, 7], [1], [5, 2, 3, 4], [5, 2, 6]]
     batch = PagedBatch.of([1] * 4, [17, 3, 29, 22], tables, device)
     numbers = [0, 2, 3, 0, 16, 0, 16, 16, 0, 3, 3]
@@ -117,7 +119,9 @@ def _grouped_product(device: torch.device, implementation: Implementation) -> Te
 
 
 def _decode_tables(device: torch.device, implementation: Implementation) -> Tensor:
-    """Block tables of three decodes, each with a new block; one has returned two window blocks, and one is padding."""
+    """Write a new block for each of three decodes, then make their block tables. One decode has freed the two blocks
+    before its window; a fourth row is padding.
+    """
     columns, width = 7, 5
     kept = (torch.arange(4 * columns, dtype=torch.int32, device=device) * 5 + 3) % 23
     places, written = torch.tensor([[3, 12, 20, 21], [9, 8, 7, 0]], device=device).unbind()

@@ -119,7 +119,9 @@ def prefill(
 def _captured(
     decoder: TorchDecoder, capture: Capture, cache: KvCache, state: DeviceState, work: Decodes
 ) -> tuple[DecodeGraphs, SamplingGraphs]:
-    """Return a decoder with only the graphs for this number of sequences. All sample the largest logit."""
+    """Return the forward graphs and the sampling graphs, captured for this number of sequences only. All sequences
+    sample the largest logit.
+    """
     most, longest = work.sequences, work.context + STEPS
     backend = TritonBackend(cache)
     graphs = DecodeGraphs(StepParts(decoder, cache), backend, state, capture, max_sequences=most, max_model_len=longest)
@@ -144,7 +146,9 @@ def _cache(decoder: TorchDecoder, lengths: Sequence[int], device: torch.device) 
 
 
 def _cost(decoder: TorchDecoder, start: int, rows: int, sequences: int = 1) -> OpCost:
-    """Return the least bytes and operations of a step of such sequences."""
+    """Return the minimum bytes and operations of a step in which each sequence computes `rows` tokens from position
+    `start`.
+    """
     of_each = [
         ScheduledSequence(slot=slot, start=start, token_ids=range(rows), changes=(), sample=True)
         for slot in range(sequences)

@@ -1,6 +1,6 @@
 """`python -m host_times.run`: the host's work in a decode step while a GPU computes, on a fake GPU.
 
-The engine's own scheduler, inputs, block tables, upload buffer, sampling state and late tokens run like for a GPU;
+The engine's own scheduler, inputs, block tables, upload buffer, sampling state and async results run like for a GPU;
 launches of graphs are replaced by calls that return immediately. So the figures are of Python and of torch's calls on
 small tensors, which take about as long on a CPU as their launches on a GPU. The host must finish a step before the
 device does, or the device waits.
@@ -45,7 +45,7 @@ STEPS, BEFORE = 128, 8
 BLOCK, HIDDEN, VOCAB, CHUNK = 16, 8, 8, 8192
 SHAPE = AttentionShape(heads=1, kv_heads=1, head_dim=8, scale=1.0)
 PHASES = (StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.HEAD, StepPhase.SAMPLE, StepPhase.COMMIT)
-"""The inputs of a replayed step count for its launch."""
+"""Phases in the table. Preparing the inputs of a graph's replay counts as FORWARD."""
 
 
 class Device:
@@ -58,7 +58,9 @@ class Device:
         self.outline = SimpleNamespace(facts=SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN))
 
     def __call__(self, *args: Any) -> Tensor | Captured:
-        """Return hidden states of a step, or a graph of some work."""
+        """As a decoder, return the hidden states of a step; as a graph capture (for a function), run the function once
+        and return a graph whose replay does nothing.
+        """
         if callable(args[0]):
             work: Callable[[], Tensor] = args[0]
             return Captured(work(), lambda: None)

@@ -27,7 +27,9 @@ MEAN_PROMPT, MEAN_OUTPUT, SPREAD = 161, 338, 1.0
 
 
 class Watcher:
-    """A runner that answers every sequence with some token, and counts the tokens in the plan's blocks."""
+    """A runner that returns the same token for every sequence. Over all steps it sums the tokens that the sequences'
+    blocks have space for (`allocated`) and those they contain (`held`).
+    """
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
         self._block_size = config.block_size

@@ -26,7 +26,7 @@ CONTEXT, LONGEST, VOCAB = 4096, 8192, 32000
 BYTES_PER_ELEMENT = 2
 MOST = 400
 CACHE_SEQUENCES = 24
-"""The cache has the bytes of this number of contexts in all layers."""
+"""Size of the cache: that of this number of sequences of CONTEXT tokens, if all layers keep all tokens."""
 
 MODELS: dict[str, tuple[int, int, int, int, int]] = {
     "Gemma 3 270M": (18, 6, 512, 1, 256),
@@ -46,7 +46,9 @@ OF_FULL = {"Gemma 4 of 30 layers": (4, 512)}
 
 
 class Counter:
-    """A runner that answers with some token, and counts sequences past their whole context."""
+    """A runner that returns the same token for every sequence, and counts the last step's sequences: those past their
+    prompts of CONTEXT tokens (`decodes`), and the others (`prompts`).
+    """
 
     def __init__(self) -> None:
         self.decodes = 0
@@ -69,7 +71,9 @@ def shapes_of(model: str) -> list[AttentionShape]:
 
 
 def held(layout: KvLayout, cache_bytes: int) -> int:
-    """Return the number of sequences that decode after their contexts while no other prompt is admitted."""
+    """Run requests with prompts of CONTEXT tokens until the cache is full. Return how many sequences then decode at
+    once while the rest wait.
+    """
     config = EngineConfig(
         model="none", prefix_caching=False, overlap=False, max_sequences=MOST, max_batch_tokens=2 * CONTEXT
     )
@@ -87,7 +91,9 @@ def held(layout: KvLayout, cache_bytes: int) -> int:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return the number of sequences by model, with one table and with groups. Another round would give the same."""
+    """Return the number of sequences by model, with one block table for all layers and with cache groups. Another round
+    would give the same.
+    """
     found = {}
     for model in MODELS:
         shapes = shapes_of(model)

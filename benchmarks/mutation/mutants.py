@@ -45,7 +45,7 @@ class Place:
 
 
 def places(path: str, text: str) -> list[Place]:
-    """Return all places of a file, in order."""
+    """Return all expressions of a file that can be mutated, in order."""
     return list(_Finder(path, text).found())
 
 

@@ -36,9 +36,11 @@ SETS = ("not long", "long")
 """Marker expressions of `make test` and `make test-long`."""
 PHASES = ("setup", "call", "teardown")
 MUTANT_SECONDS = 300.0
-"""For the tests of one set with one mutant. A mutant that makes tests hang is killed by their own time limits."""
+"""Time limit for the tests of one set with one mutant; a mutant that reaches it counts as not killed. Tests that hang
+fail by their own, shorter time limits, and so kill the mutant.
+"""
 ARGUMENTS_BYTES = 100_000
-"""Of the tests named on one command line."""
+"""Maximum bytes of test names on one command line."""
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def pytest(root: Path, *arguments: str, seconds: float | None = None) -> subproc
 
 
 def collected(root: Path, *arguments: str) -> list[str]:
-    """Return the names of the tests, of all without arguments."""
+    """Return the names of the tests that pytest collects with these arguments, of all tests without arguments."""
     listed = pytest(root, "--collect-only", "-n0", *arguments).stdout
     return [line for line in listed.splitlines() if "::" in line]
 
@@ -91,7 +93,9 @@ def _names(folder: Path) -> set[str]:
 
 
 def _reaching(tests: Sequence[str], names: set[str]) -> list[str]:
-    """A place that is reached while a test is set up may be in a server that all tests of its file use."""
+    """Return the tests that reach a place, by the `names` of recorded hits. If a test's setup reaches it, all tests of
+    the same file count, because they may share a server that the setup started.
+    """
     found = {test: [phase for phase in PHASES if _digest(test, phase) in names] for test in tests}
     shared = {test.partition("::")[0] for test, phases in found.items() if "setup" in phases}
     return [test for test, phases in found.items() if phases or test.partition("::")[0] in shared]
@@ -102,7 +106,7 @@ def _digest(test: str, phase: str) -> str:
 
 
 def killed(root: Path, mutant: Mutant, tests: Sequence[str]) -> str | None:
-    """Return the first test that fails with the mutant, or None."""
+    """Return the first test that fails with the mutant; None if no test fails within MUTANT_SECONDS."""
     text, place = place_of(mutant, root)
     file = root / mutant.path
     file.write_text(replaced(text, place, f"({mutant.after})"))

@@ -47,7 +47,7 @@ class Kind:
 
     @property
     def seconds(self) -> Seconds:
-        """Return the seconds as hosts measure them."""
+        """Return the seconds as hosts measure them: a load from files is divided into making the image and waking."""
         return Seconds(max(0.0, self.load - self.wake), self.wake)
 
 
@@ -120,7 +120,7 @@ class Hosted:
         self._route(model, request)
 
     def run(self, goes_on: Callable[[], bool]) -> None:
-        """Run until all requests have arrived and are answered."""
+        """Run until all requests are answered. `goes_on` returns whether more may arrive."""
         self._plan()
         self._look(goes_on)
         while self.clock.step():
@@ -151,7 +151,9 @@ class Hosted:
             self._route(model, request)
 
     def _route(self, model: ObjectKey, request: Request) -> None:
-        """Return the copy that is awake, or else the one with the most waiting requests; None holds the request."""
+        """Send a request to the copy that is awake and has the fewest active requests, else to the one with the most
+        waiting requests. If no host has the model, hold the request until the next plan.
+        """
         name = ModelName(model.namespace, model.name)
         copies = [(host, host.models[name]) for host in self.worlds.values() if name in host.models]
         copies = [(host, copy) for host, copy in copies if not copy.leaving]
@@ -185,7 +187,7 @@ class Hosted:
         return world.Model(ModelName(key.namespace, key.name), kind.sizes, kind.seconds)
 
     def state(self) -> PoolState:
-        """Return the operator's state of the pool."""
+        """Return the pool as the operator's planner sees it."""
         now = EPOCH + self.clock.now
         hosts = tuple(self._report(name, host) for name, host in self.worlds.items())
         waiting = {copy.model for host in hosts for copy in host.models if copy.waiting}

@@ -15,7 +15,7 @@ from plimsoll_operator.simulation.trace import Trace
 
 
 def popularity_known(trace: Trace, hosts: Sequence[Host]) -> float:
-    """Return the seconds of loading, without wakes."""
+    """Return the seconds of loading that the rule above pays, without wakes."""
     asked = Counter(request.model for request in trace.requests)
     left = sum(host.line + host.sleepers for host in hosts)
     seconds = 0.0

@@ -38,6 +38,6 @@ def belady(asked: Sequence[int], room: int) -> int:
 
 
 def ratio(shares: Sequence[float], room: int, requests: int = 100_000, seed: int = 0) -> float:
-    """Return the ratio of both for this number of random requests."""
+    """Return the misses of `known` over those of `belady`, for this number of random requests."""
     asked = random.Random(seed).choices(range(len(shares)), shares, k=requests)
     return known(shares, room) * requests / belady(asked, room)

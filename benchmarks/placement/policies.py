@@ -39,10 +39,10 @@ class Lru:
     name = "lru"
 
     def begin(self, pool: Pool) -> None:
-        """Put every model's files on all hosts, so that only requests decide."""
+        """Do nothing: only requests load models."""
 
     def decide(self, pool: Pool) -> float | None:
-        """Wake models with waiting requests, the longest wait first."""
+        """Wake models with waiting requests, the longest wait first. Return AGAIN if one could not wake, else None."""
         left = False
         for key in sorted(
             (key for key, found in pool.waiting.items() if found), key=lambda key: pool.waiting[key][0].at
@@ -82,7 +82,9 @@ class ModelMesh:
         """Load nothing before a request."""
 
     def decide(self, pool: Pool) -> float | None:
-        """Load models with waiting requests, and additional copies, by the rule."""
+        """Load models with waiting requests, and additional copies, by the rule. Return AGAIN if one with waiting
+        requests could not be loaded, else None.
+        """
         left = False
         for key in sorted(
             (key for key, found in pool.waiting.items() if found), key=lambda key: pool.waiting[key][0].at
@@ -194,7 +196,7 @@ def wake(pool: Pool, model: Model, host: Host, victims: Iterable[Copy]) -> None:
 
 
 def _oldest(victims: list[Copy]) -> float:
-    """Return the last use of the most recently used victim; hosts without victims come first."""
+    """Return the last use of the most recently used victim; -inf without victims, so that such hosts come first."""
     return max((copy.last_used for copy in victims), default=float("-inf"))
 
 

@@ -53,7 +53,7 @@ class Duties:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Models that share room for a number of them."""
+    """Models of which at most `room` use memory at a time."""
 
     models: frozenset[str]
     room: int
@@ -116,8 +116,9 @@ def _ticks(seconds: float) -> int:
 
 
 def _ways(asked: Sequence[tuple[float, float]], cost: Cost, duties: Duties) -> Iterator[_Arc]:
-    """Return all arcs of a model's schedules. Node ("asleep", j): request j is the first unanswered; ("awake", t).
-    Schedules start asleep before the first request, and end after the last.
+    """Return all arcs of a model's schedules. Nodes: ("asleep", j), in which request j is the first unanswered one, and
+    ("awake", t), in which a run may end at tick t or continue. Schedules start asleep before the first request, and end
+    after the last.
     """
     due: dict[int, int] = {}
     for at, until in asked:
@@ -183,7 +184,7 @@ class _Program:
         self._right[rows[max(node for node in rows if node[0] == "asleep")]] = -1.0
 
     def confine(self, room: int) -> None:
-        """Let the models added since the last call share this room."""
+        """Let at most `room` of the models added since the last call use memory at a time."""
         before: int | None = None
         for tick in sorted(self._changes):
             row, used = self._row(), self._column(0.0, float(room))

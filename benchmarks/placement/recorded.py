@@ -31,7 +31,7 @@ from plimsoll_operator.simulation.trace import Request, Trace
 
 Json = Mapping[str, Any]
 CELL = 0.25
-"""Seconds per cell."""
+"""Seconds per cell of time for `schedules.lower_bound`."""
 
 
 class RecordError(ValueError):
@@ -168,7 +168,7 @@ def _paid(samples: Sequence[Sequence[Json]]) -> dict[str, _Paid]:
 
 
 def _entries(sample: Sequence[Json]) -> Iterator[tuple[tuple[str, str], str, Json]]:
-    """Yield each host process with each of its models."""
+    """Yield (host name, instance of its process), "namespace/name" and report of each model on each host."""
     for host in sample:
         status = host.get("status") or {}
         for entry in status.get("models") or ():
@@ -186,7 +186,9 @@ class _Seen:
     wakes: list[float] = field(default_factory=list)
 
     def priced(self, key: str, paid: _Paid) -> Model:
-        """Return prices, scaled so that all loads and wakes together cost `paid.seconds`."""
+        """Return the model with mean prices of a load and a wake, scaled so that all of them together cost
+        `paid.seconds`.
+        """
         load, wake = fmean(self.loads), fmean(self.wakes or [0.0])
         scale = paid.seconds / (paid.loads * load + paid.wakes * wake) if paid.loads else 1.0
         namespace, _, name = key.partition("/")
@@ -214,9 +216,9 @@ def _seen(key: str, samples: Sequence[Sequence[Json]]) -> _Seen:
 
 
 def _optimum(requests: Sequence[Asked], costs: Mapping[str, Cost], room: int, residency: float) -> float:
-    """Return the minimum for models of one size, of which `room` fit, or None. No response takes less time than the
-    shortest request, unless that one waited too. If no schedule exists, responses take no time, and if there is still
-    none (a load took less than any seen), nothing is known.
+    """Return the minimum seconds of loading for models of one size, of which `room` fit in memory. Each response is
+    assumed to take as long as the shortest request, or no time if no schedule exists (then that request may have waited
+    too). If there is still no schedule, because a load took less than any seen, return 0: no bound is known.
     """
     shortest = min(request.seconds for request in requests)
     for answer in (math.floor(shortest / TICK), 0):
@@ -229,8 +231,8 @@ def _optimum(requests: Sequence[Asked], costs: Mapping[str, Cost], room: int, re
 
 
 def _due(requests: Sequence[Asked], costs: Mapping[str, Cost], answer: int) -> dict[str, list[tuple[float, float]]]:
-    """Return the arrival of each model's requests, and their latest starts: not after they did start, and not sooner
-    than the first possible load. Any model may be loaded before the first request.
+    """Return the arrival of each model's requests and their latest starts, which are `answer` ticks before they ended.
+    Times are in seconds, and start early enough that any model may be loaded before the first request.
     """
     start = min(request.at for request in requests) - max(cost.load for cost in costs.values())
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -247,7 +249,9 @@ def _room(models: Iterable[Model], hosts: Sequence[Host]) -> int:
 
 
 def _hosts(samples: Sequence[Sequence[Json]]) -> list[Host]:
-    """Return the pool in its largest sample: the memory of each line without the runtime's minimum share."""
+    """Return the hosts of the sample with the most. A host's memory is its line without the least that its runtime
+    reserved in any sample.
+    """
     largest = max(samples, key=len)
     hosts = []
     for host in largest:

@@ -39,7 +39,7 @@ SIZES = Sizes(image=15 * MIB, weights=15 * MIB, workspace=330 * MIB, kv_minimum=
 PACES = {"quick": (0.6, 0.3), "slow": (5.6, 5.0)}
 """Seconds of a load and of a wake: of small models on CPUs, whose engines are forks, and ten times as much or more."""
 ANSWER, PAUSE = 0.4, 0.1
-"""Seconds."""
+"""Seconds of a response, and of a user's pause before the next request."""
 SPARE, SLEEPERS = 100 * MIB, 256 * MIB
 ROOMS, RESIDENCIES = (1, 2, 3), (2.0, 10.0)
 """Number of models per host (with one, all models need 3.2 times the hosts' memory), and seconds."""
@@ -94,7 +94,7 @@ def replay(pace: str, room: int, seed: int, seconds: float, settings: Settings) 
 
 
 def measure(pace: str, room: int, seed: int, seconds: float, settings: Settings) -> dict[str, float]:
-    """Return one run, and the bounds for its requests."""
+    """Return the figures of one run, and the bounds for its requests."""
     pool = replay(pace, room, seed, seconds, settings)
     waits = [one.waited for one in sorted(pool.asked, key=lambda one: one.at)]
     asked = begun(pool)

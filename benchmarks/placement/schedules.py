@@ -95,7 +95,9 @@ def lower_bound(
 
 
 def fullest(needs: Sequence[int], line: int) -> int:
-    """Return the most bytes below the line that a set of models can use."""
+    """Return the most bytes, at most the line, that a set of models can use. With more than FEW models it is the
+    smaller of the line and the sum of all.
+    """
     if len(needs) > FEW:
         return min(line, sum(needs))
     sums = {0}
@@ -165,7 +167,7 @@ class _Search:
         self._before: list[tuple[int, bool]] = [(-1, False)] * self._cells
 
     def found(self) -> tuple[float, list[Run]]:
-        """Return the minimum at the end, and its runs in order."""
+        """Return the minimum cost of a schedule, and its runs in order."""
         self._sweep()
         last = min(range(self._asked.last, self._cells), key=self.ended.__getitem__)
         runs: list[Run] = []
@@ -248,7 +250,7 @@ class _Window:
 
 
 def use(asked: Asked, runs: Sequence[Run], cell: float, device: list[float], memory: list[float]) -> None:
-    """Add the bytes that a schedule was charged for."""
+    """Add the bytes that a schedule is charged for to `device` and `memory`, which have a number for each cell."""
     model, need, least, before = asked.model, asked.model.need.device, asked.least, -1
     for run in runs:
         seconds = model.wake_seconds if run.image else model.load_seconds

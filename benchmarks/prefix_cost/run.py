@@ -1,9 +1,9 @@
 """`python -m prefix_cost.run`: 64 mixed requests without common prefixes, with the prefix cache on and off.
 
-Two engines in one process; each round runs on, off, off, on, so that a machine that slows down favours neither. It
-starts after the system has provided all pages of the caches, which an idle thread requests once in an engine's life.
-Without the prefix cache the same blocks are used in every turn, with it new ones until all have been used: otherwise
-only the engine with the cache would pay for new pages in its turns.
+Two engines in one process; each round runs on, off, off, on, so that a machine that slows down favours neither.
+Measuring starts after a background thread of each engine has touched all pages of its KV cache. Otherwise only the
+engine with the prefix cache would pay for new pages: it uses new blocks in each turn until all have been used, the
+other one always uses the same blocks.
 """
 
 from __future__ import annotations

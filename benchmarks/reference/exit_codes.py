@@ -10,7 +10,9 @@ from plimsoll_runtime.errors import ErrorKind, PlimsollError
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Code, word, meaning, reason of the operator, and whether the same command may succeed later."""
+    """Yield for each exit code: code, word, meaning, reason of the operator, and whether the same command may succeed
+    later.
+    """
     for kind in sorted(ErrorKind, key=lambda kind: kind.exit_code):
         later = "yes" if kind.cured_by_restart else "no"
         yield str(kind.exit_code), f"`{kind.value}`", _meaning(kind), f"`{EXIT_REASONS[kind.exit_code]}`", later

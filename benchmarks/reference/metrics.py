@@ -31,7 +31,7 @@ KINDS = {
     "_each": "gauge",
     "_times": "histogram",
 }
-"""By a word in the name of the function or class that makes a metric."""
+"""Metric types, by a word in the name of the function or class that creates the metric."""
 OF_A_MODEL = ("_family", "_histogram", "_each", "_counted")
 """Functions whose metrics have the label `model` alone."""
 
@@ -47,7 +47,7 @@ class Metric:
 
 
 def metrics_of(component: str) -> list[Metric]:
-    """The metrics of a component by name. Raises ValueError for a declaration that cannot be read."""
+    """Return the metrics of a component, sorted by name. Raises ValueError for a declaration that cannot be read."""
     found = {metric.name: metric for file in COMPONENTS[component] for metric in _Reader(ROOT / file)}
     return sorted(found.values())
 
@@ -82,7 +82,9 @@ class _Reader:
         return Metric(name + ending, kind, self._labels(owner, maker, line), texts[0])
 
     def _maker(self, owner: ast.Call | ast.Tuple) -> str:
-        """The function or class that makes the metric; of a row of a table its first cell, or the loop's call."""
+        """Return the name of the function or class that creates the metric. For a tuple, which is a row of a table, it
+        is the name in the first cell, or the first call in the loop over the table.
+        """
         if isinstance(owner, ast.Call):
             return ast.unparse(owner.func) + "".join(
                 f" {one.id}" for one in owner.args[:1] if isinstance(one, ast.Name)

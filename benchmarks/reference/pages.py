@@ -50,7 +50,7 @@ def _table(heading: Sequence[str], cells: Iterable[Sequence[str]]) -> Iterator[s
 
 
 PAGES = {"metrics.md": _metrics, "exit-codes.md": _exit_codes}
-"""The lines of each page below its mark."""
+"""Functions that yield the lines of a page below its mark, by the page's name."""
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

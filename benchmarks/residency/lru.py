@@ -37,7 +37,9 @@ def plan_lru(view: HostView, settings: Settings) -> Plan:
 
 
 def lru_images(view: HostView, comer: ModelView, size: int, free: int) -> tuple[DropImage, ...] | None:
-    """Keep new images, and drop those that were used the longest ago."""
+    """Return the least recently used images to drop so that a new image of `size` bytes fits; None if all droppable
+    ones are too small.
+    """
     drops: list[DropImage] = []
     for sleeper in sorted(filter(may_drop, view.models), key=lambda m: (m.last_used, m.name)):
         if free >= size:

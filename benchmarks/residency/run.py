@@ -30,7 +30,9 @@ from residency.world import ImageRoom, Model, Planner, World, memory_of
 
 PLANNERS: dict[str, tuple[Planner, ImageRoom]] = {"plimsoll": (plan, make_room), "lru": (plan_lru, lru_images)}
 LINE, SLEEPERS = 40 * GIB, 48 * GIB
-"""The sixteen models take 157 GiB awake: four times the line."""
+"""Bytes of the device for grants, and of host memory for images. The sixteen models take 157 GiB awake: four times the
+line.
+"""
 AT_ONCE_SECONDS = 1.0
 
 

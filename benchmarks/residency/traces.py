@@ -44,7 +44,7 @@ def models(count: int = len(BILLIONS)) -> list[Model]:
 
 
 def zipf(rng: random.Random, count: int = len(BILLIONS)) -> Iterator[Arrival]:
-    """Constant demand, of which the k-th model has a share of 1/k."""
+    """Constant demand; the k-th model's share is proportional to 1/k."""
     yield from _poisson(rng, lambda at: 0.1, lambda at: list(range(count)))
 
 
@@ -101,7 +101,7 @@ def _starts(model: int) -> Iterator[float]:
 def _poisson(
     rng: random.Random, rate: Callable[[float], float], order: Callable[[float], list[int]]
 ) -> Iterator[Arrival]:
-    """Return requests at a rate, for models by rank: the k-th in `order` has a share of 1/k."""
+    """Return requests at a rate. The share of the k-th model in `order` is proportional to 1/k."""
     at = 0.0
     while True:
         at += rng.expovariate(rate(at))

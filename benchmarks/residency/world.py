@@ -52,7 +52,7 @@ class Clock:
         heapq.heappush(self._events, (when, next(self._order), what))
 
     def step(self, until: float = math.inf) -> bool:
-        """Run the next event if it is not later than `until`; return False if there is none."""
+        """Run the next event and all others of its time, unless it is later than `until`. Return whether one ran."""
         if not self._events or self._events[0][0] > until:
             return False
         self.now, _, what = heapq.heappop(self._events)
@@ -165,7 +165,7 @@ class World:
         self._serve(model)
 
     def place(self, model: Model, level: Level) -> None:
-        """Operation: add a model as files, then bring it to a level."""
+        """Operation: add a model as files, and wake it unless the level is OnDisk."""
         assert model.name not in self.models
         self.models[model.name] = model
         if level is not Level.ON_DISK:
@@ -213,7 +213,7 @@ class World:
             self.time.now = until
 
     def view(self, *, relieve: bool = False) -> HostView:
-        """Return the planner's view."""
+        """Return the host as the planner sees it."""
         device = self.memory.device
         models = tuple(self._view_of(model) for model in self.models.values() if not model.stopping or model.grant)
         return HostView(

@@ -38,8 +38,8 @@ class Fixed:
 
 
 class Hpa:
-    """Requests in flight by a target for each replica, every 15 s; scales down after fewer have sufficed for five
-    minutes.
+    """A rule like that of a Kubernetes HPA: every 15 s, requests in flight divided by the target for each replica. It
+    scales down if fewer replicas have sufficed for five minutes.
     """
 
     name = "HPA"

@@ -72,7 +72,7 @@ class Replica:
 
     @property
     def kv(self) -> float:
-        """The used share of its cache, with every output half complete."""
+        """The used share of its KV cache, estimated as if every output were half complete."""
         held = [entry.request for entry in self._running] + ([self._prompt] if self._prompt is not None else [])
         return min(1.0, sum(r.prompt + r.answer // 2 for r in held) / self._device.cache)
 

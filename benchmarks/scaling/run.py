@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def compare(day: Day, rounds: int) -> dict[str, Any]:
-    """Return means over several days, and the course of the first."""
+    """Return each policy's means over several days. `courses`: the first day with "plimsoll, from zero"."""
     made = [day.requests(seed) for seed in range(1, rounds + 1)]
     target = Target(queue=4, ttft=TTFT)
     policies: dict[str, Callable[[], Policy]] = {

@@ -21,7 +21,7 @@ GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0,
 
 @dataclass(slots=True)
 class Counted:
-    """Counts by upper bound, as a gateway keeps them."""
+    """A histogram as a gateway keeps it: the number of values by upper bound."""
 
     bounds: tuple[float, ...]
     count: int = 0

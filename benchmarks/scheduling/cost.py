@@ -12,8 +12,8 @@ from plimsoll_runtime.engine.protocol.plan import StepPlan
 
 
 class StepWork(NamedTuple):
-    """Quantities that determine a step's duration. `context` counts tokens read by decodes, `pairs` pairs of tokens in
-    prompts.
+    """Quantities that determine a step's duration. `context_tokens` counts tokens read by decodes, `attention_pairs`
+    pairs of tokens in prompts.
     """
 
     steps: int

@@ -28,7 +28,7 @@ DECODES, REPEATS = 8, 3
 
 
 class Recorder:
-    """Observes an engine: the work of the last step."""
+    """Observes an engine: `work` is the work of the last step."""
 
     def __init__(self) -> None:
         self.timeline = Timeline()
@@ -52,7 +52,7 @@ class Recorder:
 
 
 def measure(threads: int) -> list[tuple[StepWork, float]]:
-    """Return seconds of steps of many shapes, from schedule to commit; medians for repeated shapes."""
+    """Return the work and the seconds of steps of many shapes, from schedule to commit; medians for repeated shapes."""
     recorder = Recorder()
     config = EngineConfig(
         model=models.source(MODEL),

@@ -12,7 +12,7 @@ from scheduling.simulate import Engine, Outcome, Run
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Latency objective: seconds to the first token (without a deadline), and between tokens."""
+    """Latency objective: seconds to the first token, for requests without a deadline, and between tokens (mean)."""
 
     ttft: float = 30.0
     gap: float = 0.1
@@ -94,7 +94,7 @@ def jain(shares: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is at least as large as `percent` % of the values; 0 without values."""
+    """Return the smallest value that is at least as large as `share` % of the values; 0 without values."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * share // 100) - 1)] if ordered else 0.0
 

@@ -140,7 +140,7 @@ class _Simulation:
         return StepResult([self._output(s.slot) if s.sample else SequenceOutput() for s in plan.sequences])
 
     def _output(self, slot: int) -> SequenceOutput:
-        """Return some token, or the last one of the output."""
+        """Return a fixed token, or EOS as the last token of the output."""
         outcome = self._slots[slot]
         last = len(outcome.token_times) + 1 >= outcome.request.answer_len
         return SequenceOutput(EOS if last else TOKEN)

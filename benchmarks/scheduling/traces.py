@@ -46,7 +46,7 @@ Arrivals = Callable[[random.Random, float, int], Iterator[float]]
 
 
 def poisson(rng: random.Random, rate: float, count: int) -> Iterator[float]:
-    """Return independent requests, `rate` per second on average."""
+    """Yield arrival times in seconds of independent requests, `rate` per second on average."""
     now = 0.0
     for _ in range(count):
         now += rng.expovariate(rate)
@@ -54,7 +54,7 @@ def poisson(rng: random.Random, rate: float, count: int) -> Iterator[float]:
 
 
 def bursts(rng: random.Random, rate: float, count: int) -> Iterator[float]:
-    """Return BURST requests at a time, at the same average rate."""
+    """Yield arrival times in seconds of requests that arrive BURST at a time, `rate` per second on average."""
     now = 0.0
     for index in range(count):
         if index % BURST == 0:
@@ -97,7 +97,7 @@ class Trace:
         return self.requests(rng, self.arrivals(rng, self.load * capacity, count))
 
     def sample(self, count: int = 2000) -> list[TraceRequest]:
-        """Return requests without rate, for measuring their average duration."""
+        """Return requests for measuring their average duration; their arrival times mean nothing."""
         return self.make(0, count, 1.0)
 
 

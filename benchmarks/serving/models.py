@@ -38,7 +38,9 @@ class Shape:
 
     @property
     def around(self) -> int:
-        """Number of these that all tokens share: attention, and the routers of a mixture."""
+        """Number of layer parameters outside the MLPs, which every token goes through: attention, and the routers of a
+        mixture.
+        """
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + (self.hidden * self.experts if self.experts > 1 else 0))
 

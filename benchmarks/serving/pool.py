@@ -19,7 +19,7 @@ class Pool:
     """Workers by system, for workloads of one shape. `absent` says why a system takes no part."""
 
     def __init__(self, threads: int, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: see Worker."""
+        """`environment`: variables that select another tree's sources; None: this tree's."""
         self._threads = threads
         self._environment = environment
         self._workers: dict[str, Worker] = {}

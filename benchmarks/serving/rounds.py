@@ -59,7 +59,7 @@ def _turn(systems: list[str], number: int) -> list[str]:
 
 
 def _summary(work: Workload, us: str, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return medians over the rounds of a system."""
+    """Return each system's medians over the rounds."""
     peers = sorted({s for r in rounds for s in r["ratios"]})
     speeds = {
         s: statistics.median(work.output_tokens / r["systems"][s]["seconds"] for r in rounds if s in r["systems"])

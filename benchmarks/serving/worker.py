@@ -78,7 +78,9 @@ class Worker:
 
 
 def main() -> None:
-    """`python -m serving.worker SYSTEM SHAPE MODEL THREADS`: reads lines, writes a line of JSON for each."""
+    """`python -m serving.worker SYSTEM SHAPE MODEL THREADS`: for each line "WORKLOAD SCALE ROUND" of the input, run
+    that round and write its result as a line of JSON.
+    """
     name, shape, model, threads = sys.argv[1:]
     # Redirect all output of libraries to the log, including output of native code.
     answers = os.fdopen(os.dup(1), "w")

@@ -126,7 +126,9 @@ def _ask(port: int) -> None:
 
 
 def _signal(folder: Path, name: str, suffix: str) -> list[Path]:
-    """Create a file that the recorders wait for, and return the answers of the server and its engine."""
+    """Create a file that the recorders wait for. Return the files with `suffix` that the recorders of the server and
+    its engine then write.
+    """
     (folder / name).touch()
     deadline = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:

@@ -108,7 +108,7 @@ class Load:
 
 
 def difference(known: Sequence[str], now: Sequence[str]) -> str | None:
-    """Return the position at which an output differs from the known one, or None."""
+    """Return where an output first differs from the known one, as text; None if they are equal."""
     if tuple(known) == tuple(now):
         return None
     for choice, (before, after) in enumerate(zip(known, now, strict=False)):

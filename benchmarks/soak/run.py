@@ -1,4 +1,4 @@
-"""`make soak`: limited mixed load on a real server over loopback, looking for leaks, drift and errors.
+"""`make soak`: mixed load for a limited time on a real server over loopback, looking for leaks, drift and errors.
 
 Arguments after `--` are passed to `plimsoll serve`, e.g. `--minutes 1 -- --attention-backend torch`. The exit status is
 1 if anything is wrong, and the findings say what.
@@ -117,7 +117,7 @@ async def soak(server: SoakedServer, chosen: Options) -> Soaked:
 
 
 def report(soaked: Soaked, chosen: Options, findings: list[str]) -> dict[str, Any]:
-    """Return the complete record."""
+    """Return the record for --json: provenance, settings, findings, outcomes, counters and memory."""
     tallies = (soaked.warm_up, soaked.load)
     return {
         "run": provenance(),

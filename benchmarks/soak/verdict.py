@@ -35,7 +35,9 @@ def of_reach(metrics: Mapping[str, float]) -> list[str]:
 
 
 def of_checks(metrics: Mapping[str, float], every: int) -> list[str]:
-    """Return complaints if the engine never checked its records; if they disagree, it ends by itself."""
+    """Return a complaint if the engine ran fewer than `every` steps, after which it checks its records first. A failed
+    check ends the engine.
+    """
     steps = metrics["plimsoll_engine_steps_total"]
     return [f"{steps:g} steps are too few for a check each {every}"] if steps < every else []
 

@@ -66,7 +66,7 @@ def _start(model: str, threads: int) -> dict[str, float]:
 
 
 def _first_token(port: int) -> None:
-    """Return the time of the first token. Raises RuntimeError if none arrives."""
+    """Request one token and return when it has arrived. Raises RuntimeError if none arrives."""
     body = {"model": "medium", "prompt": PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -30,7 +30,7 @@ PROMPTS, SHARED, OWN, ANSWER = 12, 512, 64, 8
 CONVERSATIONS, TURNS, SAID, ANSWERED = 2, 6, 96, 80
 KV_MEMORY = "64MiB"
 ORDER = (True, False, False, True)
-"""With snapshots or without."""
+"""Engines of a round in order: True is the one with snapshots."""
 
 Prompt = list[int]
 
@@ -88,7 +88,7 @@ def ask_in_turns(llm: LLM, rng: random.Random, scale: float) -> None:
 
 
 def ask_nothing_shared(llm: LLM, rng: random.Random, scale: float) -> None:
-    """Send many prompts at once, of the same length as in `ask_shared`."""
+    """Send many prompts at once that have nothing in common."""
     _answers(llm, [_tokens(rng, SHARED + OWN) for _ in range(_scaled(PROMPTS, scale))], ANSWER)
 
 

@@ -52,7 +52,9 @@ See = Callable[[FrameType, str, Any], Any]
 
 
 def _counted(engine: EngineCore, see_into: Callable[[list[int]], See], install: Callable[[See | None], None]) -> float:
-    """Return the mean per step of a counter, which increments a list's only number."""
+    """Return the mean count per step. `see_into` makes a trace function that increments the list's only number;
+    `install` sets it, or removes it for None.
+    """
     found = [0]
     see = see_into(found)
     for _ in range(STEPS):

@@ -53,7 +53,7 @@ class Walk(NamedTuple):
 
 
 def flat(count: int) -> Case:
-    """Return an object with this number of fields, all required."""
+    """Return a case of an object with this number of fields, all required."""
     kinds = ("string", "integer", "boolean")
     fields = {f"field_{i}": {"type": kinds[i % 3]} for i in range(count)}
     schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
@@ -151,7 +151,10 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def walk(fill: Callable[[], object], take: Callable[[int], object], mask: torch.Tensor, ids: list[int]) -> Walk:
-    """Walk one matcher through a document."""
+    """Feed a document's token ids to a matcher until its mask excludes one, and time each mask. `compiled` stays 0.
+
+    `fill` computes the next mask into `mask`; `take` accepts a token.
+    """
     masks = []
     for token in ids:
         masks.append(timed(fill)[1])
@@ -162,7 +165,7 @@ def walk(fill: Callable[[], object], take: Callable[[int], object], mask: torch.
 
 
 def ours(tokenizer: Ours) -> Callable[[Case, list[int]], Walk]:
-    """Return llguidance as the engine uses it."""
+    """Return a function that compiles and walks a case with llguidance, as the engine does."""
     from llguidance import LLMatcher
 
     assert tokenizer.eos_token_id is not None
@@ -179,7 +182,9 @@ def ours(tokenizer: Ours) -> Callable[[Case, list[int]], Walk]:
 
 
 def theirs(tokenizer: Ours) -> Callable[[Case, list[int]], Walk] | None:
-    """Return xgrammar, on one thread and without its cache; None if it is not installed."""
+    """Return a function that compiles and walks a case with xgrammar, on one thread and without its cache; None if it
+    is not installed.
+    """
     try:
         import xgrammar
     except ImportError:

@@ -1,4 +1,4 @@
-"""`make sweep`: the table of docs/tasks/models.md, one row per class, from measurements only."""
+"""`make sweep`: tests every class and writes the table of docs/tasks/models.md, from measurements only."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def counted(rows: Sequence[Row]) -> int:
 
 
 def share(rows: Sequence[Row]) -> float:
-    """Return how many of the counted types are served."""
+    """Return the share of the counted model types that is served."""
     return sum(row.outcome in SERVED for row in rows) / max(1, counted(rows))
 
 

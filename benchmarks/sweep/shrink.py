@@ -14,7 +14,7 @@ _TYPES = ("layer_types", "layers_block_type", "mlp_layer_types")
 
 def small_configs(kind: type[Any], name: str) -> Iterator[Any]:
     """Yield configs that a class may accept, the best first. Unknown fields of a config are left out. Raises the
-    class's error for the last config.
+    class's last error if it accepts none.
     """
     last: Exception | None = None
     made = False

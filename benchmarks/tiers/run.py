@@ -1,9 +1,9 @@
-"""`python -m tiers.run`: time to the first token of a prompt whose prefix is computed, in the pool, or on disk.
+"""`python -m tiers.run`: time to the first token of a prompt whose prefix is computed, in the KV cache, or on disk.
 
-"small" with a pool of 16,384 tokens. In each round a prompt of each length is sent three times: new (all of it is
-computed), immediately again (the pool has it), and after other prompts have displaced it (the disk has it: once with
-its files in the page cache, once with them dropped from it). The disk's times are compared with the bytes read and with
-a floor: the time in which one thread reads only those files.
+"small" with a KV cache of 16,384 tokens, which the results call the pool. In each round a prompt of each length is sent
+four times: new (all of it is computed), immediately again (the pool has it), and twice after other prompts have
+displaced it (the disk has it: first with its files in the page cache, then with them dropped from it). The disk's times
+are compared with the bytes read and with a floor: the time in which one thread reads only those files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return milliseconds and ratios to computing, by length, medians of rounds."""
+    """Return seconds to the first token and their ratios to computing, by length, medians of rounds."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-tiers-") as folder:
         bench = _Bench(Path(folder), chosen)
         bench.ask(bench.prompt(64))
@@ -85,11 +85,13 @@ class _Bench:
         self._core: EngineCore = build_engine(config, lambda stage, fraction: None)
 
     def prompt(self, length: int) -> list[int]:
-        """Return new tokens, one more than `length`."""
+        """Return a new prompt: a prefix of `length` tokens and one more token."""
         return [self._random.randrange(models.SMALL.vocab) for _ in range(length + 1)]
 
     def round(self) -> dict[str, Any]:
-        """Return seconds by length and place."""
+        """Return, by length, the seconds to the first token for each place of the prefix, the seconds for reading its
+        files alone, and its bytes.
+        """
         prompts = {length: self.prompt(length) for length in LENGTHS}
         found: dict[str, Any] = {"cores_used_by_others": round(quiet.cores_in_use(), 2)}
         for length, prompt in prompts.items():
@@ -144,7 +146,7 @@ class _Bench:
         return list(self._folder.glob("*/*.kv"))
 
     def _drop_pages(self) -> None:
-        """Write all blocks to the device, and drop them from memory."""
+        """Flush the files of all blocks to the disk, and drop them from the page cache."""
         for file in self._files():
             handle = os.open(file, os.O_RDONLY)
             os.fsync(handle)

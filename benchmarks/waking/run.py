@@ -36,7 +36,7 @@ SHAPES = (models.SMALL, models.DEMO)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return medians of seconds by way, for each model."""
+    """Return medians of seconds for each model, by the way in which it wakes (WAYS)."""
     wanted = [shape for shape in SHAPES if not chosen.only or shape.name in chosen.only]
     return {"cases": [asyncio.run(_case(shape.name, models.source(shape), chosen)) for shape in wanted]}
 

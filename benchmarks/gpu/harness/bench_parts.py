@@ -35,7 +35,7 @@ MEASURED: Mapping[str, tuple[int, str]] = {
 
 
 def parts(*arguments: str) -> Sequence[Part]:
-    """Return a part for each; `arguments` are passed to its command (--rounds, --scale)."""
+    """Return a part for each benchmark in MEASURED; `arguments` are passed to its command (--rounds, --scale)."""
     return [
         Part(name, asked, seconds, ("-m", "gpu.run", "--only", name, "--json", "{json}", *arguments))
         for name, (seconds, asked) in MEASURED.items()

@@ -26,7 +26,7 @@ Ask = Callable[[Sequence[str]], str]
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """Add the options of both commands."""
+    """Return a parser with the options that both commands have."""
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--part", action="append", default=[], metavar="NAME", help="only this one (repeatable)")
     parser.add_argument("--list", action="store_true", help="list the parts with their status, and do nothing")
@@ -50,7 +50,9 @@ def chosen(parser: argparse.ArgumentParser, args: argparse.Namespace, parts: Seq
 
 
 def begin(name: str, args: argparse.Namespace, device: str, *, processes: int = 0) -> Session:
-    """Install missing packages and report those that stay missing. Raises ValueError for a folder without wheels."""
+    """Install missing packages, report those that stay missing, and return the session. Raises ValueError for a folder
+    without wheels.
+    """
     site = args.state.resolve() / "site"
     if str(site) not in sys.path:
         sys.path.insert(0, str(site))

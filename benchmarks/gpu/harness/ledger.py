@@ -14,8 +14,8 @@ from gpu.harness.part import DONE, Status
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Status of a part, its sources, and its seconds in all calls. `result`: its JSON output. `tests`: results of its
-    tests, if pytest runs it.
+    """Status of a part, digests of the sources it ran on, and its seconds in all calls. `result`: its JSON output.
+    `tests`: results of its tests, if pytest runs it.
     """
 
     status: Status
@@ -28,7 +28,7 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """Whether it need not run again."""
+        """Whether the part need not run again."""
         return self.status in DONE
 
 
@@ -40,7 +40,7 @@ class Ledger:
     parts: dict[str, Record] = field(default_factory=dict)
 
     def write(self, *paths: Path) -> None:
-        """Replace the files atomically."""
+        """Write the ledger to each of the files, atomically."""
         text = json.dumps({"run": self.run, "parts": {n: _plain(r) for n, r in self.parts.items()}}, indent=2) + "\n"
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,14 +11,16 @@ from typing import Any
 
 @dataclass(slots=True)
 class Outcomes:
-    """Tests by name: passed, failed, and skipped with the reason. Each is in one of these."""
+    """Names of tests that passed, that failed, and that were skipped with the reason."""
 
     passed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, outcome: str, reason: str = "") -> None:
-        """Set a test's result. A later result replaces an earlier one, but a failure in any phase stays."""
+        """Record a test's result. A failure removes earlier results of the test; a pass or skip removes an earlier
+        failure.
+        """
         if outcome == "failed":
             self.passed.discard(name)
             self.skipped.pop(name, None)

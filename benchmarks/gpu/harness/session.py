@@ -25,8 +25,9 @@ LEAST_SECONDS = 20.0
 @dataclass(frozen=True, slots=True)
 class Session:
     """A call's settings. `limit`: total seconds of its parts, or None. `state`: folder with the ledger, logs and
-    installed packages; `out` gets a copy of the ledger, `name`.json. `site`: folder with installed missing packages, or
-    None. `missing`: packages that are still missing.
+    installed packages; `out` gets a copy of the ledger, gpu-NAME.json. `site`: folder with installed missing packages,
+    or None. `missing`: packages that are still missing. `again`: also run parts that are done. `processes`: number of
+    pytest processes, 0 for no parallel tests.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Session:
 
     @property
     def shared(self) -> Path:
-        """The ledger's copy among the results."""
+        """The copy of the ledger in the folder of results."""
         return self.out / f"gpu-{self.name}.json"
 
     def ledger(self) -> Ledger:
@@ -149,7 +150,9 @@ def told(record: Record, digest: str) -> str:
 
 
 def _sources(before: Record | None, digest: str) -> str:
-    """Return the sources of all calls whose tests count."""
+    """Return digests of the sources whose test results count: the present one, and those of earlier calls in which
+    tests passed.
+    """
     if before is None or before.tests is None or not before.tests.passed:
         return digest
     return before.sources if digest in before.sources else f"{before.sources}, {digest}"

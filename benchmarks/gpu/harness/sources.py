@@ -21,7 +21,7 @@ def search_path(*first: Path) -> str:
 
 
 def digest() -> str:
-    """Return twelve digits that change with any file of the runtime or the kernels."""
+    """Return twelve hexadecimal digits that change with any Python file of the runtime or the kernels."""
     found = hashlib.sha256()
     for root in COMPUTED_BY:
         for path in sorted((ROOT / root).rglob("*.py")):

@@ -26,7 +26,7 @@ PLATFORMS = (
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 )
-"""pip accepts only exact platform names."""
+"""Platform tags of wheels to download. pip does not add compatible older tags by itself."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Run = Callable[[Sequence[str]], int]

@@ -26,7 +26,9 @@ class TransformersStatic:
         self._model = loaded.to(self._device)
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """Run batch after batch; only requested tokens count."""
+        """Run batch after batch and return `seconds`. Tokens beyond a request's own length are generated, but do not
+        count.
+        """
         import torch
 
         start = time.perf_counter()
