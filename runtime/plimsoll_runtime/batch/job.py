@@ -40,7 +40,9 @@ def id_of(job: Mapping[str, Any]) -> str:
 
 
 def check_same(job: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
-    """Raise UsageError that names the keys in which the job found `where` differs."""
+    """Raise UsageError if `job` differs from the job `found` in the folder `where`; the message names the differing
+    keys.
+    """
     differing = [key for key in {**found, **job} if job.get(key) != found.get(key)]
     if differing:
         raise UsageError(
@@ -54,8 +56,8 @@ class Row:
     """One row of the input.
 
     `index` counts all rows from 0, `number` those of this shard. `file` and `line` (from 1; a table's row) are its
-    position in the input, and `size` is how many bytes of the file it took. `data` is a line of JSON; a row that
-    cannot be read has a `fault` instead, the reason.
+    position in the input, and `size` is the number of bytes of the file from the end of the shard's previous row to the
+    end of this one. `data` is a line of JSON; a row that cannot be read has a `fault` instead, the reason.
     """
 
     index: int

@@ -106,7 +106,9 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A row of one file: its position, and its line, its columns or the reason why it cannot be read."""
+    """A row of one file: its line number, the bytes of the file `read` so far, and its text, its columns or the reason
+    why it cannot be read.
+    """
 
     line: int
     read: int

@@ -15,12 +15,13 @@ from plimsoll_runtime.batch.store import Store
 _PROMPTS = (b'"messages"', b'"prompt"', b'"input"')
 _HEAD = 1024
 SHARED = 160
-"""Bytes that neighbouring rows must have in common. About 60 of them are JSON that all rows have; a KV block holds
-16 tokens, usually about 64 bytes."""
+"""Rows form a group if this many first bytes of their prompts' JSON are equal. About 60 of them are JSON that all rows
+have; a KV block holds 16 tokens, usually about 64 bytes.
+"""
 
 
 class Window(NamedTuple):
-    """The rows that are sorted together end at whichever of the two limits is reached first."""
+    """Limits of the rows that are sorted together: they end at whichever limit is reached first."""
 
     rows: int
     bytes: int
@@ -85,7 +86,9 @@ def arranged(rows: Sequence[Row]) -> list[Row]:
 
 
 def _companies(heads: Sequence[bytes]) -> Iterator[int]:
-    """Yield the group number of each of the sorted heads."""
+    """Yield the group number of each of the sorted heads: neighbours are in one group if their first SHARED bytes are
+    equal.
+    """
     group = 0
     for index, head in enumerate(heads):
         if index and (len(head) < SHARED or heads[index - 1][:SHARED] != head[:SHARED]):

@@ -70,8 +70,8 @@ def host_settings(args: argparse.Namespace) -> Settings:
 
 
 def _share(line: str, sleepers: int) -> float:
-    """Return the line as a share of the device's memory. On a CPU an amount is divided by the memory that is free apart
-    from `sleepers` bytes. Raises UsageError if the amount is larger.
+    """Return `--line` as a share of the device's memory. An amount (for a CPU) is divided by the free memory of the
+    machine apart from `sleepers` bytes. Raises UsageError if it is larger.
     """
     if is_share(line):
         return parse_size(line, WHOLE) / WHOLE

@@ -75,7 +75,7 @@ class Board:
         self._began = time.monotonic()
 
     def begin(self, total: int, resumed: int) -> None:
-        """Start the count and the clock; `resumed` rows are done by earlier runs."""
+        """Start the count and the clock, for `total` bytes of input. `resumed` rows are done by earlier runs."""
         self._resumed, self._began = resumed, time.monotonic()
         self._start(total)
 

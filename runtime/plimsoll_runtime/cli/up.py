@@ -173,7 +173,7 @@ def _print_notes(models: Sequence[LocalModel], pool: LocalPool | None, console: 
 
 
 def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console) -> list[LocalModel]:
-    """Return the models, with those that share a process marked. If the options do not request sharing, print why."""
+    """Return the models, with `in_host` set if they share a process. If this was decided automatically, print why."""
     from plimsoll_runtime.local.host_sharing import choose, share
 
     implied = True if args.line is not None or args.sleepers is not None else args.together

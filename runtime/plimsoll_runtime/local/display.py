@@ -22,7 +22,7 @@ STYLES = {
     Phase.STOPPED: "dim",
 }
 REFRESHES_PER_SECOND = 4
-PERCENT_STEP = 10  # progress between two lines about one stage, without a terminal
+PERCENT_STEP = 10  # of a stage: progress from one printed line to the next if there is no terminal
 
 Rows = Callable[[], Sequence[tuple[str, str]]]
 
@@ -58,12 +58,12 @@ class Display:
             self._show()
 
     def change(self, text: str, style: str = "") -> None:
-        """Print a line that the table shows too, unless there is a table."""
+        """Print a line, unless the console is a terminal: there the live table shows the change."""
         if not self._console.is_terminal:
             self.line(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        """Print a line that stays."""
+        """Print a line that stays on the terminal when the live table is redrawn or removed."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def _show(self) -> None:
@@ -92,7 +92,7 @@ class Display:
         return table
 
     def _changed(self, slot: str, before: Status, now: Status) -> None:
-        """Print lines for changes that should stay on a terminal; without a terminal, for all changes."""
+        """Print a line for failures, restarts and changes of readiness; without a terminal, also for loading."""
         if now.phase is Phase.WAITING:
             self.line(f"{slot}: {now.error}", "red")
             self.line(f"{slot}: restarting in {now.wait:.1f} s")

@@ -27,7 +27,9 @@ GGUF_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class SharingDecision:
-    """Whether models share a process. `why` is a line for the user if the options did not request sharing."""
+    """Whether models share a process. `why` tells the user why they do; it is empty unless this was decided
+    automatically.
+    """
 
     together: bool
     why: str = ""
@@ -36,11 +38,11 @@ class SharingDecision:
 def choose(
     models: Sequence[LocalModel], asked: bool | None, memory: Callable[[], int] | None = None
 ) -> SharingDecision:
-    """Return the sharing that was requested. By default, models share if several run and need more memory than `memory`
-    returns.
+    """Decide whether models share a process: as `asked` says or, if it is None, if at least two models have replicas
+    and together need more bytes than `memory` returns (by default the free memory).
 
-    Models whose files are not on this machine yet count with their processes only. If a model brings code, models never
-    share by default.
+    Models whose files are not on this machine yet count without their weights. If one brings code, models share only if
+    `asked`.
     """
     running = [model for model in models if model.replicas]
     if asked is not None or len(running) < 2 or any(model.brings_code for model in running):
@@ -102,8 +104,8 @@ def shared_stores(models: Sequence[LocalModel]) -> Stores:
 
 
 def predicted(model: LocalModel) -> int:
-    """Return the bytes that the model's processes will take: weights (if their files are here), the configured KV
-    cache, and the processes' own memory.
+    """Return the bytes that the model's processes will take: weights (if their files are here), the configured KV cache
+    (0 for a share of memory), and the processes' own memory, for each replica.
     """
     kv = model.spec.get("runtime", {}).get("kvMemory", "")
     asked = 0 if not kv or is_share(kv) else parse_size(kv, 0)

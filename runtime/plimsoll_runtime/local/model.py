@@ -64,7 +64,9 @@ class Stores:
     files_options: tuple[str, ...] = ()
 
     def arguments(self, claims: Path, slot: str) -> tuple[str, ...]:
-        """Return options of `plimsoll serve` and `plimsoll host` for the process of `slot`, and create the folders."""
+        """Return options of `plimsoll serve` and `plimsoll host` for the process of `slot`, and create the claims'
+        folders below `claims`.
+        """
         words = list(self.responses_options)
         if self.responses_claim is not None:
             words += ["--response-store", str(_folder(claims, self.responses_claim) / f"{slot}.sqlite")]

@@ -42,9 +42,10 @@ def read_pools(documents: Sequence[Document], memory_left: int) -> list[LocalPoo
 
 
 def place(models: Sequence[LocalModel], pools: Sequence[LocalPool]) -> tuple[list[LocalModel], LocalPool | None]:
-    """Return the models, with those of the pool marked, and the pool.
+    """Return the models, and the pool if there is one. Models that name it get `in_host`, its environment and its
+    stores. Without a pool they run on their own, with a note.
 
-    Raises UsageError for more than one pool, or a model whose pool is missing.
+    Raises UsageError for several pools, or for a model that names a pool other than the given one.
     """
     if len(pools) > 1:
         raise UsageError(
@@ -89,7 +90,9 @@ def _read(body: Mapping[str, Any], memory_left: int) -> LocalPool:
 
 
 def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ...], list[str]]:
-    """Return options of `plimsoll host`, like the operator's for a pod with that memory, and notes on differences."""
+    """Return options of `plimsoll host`, as the operator sets them for a pod with the spec's memory, and notes on
+    differences.
+    """
     line, sleepers = spec["memory"]["line"], _bytes(spec["memory"]["sleepers"])
     residency = ("--minimum-residency", str(spec["eviction"]["minimumResidencySeconds"]))
     if "accelerator" in spec["resources"]:
@@ -122,7 +125,9 @@ OWN_PROCESS = ("threads", "drainSeconds")
 
 
 def placement(model: LocalModel) -> tuple[ModelName, ModelSpec]:
-    """Return name and spec of the model for the host. The file's KV memory becomes the model's minimum."""
+    """Return name and spec of the model for the host. `spec.runtime.kvMemory` becomes the model's minimum KV cache,
+    unless it is a share.
+    """
     spec = model.spec
     runtime = {key: value for key, value in spec.get("runtime", {}).items() if key not in OWN_PROCESS}
     least = runtime.pop("kvMemory", None)

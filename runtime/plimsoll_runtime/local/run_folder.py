@@ -113,7 +113,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def all_runs() -> list[RunFolder]:
-    """Return the running folders, by port."""
+    """Return the folders of all running `plimsoll up`, sorted by port."""
     root = state_root()
     ports = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
     return [run for run in map(RunFolder, ports) if run.is_running()]

@@ -89,7 +89,7 @@ def state_words(model: Mapping[str, Any]) -> str:
 
 
 def short_memory_line(report: Mapping[str, Any]) -> str:
-    """Return the granted memory and its limit, and the same for sleepers."""
+    """Return the device memory granted to models and its limit, and the memory of sleeping models and its limit."""
     device, sleepers = report["device"], report["sleepers"]
     taken = f"{size_text(device['used'])} of {size_text(device['line'])} taken"
     return f"{taken}, {size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} asleep"
@@ -105,7 +105,7 @@ def _why(model: Mapping[str, Any]) -> str:
 
 
 def memory_line(report: Mapping[str, Any]) -> str:
-    """Return the device's granted memory and its limit, memory of sleepers, and the memory pressure."""
+    """Return the granted device memory and its limit, the memory of sleeping models, and the memory pressure."""
     device, sleepers = report["device"], report["sleepers"]
     taken = f"{size_text(device['used'])} of the line of {size_text(device['line'])} taken"
     asleep = f"{size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} for sleepers"

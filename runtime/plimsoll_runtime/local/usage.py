@@ -104,7 +104,9 @@ async def _looks(session: aiohttp.ClientSession, url: str) -> Looks | None:
 
 
 def _model(model: Mapping[str, Any], report: Record | str | None, found: Mapping[str, Looks | None]) -> Record:
-    """Return the model's record with the usage of its replicas; `found` is by slot."""
+    """Return the model's record with the usage of its replicas; `found` has the metrics of each slot, None if it did
+    not answer.
+    """
     now, label = time.time(), model["servedNames"][0]
     shared = any(replica["slot"] == HOST_SLOT for replica in model["replicas"])
     replicas: list[Record] = []

@@ -58,8 +58,9 @@ class Uninterrupted:
             signal.signal(signal.SIGINT, self._note)
 
     def _give_back(self) -> None:
-        """Call the handler instead of raising the signal again: an event loop has already read it from its wake-up
-        file."""
+        """Restore the previous handler, and call it if a signal has arrived. (Raising the signal again is no
+        alternative: an event loop has already read it from its wake-up file.)
+        """
         before, self._before = self._before, None
         if before is None:
             return

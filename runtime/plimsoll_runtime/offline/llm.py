@@ -84,9 +84,9 @@ class LLM:
     `generate` or `chat` gets no parameters, `generation_config="model"` samples as generation_config.json says and
     "none" ignores that file.
 
-    With `engine="child"` the engine runs in a process of its own and leaves the caller's process free: in the caller's
-    process, torch has one thread left on a CPU besides our kernels. A process that forks needs `overlap=False`, because
-    the thread that runs steps does not exist in the fork.
+    With `engine="child"` the engine runs in a process of its own and leaves the caller's process as it is. With "here",
+    on a CPU, torch in the caller's process has only one thread besides those of our kernels. A process that forks needs
+    `overlap=False`, because the thread that runs steps does not exist in the fork.
 
     Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) if the model cannot be loaded.
     """

@@ -48,7 +48,7 @@ class VectorProgress:
         self._output: RequestOutput | None = None
 
     def push(self, output: RequestOutput) -> bool:
-        """Store the only output of the request."""
+        """Store the only output of the request, and return True: the request is over."""
         self._output = output
         return True
 

@@ -103,8 +103,8 @@ class ServerPath:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step: its rows and sequences, whether it contains prompt chunks, its phases, and its ops' seconds and
-    costs.
+    """One step: its numbers of tokens and sequences, whether it contains prompt chunks, its phases, and its ops'
+    seconds and costs.
     """
 
     tokens: int
@@ -118,7 +118,9 @@ class StepRecord:
 def record_steps(
     core: EngineCore, watch: Watch, requests: Sequence[AddRequest], server: ServerPath | None
 ) -> list[StepRecord]:
-    """Serve the requests to their end. The recording itself happens between the steps and counts for no phase."""
+    """Serve the requests to their end, and return a record of each step. The recording itself happens between the steps
+    and counts for no phase.
+    """
     records: list[StepRecord] = []
     for request in requests:
         core.add(request)

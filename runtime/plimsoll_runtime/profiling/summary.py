@@ -45,7 +45,9 @@ class OpFigures(msgspec.Struct, frozen=True):
 
 
 class StepFigures(msgspec.Struct, frozen=True):
-    """All steps of one kind: "prefill" (at least one prompt chunk) or "decode"."""
+    """All steps of one kind: "prefill" (at least one prompt chunk) or "decode". `tokens`, `sequences` and `seconds` (in
+    the engine's phases) are means per step.
+    """
 
     kind: str
     steps: int

@@ -65,7 +65,7 @@ def tagged(
     wraps: tuple[tuple[str, str], ...] = (),
     leads: tuple[str, ...] = (),
 ) -> TagFormat:
-    """Return a format whose tags are on separate lines."""
+    """Return a format whose tags are on separate lines. Without `signs`, a template uses it if it contains `end`."""
     marks = Marks(begin, end, closing=f"\n{end}", gap=gap, implied=implied)
     return TagFormat(name, marks, signs or ((end,),), wraps, leads)
 

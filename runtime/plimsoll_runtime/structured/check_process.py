@@ -66,7 +66,7 @@ def attempt(constraint: Constraint, tokenizer: LLTokenizer) -> None:
 
 
 def serve() -> None:
-    """Answer until the input ends."""
+    """Check the constraint in each line of standard input and write a line with the result, until the input ends."""
     from llguidance import LLTokenizer
 
     tokenizer = LLTokenizer(_Bytes(), eos_token=256, slices=[])  # type: ignore[arg-type]

@@ -102,7 +102,9 @@ _LIMITS: dict[str, Any] = {
 
 
 def documents_of(schema: Mapping[str, Any]) -> str:
-    """Return the JSON documents of a normalised schema, as part of a grammar. Raises ConstraintError."""
+    """Return a grammar expression (`%json ...`) for the JSON documents that a normalised schema allows. Raises
+    ConstraintError.
+    """
     found = _readable(schema)
     text = json.dumps(found)
     if "\\ud" in text:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_WARMTH = 128
-"""Tokens after which most lexers have found all their states (some 200 of the 10,000 that `grammar.limits` allows a
-sequence). For a lexer with endless states, the states found in this many tokens count against each sequence's limit.
+"""Number of tokens after which a matcher returns its lexer states to the template for the last time. By then most
+lexers have found all their states (some 200 of the 10,000 that `grammar.limits` allows a sequence). Stored states count
+against the limit of each later sequence.
 """
 
 
@@ -41,7 +42,7 @@ class Template:
 
     @property
     def warmth(self) -> int:
-        """Number of tokens consumed by the matchers whose states are stored here, one after the other."""
+        """Number of tokens that matchers, one after the other, consumed to find the lexer states stored here."""
         return self._kept[1]
 
     def matcher(self) -> Matcher:

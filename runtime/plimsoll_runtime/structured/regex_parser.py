@@ -252,7 +252,9 @@ class _Parser:
         return _one(_CONTROLS.get(letter, ord(letter)))
 
     def _with_pair(self, value: int) -> Chars | Foreign:
-        """Return the character of a surrogate pair, reading its second half. Other values are returned unchanged."""
+        """Return the character `value`. For the first half of a surrogate pair, read the second and return their
+        character; an unpaired surrogate is Foreign.
+        """
         if not 0xD800 <= value <= 0xDFFF:
             return _one(value)
         other = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})").match(self.pattern, self.at)
@@ -283,7 +285,9 @@ class _Parser:
         return Chars(merged(tuple(ranges)), tuple(properties), negated)
 
     def _range_end(self, low: Chars) -> Chars | Foreign | None:
-        """Return the last character of a range that begins with `low`, or None if the hyphen is a literal."""
+        """Return the last character of a range that begins with `low`, or None if there is no hyphen or it is a
+        literal.
+        """
         if not self.pattern.startswith("-", self.at) or self.pattern.startswith("-]", self.at):
             return None
         if not _is_one(low):

@@ -191,8 +191,8 @@ _MOST = 16
 
 
 def apart(node: Node) -> list[Node]:
-    """Split `^(?=A)(?!B)C` into `^A`, a pattern for texts that do not begin with B, and `^C`. Other patterns are
-    returned unchanged.
+    """Split `^(?=A)(?!B)C` into patterns that a text must all match: `^A`, one for texts that do not begin with B, and
+    `^C`. Return any other pattern alone, unchanged.
     """
     match node:
         case Sequence((Anchor("^"), *rest)):

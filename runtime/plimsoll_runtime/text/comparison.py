@@ -20,11 +20,11 @@ def comparison(
     single: Callable[[str, str | None, bool], PooledText],
     pair: Callable[[str, str], PooledText],
 ) -> tuple[list[PooledText], Scores]:
-    """Return the texts to compute, and the function that computes scores from their vectors. One text in `ones` is
-    compared with all `others`.
+    """Return the texts for the model to compute, and the function that computes scores from their vectors. `ones[i]` is
+    compared with `others[i]`; a single text in `ones` is compared with all `others`.
 
-    `single` encodes a text after a prompt of the model, and gets whether the text is one of `ones`; `pair` encodes two
-    texts for a model that reads both.
+    `single` encodes one text and gets the name of the model's prompt for it, or None, and whether the text is from
+    `ones`. `pair` encodes two texts for a model that reads both.
     """
     if info.task != "embed":
         firsts = list(ones) * (len(others) // len(ones))

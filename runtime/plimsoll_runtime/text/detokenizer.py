@@ -18,7 +18,11 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """Converts pieces to bytes. `leading_spaces` is the number of spaces removed from the start of a whole text."""
+    """Converts the pieces of a vocabulary to bytes.
+
+    `byte_level`: each character stands for one byte. Otherwise `spaces`: "▁" is a space, and `byte_pieces`: "<0xE2>" is
+    one byte. `leading_spaces` is the number of spaces removed from the start of a whole text.
+    """
 
     byte_level: bool
     spaces: bool = False
@@ -84,7 +88,7 @@ def _is_space_step(step: Mapping[str, Any]) -> bool:
 
 REPLACEMENT = "�"
 HELD_TOKENS = 16
-"""Number of tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
+"""Most tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
 
 
 class Vocabulary(Protocol):

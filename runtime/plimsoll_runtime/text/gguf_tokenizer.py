@@ -102,7 +102,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
 }
 
 SENTENCEPIECE = ("llama", "gemma4")
-"""Kinds whose pieces are text with spaces written as "▁"; gemma4 has its own merges."""
+"""Values of tokenizer.ggml.model whose pieces are text with spaces written as "▁"; gemma4 has its own merges."""
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 _WHAT_TO_DO = "fetch the file again, or convert it again with a current llama.cpp"
 
@@ -132,7 +132,9 @@ class GgufVocabulary(msgspec.Struct, frozen=True):
         return {name: self.tokens[i] for name, i in ids.items() if i is not None and i < len(self.tokens)}
 
     def merge_pairs(self) -> list[tuple[str, str]] | None:
-        """Return the merges, each split at its first space after a character, or None. Raises ValueError."""
+        """Return the merges, each split at its first space after the first character; None if the file has none. Raises
+        ValueError.
+        """
         return None if self.merges is None else [_pair(merge) for merge in self.merges]
 
 
@@ -183,7 +185,7 @@ _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n", "gemma4")
 
 
 def write_tokenizer(read: GgufVocabulary, target: Path) -> None:
-    """Write both files into `target`.
+    """Write tokenizer.json and tokenizer_config.json into `target`.
 
     The result encodes and decodes like Transformers' own conversion, in a tenth of the time: the metadata are read in
     one pass, and the JSON is written directly, without a tokenizer. Settings that Transformers ignores (no space before

@@ -118,8 +118,8 @@ class UnskippedStopMatcher:
 
 
 class _Automaton:
-    """Knuth-Morris-Pratt matching of `stop`, in constant amortised time. `length` is how many of its characters the
-    text ends with.
+    """Knuth-Morris-Pratt matching of `stop`, in constant amortised time. `length` is the number of its first characters
+    that the text so far ends with.
     """
 
     def __init__(self, stop: str) -> None:

@@ -51,7 +51,9 @@ class PooledTexts:
         return self._by_template is not None or self._info.by_tokens
 
     def single(self, text: str, prompt: str | None = None, most: int | None = None) -> PooledText:
-        """Encode a text after a prompt, truncated to `most` tokens. Raises KeyError for an unknown prompt."""
+        """Encode a text after the model's prompt of the name `prompt` (None: the default one, if any), truncated to
+        `most` tokens. Raises KeyError for an unknown prompt.
+        """
         whole = self._before(prompt) + text
         return PooledText(self._tokenizer.encode_cut(self._small(whole), most=most)[0])
 
@@ -60,7 +62,9 @@ class PooledTexts:
         return next((name for name in names if name in self._info.prompts), None)
 
     def pair(self, query: str, text: str, instruction: str | None = None, most: int | None = None) -> PooledText:
-        """Encode two texts as one; if they are too long, truncate the second."""
+        """Encode two texts as one of at most `most` tokens, by truncating the second. If the model's template or
+        judging prompt encloses them, they are not truncated: raises TextError if they are longer.
+        """
         query, text = self._small(query), self._small(text)
         if self._by_template is not None:
             messages = [{"role": "query", "content": query}, {"role": "document", "content": text}]
@@ -124,17 +128,21 @@ def similarity(one: Vector, other: Vector) -> float:
 
 
 def raw_score(vector: Vector, info: PoolingInfo) -> float:
-    """Return how well a pair of texts matches: the model's score, or for two tokens the difference of their logits."""
+    """Return how well a pair of texts matches: the model's score, or the logit of its second score token ("yes") minus
+    that of the first.
+    """
     return float(vector[-1]) - float(vector[0]) if info.by_tokens and vector.size > 1 else float(vector[0])
 
 
 def shown_score(raw: float, info: PoolingInfo) -> float:
-    """Return a raw score on the model's scale: for two tokens, the probability of the second one among the two."""
+    """Return a raw score on the model's scale: unchanged, or its sigmoid (for two score tokens, the probability of the
+    second).
+    """
     return float(_sigmoid(np.asarray(raw))) if info.scale == "sigmoid" else raw
 
 
 def scaled(scores: Vector, info: PoolingInfo) -> Vector:
-    """Return raw scores on the model's scale: each separately, or all together as probabilities."""
+    """Return raw scores on the model's scale: a sigmoid of each, a softmax over all, or unchanged."""
     if info.scale == "sigmoid":
         return _sigmoid(scores).astype(np.float32)
     return _softmax(scores) if info.scale == "softmax" else scores

@@ -21,8 +21,8 @@ class ReasoningTracker:
     """
 
     def __init__(self, thought: ReasoningMarkers, spell: Callable[[int], bytes], *, constrained: bool = False) -> None:
-        """`spell` returns a token's bytes. `constrained`: a grammar applies after reasoning, so that gaps are
-        forced.
+        """`spell` returns a token's bytes. `constrained`: a grammar applies after reasoning, so that the tokens between
+        them (`thought.gap`) are forced.
         """
         self._thought = thought
         self._spell = spell
@@ -120,7 +120,9 @@ class ReasoningTracker:
                 self._fresh = begin.startswith(text)
 
     def _steer(self) -> None:
-        """Before a constrained output, allow only messages that are reasoning or the output."""
+        """Before a constrained output, if the text ends with the marker of `steer`, force one of the tokens that start
+        reasoning or the output.
+        """
         if self._steered is None or self.forced or not self._before_answer:
             return
         marker, options = self._steered

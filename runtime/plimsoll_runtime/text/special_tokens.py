@@ -39,7 +39,7 @@ def end_ids(files: ModelFiles) -> tuple[int, ...]:
     """Return the EOS ids of generation_config.json, of config.json and of the tokenizer, in ascending order.
 
     A fine-tune often changes one of the three and leaves the others unchanged: if none of them lists all ids, the log
-    names them. A GGUF file has its own in its config. Raises ModelError.
+    names them. For a GGUF file, those of the tokenizer are left out. Raises ModelError.
     """
     stated = dict(files.stated_ends)
     if files.format != "gguf" and (token := read_settings(files.root).tokens.get("eos_token")) is not None:

@@ -20,9 +20,9 @@ LEAST_BYTES = 2**26
 TIMES_INPUT = 32
 """Additional budget per byte of input: templates copy each message a few times."""
 READ_SHARE = 64
-"""Reading an existing value costs this fraction of creating it."""
+"""Reading an existing value is charged 1/READ_SHARE of its size."""
 KNOWN_BYTES, LOOK_BYTES = 512, 16
-"""Cost of keeping a list's or mapping's weight, and of looking at one of its items."""
+"""Bytes charged for storing the weight of a new list or mapping, and for looking at one of its items."""
 
 POINTER, ESCAPED = 8, 12
 """Bytes of a list item, and the most characters that escaping makes of one character."""
@@ -76,7 +76,7 @@ class Budget:
         return value
 
     def listed(self, items: Iterable[Any]) -> list[Any]:
-        """Return the remaining items of an iterator."""
+        """Return the remaining items of an iterator, charging for each."""
         found = []
         for item in items:
             self.spend(POINTER)
@@ -84,7 +84,7 @@ class Budget:
         return found
 
     def text(self, value: object) -> str:
-        """Return the text that a template writes for a value."""
+        """Return the text that a template writes for a value, and charge for it."""
         if isinstance(value, str):
             self.spend(sys.getsizeof(value))
             return value
@@ -165,7 +165,7 @@ Rule = Callable[[Budget, Any, Arguments], float]
 
 
 def product(operator: str, left: Any, right: Any) -> float:
-    """Return the size of `*` and `**`; infinite for a number with too many digits."""
+    """Return an upper bound for the bytes of a product or power: for integers 0, or infinite above MOST_BITS."""
     if isinstance(left, int) and isinstance(right, int):
         raised = left.bit_length() * max(right, 0)
         bits = raised if operator == "**" else left.bit_length() + right.bit_length()
@@ -178,7 +178,9 @@ def product(operator: str, left: Any, right: Any) -> float:
 
 
 def formatted(budget: Budget, form: Any, values: Any) -> float:
-    """Return the size of `%` formatting. Each placeholder may contain all values, padded to the widest width."""
+    """Return an upper bound for the bytes of `form % values`. Each placeholder may contain all values, padded to the
+    widest width.
+    """
     if not isinstance(form, str | bytes):
         return 0
     text = form if isinstance(form, str) else form.decode("latin-1")
@@ -212,7 +214,7 @@ def of_method(budget: Budget, name: str, value: Any, arguments: Arguments) -> fl
 
 
 def _lists(_budget: Budget, value: Any, arguments: Arguments) -> float:
-    """Count the same items, plus as many as the arguments say."""
+    """Count the items of the value, plus as many as the sum of the numbers among the arguments."""
     items = len(value) if hasattr(value, "__len__") else 0
     return PIECE * (items + sum(_numbers(arguments)))
 

@@ -169,8 +169,8 @@ class Tokenizer:
         return starts
 
     def encode_cut(self, text: str, pair: str | None = None, *, most: int | None = None) -> tuple[list[int], int]:
-        """Return the token ids of a text (or of two texts as one) with special tokens, and the index of the second
-        text.
+        """Return the token ids of a text (or of two texts as one) with special tokens, and the index of the second text
+        (0 if there is none, or if the model does not mark it).
 
         To have at most `most` tokens, the end of the (second) text is cut off. Raises TextError, also if the rest alone
         is too long.
@@ -236,7 +236,7 @@ class Tokenizer:
         return detokenize(self, ids, skip_special_tokens=skip_special_tokens)
 
     def decode_pieces(self, ids: Sequence[int]) -> str:
-        """Decode with the library, including special tokens: for decoders that are not spellings."""
+        """Decode with the tokenizers library, including special tokens: for tokenizers whose `spelling` is None."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def token_id(self, piece: str) -> int | None:

@@ -173,7 +173,9 @@ _LISTED = 3
 
 
 def tokenizer_warnings(files: ModelFiles, folder: Path, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield a warning for each contradiction, with both values. `folder` has the tokenizer's files."""
+    """Yield a warning for each contradiction between the model's files, with both values. `folder` has the tokenizer's
+    files.
+    """
     yield from _vocabulary(files.config, tokenizer)
     if files.format == "gguf":
         return

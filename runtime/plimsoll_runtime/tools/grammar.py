@@ -60,7 +60,7 @@ def regex(pattern: str) -> str:
 
 
 def marked(value: str, special_id: SpecialId) -> str:
-    """Return a marker: a special token or a string."""
+    """Return a marker in grammar notation: `<[id]>` if it is a special token, else a string ("" if it is empty)."""
     token = special_id(value) if value else None
     return text(value) if token is None else f"<[{token}]>"
 
@@ -124,9 +124,9 @@ def answers(
     """Return the grammar of outputs in which a marker precedes each `inner`, a rule in `rules`. `again`: several are
     allowed.
 
-    If text is allowed, a marker is text unless white space and one of `begins` follow it, which are patterns of a
-    call's first words. After these the output must be an `inner`. The lexer takes the longest match, so the first
-    terminal of an `inner` must be at most one character shorter than the match of `begins` (see `spaced`).
+    Unless calls are `required`, a marker is text if it is not followed by optional white space and one of `begins`, the
+    patterns of a call's first words. After these the output must be an `inner`. The lexer takes the longest match, so
+    the first terminal of an `inner` must be at most one character shorter than the match of `begins` (see `spaced`).
     """
     sign = marked(marker, special_id)
     if required:
@@ -161,12 +161,12 @@ def opening(rules: str, begins: Sequence[str], *, required: bool) -> str:
 
 
 def spaced(value: str, *, required: bool = False) -> str:
-    """Return a grammar string, after optional white space if text is allowed as well."""
+    """Return a grammar string; unless calls are `required`, with optional white space before it."""
     return text(value) if required else regex(f"{_SPACE}*{escaped(value)}")
 
 
 def spaced_mark(value: str, special_id: SpecialId, *, required: bool) -> str:
-    """Return a marker, after optional white space if text is allowed as well."""
+    """Return a marker in grammar notation; unless calls are `required`, with optional white space before it."""
     if special_id(value) is None:
         return spaced(value, required=required)
     return marked(value, special_id) if required else f"SPACE? {marked(value, special_id)}"

@@ -271,7 +271,9 @@ def _key(page: Page) -> Reading[object]:
 
 
 def _object_in(text: str) -> str:
-    """Return the JSON object that a JSON value is, or contains as a string."""
+    """Return the JSON object that a JSON value is, or contains as a string; {} for null. Raises NoCall for other
+    values.
+    """
     value = _parsed(text)
     if isinstance(value, str):
         text, value = value, _parsed(value)

@@ -134,9 +134,9 @@ def until(page: Page, *ends: str, most: int | None = None) -> Reading[tuple[str,
 
 
 def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
-    """Read the text before the first of `ends`, up to the last certain character. Returns "" if one is next, or at the
-    end of the output. Waits while the text may be the start of an end; if the output ends there and `cut`, that start
-    stays unread.
+    """Read the text before the first of `ends`, without a suffix that may be the beginning of one of them. Returns ""
+    if one of `ends` is next, or at the end of the output. If the output ends with such a suffix, the suffix is read as
+    text, unless `cut`.
     """
     while True:
         where, end = _first(page.text, page.at, ends)
@@ -151,7 +151,7 @@ def before(page: Page, *ends: str, cut: bool = False) -> Reading[str]:
 
 
 def given(page: Page) -> Reading[None]:
-    """Settle and yield everything read as text."""
+    """Yield everything read since the last settled position as Text, and settle it (see `Page.keep`)."""
     text = page.text[page.kept : page.at]
     page.keep()
     if text:
@@ -195,7 +195,7 @@ class PartReader:
     """
 
     def __init__(self, page: Page, parts: Reading[None]) -> None:
-        """`parts` reads the page."""
+        """`parts` is the generator that reads `page`."""
         self._page = page
         self._parts = parts
 

@@ -38,7 +38,9 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a tool. `value` is its schema, with the definitions that it refers to."""
+    """An argument of a tool. `value` is its schema, with the definitions that it refers to. `is_text`: the value is
+    written as plain text, not as JSON.
+    """
 
     name: str
     value: Mapping[str, Any]

@@ -79,7 +79,7 @@ class Option:
         return f"{self.default:g}" if self.kind is float else str(self.default)
 
     def read(self, text: str) -> Any:
-        """Convert a word. Raises OptionError."""
+        """Convert a word of the command line to the option's value. Raises OptionError."""
         return (self.parse or self._parse_of_kind())(text)
 
     def read_variable(self, text: str) -> Any:

@@ -43,7 +43,7 @@ def port(text: str) -> int:
 
 
 def one_of(text: str, choices: Iterable[int]) -> int:
-    """Convert one of some integers."""
+    """Convert an integer that is one of `choices`."""
     value = positive(text)
     if value not in choices:
         raise OptionError(f"{value} is not one of {', '.join(map(str, choices))}")

@@ -12,7 +12,7 @@ DOWNLOAD = "download"
 WINDOW_SECONDS = 30.0
 """Time over which the rate is measured. For a hub without Xet the library counts in steps of 10 MB."""
 FIRST_SECONDS = 1.0
-"""Minimum time for which a rate is shown."""
+"""Time of measuring before a rate is shown."""
 
 LONGEST_SECONDS = 100 * 3600.0
 """Maximum remaining time that is shown."""
@@ -35,7 +35,7 @@ OnTransfer = Callable[[Transfer], None]
 
 
 class Rate:
-    """Bytes per second over the last seconds."""
+    """Bytes per second over the last WINDOW_SECONDS."""
 
     def __init__(self) -> None:
         self._points = deque[tuple[float, int]]()

@@ -155,7 +155,7 @@ class Talk:
 
     async def say(self, session: aiohttp.ClientSession, text: str) -> AsyncGenerator[Chunk, None]:
         """Send `text` and yield the output. If the caller stops early, the message and the partial output are kept. If
-        there is no output, the message is dropped. Raises AskError.
+        there is no text (reasoning does not count), the message is dropped. Raises AskError.
         """
         self.said.append({"role": "user", "content": text})
         body = {"model": self.model, "messages": self.messages, **self.settings}

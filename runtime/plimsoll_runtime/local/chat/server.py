@@ -87,7 +87,9 @@ class ServerRequest:
 async def find(
     wish: ServerRequest, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress
 ) -> Place:
-    """Find the server and model for a request. A server that is started here ends with the stack. Raises AskError."""
+    """Return the server and model that the user chose: at a URL, in a running `plimsoll up`, or in a new server, which
+    stops when `stack` closes. Raises AskError.
+    """
     key = first_key(os.environ)
     if wish.url is not None:
         server = Server(wish.url.rstrip("/").removesuffix("/v1"), key)

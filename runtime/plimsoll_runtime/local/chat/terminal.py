@@ -117,9 +117,8 @@ NO_TEMPLATE = "it has no chat template, so a Plimsoll server refuses chats with 
 
 
 async def notice(session: aiohttp.ClientSession, server: Server, model: str) -> str | None:
-    """Return a line about the model from the server's list of models, or None if the list has no such line.
-
-    Raises AskError if the server does not answer.
+    """Return a line to show about the model: the server's `about` text or, for a model that generates without a chat
+    template, NO_TEMPLATE; else None. Raises AskError if the server does not answer.
     """
     try:
         async with session.get(f"{server.url}/v1/models/{quote(model, safe='')}", headers=server.headers) as response:

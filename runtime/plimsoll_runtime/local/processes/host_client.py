@@ -73,7 +73,7 @@ class HostWatch:
         self._states: dict[tuple[str, str], tuple[str, str]] = {}
 
     async def run(self, session: aiohttp.ClientSession) -> None:
-        """Poll until cancelled. Without a report there is nothing to show."""
+        """Poll until cancelled. If the host sends no report, `rows` is empty."""
         while True:
             report = await self._access.report(session, ANSWER_SECONDS)
             self._take(report if isinstance(report, dict) else None)

@@ -173,7 +173,9 @@ def documents(models: Sequence[LocalModel]) -> str:
 
 
 def threads_each(models: Sequence[LocalModel]) -> int | None:
-    """Return the number of cores for each replica, or None for a single replica, which may use all."""
+    """Return the number of CPU cores for each replica outside the host process; None if there is at most one, which may
+    use all.
+    """
     total = sum(model.replicas for model in models if not model.in_host)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // total) if total > 1 else None

@@ -27,11 +27,11 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status of one process slot.
+    """Status of one process slot: a replica, the host process or the gateway, each of which may be restarted.
 
-    `url` is its address, `pid` its process if there is one. `error` and `code` tell how the last process ended, `ends`
-    how many have. `wait` is the seconds until the next start, `took` the seconds from start to ready. `transfer` is the
-    progress of a download, `rate` its bytes per second.
+    `url` is its address, `pid` its process if there is one. `error` and `code` tell how the slot's last process ended,
+    `ends` how many of its processes have ended. `wait` is the seconds until the next start, `took` the seconds from
+    start to ready. `transfer` is the progress of a download, `rate` its bytes per second.
     """
 
     phase: Phase = Phase.STARTING
@@ -125,7 +125,9 @@ def replica_slots(model: LocalModel) -> tuple[str, ...]:
 
 
 def table_document(models: Sequence[LocalModel], statuses: Mapping[str, Status], began: datetime) -> dict[str, Any]:
-    """Return the routing table. All models have the run's age: their names do not conflict, so age decides nothing."""
+    """Return the gateway's routing table. All models get `began` as creation time, which only decides between two
+    models of one served name; a run has no such models.
+    """
     return {"models": [_entry(model, statuses, began) for model in models]}
 
 

@@ -23,8 +23,8 @@ STABLE_SECONDS = 60.0
 
 
 class Backoff:
-    """Restart delay that doubles with each early death. Jitter keeps replicas from starting in step. A long life resets
-    it.
+    """Restart delay, which doubles each time a process ends early. A process that ran for STABLE_SECONDS resets it.
+    Jitter keeps replicas from restarting at the same time.
     """
 
     def __init__(self, jitter: Callable[[], float] = random.random) -> None:
@@ -32,7 +32,7 @@ class Backoff:
         self._next = FIRST_SECONDS
 
     def after(self, lived: float) -> float:
-        """Return the seconds to wait after a process that ran for `lived` seconds: 50 to 100 % of the current step."""
+        """Return the seconds to wait after a process that ran for `lived` seconds: 50 to 100 % of the current delay."""
         if lived >= STABLE_SECONDS:
             self._next = FIRST_SECONDS
         step = self._next
@@ -42,7 +42,7 @@ class Backoff:
 
 LOADING_POLL_SECONDS = 0.2
 SELDOM_POLL_SECONDS = 1.0
-"""Interval while no change is expected soon, because each change is written to files."""
+"""Poll interval for a process that is ready or downloads: each reported change is written to files."""
 CANNOT_START = 127
 INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if not kind.cured_by_restart)
 
@@ -122,7 +122,9 @@ class Keeper:
             self._child.kill()
 
     def _is_final(self, ended: Status) -> bool:
-        """Return whether a restart would fail in the same way. A process that was ready may fit into memory again."""
+        """Return whether a restart would fail in the same way. A process that was ready before it ran out of memory is
+        restarted: it may fit again.
+        """
         if ended.code == ErrorKind.MEMORY.exit_code and self._was_ready:
             return False
         return ended.code in INCURABLE

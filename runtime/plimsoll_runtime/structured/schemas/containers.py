@@ -68,7 +68,9 @@ def _patterns(site: Site) -> tuple[dict[str, Schema], bool]:
 
 
 def _unevaluated_properties(site: Site) -> Schema:
-    """Return the value of `additionalProperties` that replaces `unevaluatedProperties`."""
+    """Return the value of `additionalProperties` that replaces `unevaluatedProperties`: True if a further schema
+    enforces it, or nothing does.
+    """
     given: Schema = site.given["unevaluatedProperties"]
     if given is True or given == {}:
         return True
@@ -114,7 +116,9 @@ def _names(site: Site, properties: dict[str, Schema], patterns: dict[str, Schema
 
 
 def _words(site: Site, given: Schema) -> Mapping[str, Any]:
-    """Return the keywords of the schema that names must satisfy, after following references."""
+    """Return the keywords of the schema that names must satisfy, after following references; {} if all names are
+    allowed.
+    """
     for _ in range(_MOST_STEPS):
         target = None if isinstance(given, bool) else site.signatures.references.target(given)
         if target is None or given.keys() & SHAPES.keys() != {"$ref"}:  # type: ignore[union-attr]
@@ -147,7 +151,7 @@ def _pattern(words: Mapping[str, Any]) -> str | None:
 
 
 def _sizes(site: Site) -> None:
-    """Enforce `minProperties` and `maxProperties` if the library can count the properties."""
+    """Enforce `minProperties` and `maxProperties` if llguidance can count the properties."""
     out, required = site.out, set(site.out.get("required", ()))
     least, most = int(site.given.get("minProperties", 0)), site.given.get("maxProperties")
     if most is not None and most <= len(required):  # no optional properties are possible

@@ -15,8 +15,9 @@ Schema = Mapping[str, Any] | bool
 
 
 class Caution(IntEnum):
-    """How much is left out because the library rejects it in some schemas, which cannot be predicted: COUNTS leaves out
-    numbers of properties and multiple name patterns, REFERENCES also keywords next to a reference.
+    """Which keywords are left unenforced because llguidance rejects them in some schemas, which cannot be predicted.
+    COUNTS: minProperties, maxProperties, and patternProperties with several patterns. REFERENCES: also keywords next to
+    a reference.
     """
 
     NONE = 0

@@ -68,8 +68,8 @@ class Signatures:
         return found
 
     def all_disjoint(self, schemas: Sequence[Schema | bool]) -> bool:
-        """Return whether certainly no value satisfies two of the schemas. Large sets are compared by their values, or
-        by the values of one property.
+        """Return whether certainly no value satisfies two of the schemas. More than MOST_PAIRS schemas are compared
+        only by their listed values, or by those of one required property.
         """
         signatures = [self.of(schema) for schema in schemas]
         if self._by_values(signatures):

@@ -35,7 +35,9 @@ def _not_of(kinds: frozenset[str]) -> Schema | None:
 
 
 def _within(rest: Mapping[str, Any], kinds: frozenset[str]) -> Schema | None:
-    """Return a schema for values of `kinds` that violate the keywords in `rest`, or None."""
+    """Return a schema for values of `kinds` that violate the keywords in `rest`; None if it cannot be expressed, False
+    if there are none.
+    """
     match list(rest.items()):
         case []:
             return False
@@ -59,7 +61,9 @@ def _within(rest: Mapping[str, Any], kinds: frozenset[str]) -> Schema | None:
 
 
 def _not_among(values: list[Any], kinds: frozenset[str]) -> Schema | None:
-    """Return a schema for values of `kinds` that are not listed, or None. Only booleans and null can be listed."""
+    """Return a schema for values of `kinds` other than the given ones: False if there are none, None if it cannot be
+    expressed (as for numbers and texts).
+    """
     listed = [value for value in values if kind_of(value) in kinds]
     if any(kind_of(value) not in ("null", "boolean") for value in listed):
         return None

@@ -123,11 +123,11 @@ class Normalised:
 
 
 def normalise(schema: Any, place: Place | None = None, caution: Caution = Caution.NONE) -> Normalised:
-    """Normalise a schema, which may be at a `place` in a larger document. More `caution` leaves out what the library
+    """Normalise a schema, which may be at a `place` in a larger document. `caution` leaves out keywords that llguidance
     may reject. Raises ConstraintError if it is not a schema, is nested too deeply, or no value satisfies it.
 
     The result is of draft 2020-12. It has only keywords that `docs/reference/schemas.md` calls enforced, and references
-    into its own `$defs`. It accepts every document that the schema accepts; if nothing is on the list, it accepts no
+    into its own `$defs`. It accepts every document that the schema accepts; if `unenforced` is empty, it accepts no
     others. Its size and the work are within a constant factor of the schema's: a part that is referred to is written
     once.
     """

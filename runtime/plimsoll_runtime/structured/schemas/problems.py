@@ -12,7 +12,9 @@ MOST_SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A key of an object, or an index of a list, in the part at `outer`; the whole document has neither."""
+    """The position of a part of a schema: `key`, a key of an object or an index of a list, in the part at `outer`. The
+    position of the whole document has no `outer`.
+    """
 
     outer: Place | None = None
     key: str | int = ""

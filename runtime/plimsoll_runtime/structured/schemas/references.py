@@ -109,7 +109,7 @@ class References:
             waiting += [(each, at, base, depth + 1) for each, at in children(schema, place, definitions=True)]
 
     def _named(self, found: Target, base: str) -> str:
-        """Record the schema's names and return the base of its references."""
+        """Record the schema's names and return the base URI of its references."""
         assert isinstance(found.schema, Mapping)
         name = found.schema.get("$id")
         if isinstance(name, str):
@@ -126,7 +126,7 @@ class References:
         return base
 
     def _within(self, target: Target, base: str, seen: set[int]) -> Iterator[tuple[Schema, Place, str]]:
-        """Yield the subschemas that apply whenever `target` does, with the bases of their references."""
+        """Yield the subschemas that apply whenever `target` does, with the base URIs of their references."""
         waiting = [(target.schema, target.place, base)]
         while waiting:
             schema, place, base = waiting.pop()
@@ -199,8 +199,8 @@ class Evaluated:
 
 
 def evaluated(schema: Mapping[str, Any], references: References) -> Evaluated | None:
-    """Return the properties that a schema evaluates, apart from its `unevaluatedProperties`. None: it depends on the
-    value.
+    """Return the properties that a schema evaluates, apart from its `unevaluatedProperties`. None: which ones depends
+    on the value.
     """
     names: dict[str, None] = {}
     patterns: dict[str, None] = {}

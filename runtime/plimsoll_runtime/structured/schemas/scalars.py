@@ -52,7 +52,7 @@ def bounds(site: Site) -> None:
 
 
 def _bound(given: Any, keyword: str, site: Site) -> Any:
-    """Return a bound that a grammar can enforce, or None."""
+    """Return a bound that a grammar can enforce; None if all numbers satisfy it, or if it is recorded as unenforced."""
     if given is None or is_exact(given):
         return given
     if abs(given) >= sys.float_info.max and (given > 0) == ("max" in keyword.lower()):

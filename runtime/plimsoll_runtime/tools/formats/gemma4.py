@@ -132,7 +132,9 @@ def _pair(tool: Tool, argument: Argument, texts: Texts, quote: str, special_id: 
 
 @dataclass(frozen=True, slots=True)
 class QuotedFormat:
-    """A format of this family. All three markers are special tokens."""
+    """A format with calls `call:f{...}` between `begin` and `end`, and with `quote` around texts. All three are special
+    tokens.
+    """
 
     name: str
     begin: str

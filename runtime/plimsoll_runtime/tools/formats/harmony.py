@@ -17,7 +17,7 @@ from plimsoll_runtime.tools.stream_reader import NoCall, Page, Reading, blanks, 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
 THOUGHT = f"{CHANNEL}analysis"
-"""Start of reasoning, which is its channel. Chat templates of gpt-oss contain it."""
+"""Start of a reasoning message: the name of its channel. Chat templates of gpt-oss contain it."""
 RECIPIENT = "to="
 FUNCTIONS = "functions."
 
@@ -43,7 +43,9 @@ class Header:
 
 
 def header(page: Page, begin: str) -> Reading[Header]:
-    """Read up to the end of a message's header; `begin` was read before. Raises Ended and NoCall."""
+    """Read up to the end of a message's header, of which `begin` was read before. Raises Ended at the end of the
+    output, and NoCall if the header is longer than MOST_HEADER.
+    """
     text, end = yield from until(page, MESSAGE, most=MOST_HEADER)
     own = (begin + text).rpartition(START)[2]  # a header before it may have no message
     channel, recipient = _CHANNEL.search(own), _RECIPIENT.search(own)
