@@ -41,7 +41,10 @@ class Decoder(Protocol):
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [R, vocab] of hidden [R, hidden], valid until the next call."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden], valid until the next call.
+
+        A pooling model returns its vectors or scores [R, outputs] of pooled states instead.
+        """
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class TorchDecoder:
         return {rope: table(positions, self.dtype) for rope, table in self._ropes.items()}
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [R, vocab] of hidden [R, hidden]."""
+        """Return float32 logits [R, vocab] of hidden [R, hidden]; of a pooling model, its vectors or scores."""
         return self._logits(hidden)
 
 
@@ -119,7 +122,9 @@ def _staged(parts: Sequence[OpGroup], result: str, reader: WeightReader) -> tupl
 
 
 def _done_after(parts: Sequence[OpGroup], result: str) -> list[list[str]]:
-    """Return, for each op group, the values that are not read after it before they are overwritten."""
+    """Return, for each op group, the values that it reads or writes and that no later group reads before they are
+    overwritten.
+    """
     wanted = {result}
     done: list[list[str]] = []
     for part in reversed(parts):

@@ -69,8 +69,9 @@ class NormedSum:
 
 @dataclass(frozen=True, slots=True)
 class TurnedAttention:
-    """Norms and rotation of heads, then attention. Values are not copied, and a backend may do everything in one
-    pass.
+    """Norms and rotation of query and key heads, then attention, as one group.
+
+    The heads of values are not copied in between, and a `RotatingAttention` may compute all in one pass.
     """
 
     turns: tuple[Turn, ...]
@@ -96,8 +97,10 @@ class TurnedAttention:
         return run if (rope := self._rope_of_one_pass()) is None else self._one_pass(rope, turns, sinks, run)
 
     def _rope_of_one_pass(self) -> RopeSpec | None:
-        """Return the rope if one kernel can normalise, rotate and write to the cache: RMS norms, and rotation by
-        halves.
+        """Return the rope if one kernel can normalise, rotate and write to the cache, else None.
+
+        That needs norms, if any, to be weighted RMS norms of each head, and a rotation of whole heads, by halves, as
+        the last op.
         """
         if not self.turns or not isinstance(last := self.turns[-1], Rotate):
             return None

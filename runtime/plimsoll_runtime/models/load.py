@@ -61,7 +61,7 @@ def checked_source(files: ModelFiles, program: Program) -> TensorSource:
 
 
 def _what_config_says(files: ModelFiles, program: Program, name: str, source: TensorSource) -> str:
-    """Return the config fields that decide about a wrong tensor, with advice, for an error message."""
+    """Return the end of an error message about tensor `name`: the config fields that decide about it, with advice."""
     if files.format == "gguf":
         return "the file's metadata and tensors do not match: download it again"
     config = text_part(files.config) or files.config
@@ -93,10 +93,10 @@ def _load_program(
 def wake_decoder(
     outline: Outline, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
 ) -> Decoder:
-    """Build the decoder of `load_decoder` from a filled image, without reading or packing weights.
+    """Build the decoder of `load_decoder` from a filled image, without reading weights.
 
-    (Matrices that torch packs for a CPU are not in the image and are packed again.) Raises ModelError if the image has
-    other tensors than the program needs.
+    The image has the packed weights of the CPU executor, but plain ones for torch: on a CPU the torch executor packs
+    its matrices again. Raises ModelError if the image has other tensors than the program needs.
     """
     decoder: Decoder
     if isinstance(outline, TransformersOutline):
@@ -113,7 +113,9 @@ def wake_decoder(
 
 
 def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[CpuExecutor, CountingArena]:
-    """Return a CPU executor without weights, to compute its step sizes, and the arena that counted its image."""
+    """Return a CPU executor without weights, to compute the memory of its steps, and the arena that has counted the
+    bytes of its image.
+    """
     arena, program = CountingArena(), _program(outline)
     return CpuExecutor(program, ShapeReader(program, dtype), arena), arena
 

@@ -86,11 +86,11 @@ class Facts:
 
     @property
     def keeps_only_blocks(self) -> bool:
-        """Whether blocks hold everything that is kept of a sequence."""
+        """Whether a sequence has only KV blocks: no recurrent states, and no caches that the decoder keeps itself."""
         return not self.states and not self.own
 
     def token_bytes(self, element_bytes: int) -> int:
-        """Return the bytes of one token's keys and values in all layers."""
+        """Return the bytes of one token: keys and values of all layers, and caches that the decoder keeps itself."""
         in_blocks = sum(shape.cached_width for shape in self.attention) * element_bytes
         return in_blocks + sum(each.token for each in self.own if each.element_bytes == element_bytes)
 
@@ -109,7 +109,8 @@ class Program:
     - `ignored`: name suffixes of tensors in the files that are not read; `beyond`: name prefixes of such tensors.
     - `is_part`: the files are of a larger (multimodal) model.
     - `lasting`: columns of values that exist during all layers, in addition to the hidden states.
-    - `tied`: the names of the head's matrix, which the files may lack, and of the embedding used for it.
+    - `tied`: the names of the head's matrix, which the files may lack, and of the embedding used instead; None if the
+      head does not use the embedding.
     """
 
     facts: Facts
@@ -138,7 +139,7 @@ class Program:
         return tuple(dict.fromkeys(_ropes(self.ops)))
 
     def weights(self) -> dict[str, Weight]:
-        """Return each tensor that is read once, by its name. A tensor of a stack has its index in the name."""
+        """Return the tensors that ops and head read, each once, by name. In a stack, the name includes the index."""
         return {str(weight): weight for weight in self._weights()}
 
     def shared(self) -> frozenset[str]:
@@ -151,7 +152,7 @@ class Program:
         return {weight.name: weight.stored_shape for weight in self._weights()}
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
-        """Yield shape and dtype of each loaded tensor; matrices are in `dtype`."""
+        """Yield the shape of each loaded tensor, and its dtype if the model runs in `dtype`."""
         return ((w.shape, w.dtype(dtype)) for w in self.weights().values())
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
@@ -225,7 +226,7 @@ class Outline(Protocol):
         """Properties for scheduler, cache and runner."""
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterable[tuple[tuple[int, ...], torch.dtype]]:
-        """Yield shape and dtype of each loaded tensor; matrices are in `dtype`."""
+        """Yield the shape of each loaded tensor, and its dtype if the model runs in `dtype`."""
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
         """Return the bytes of all loaded tensors."""

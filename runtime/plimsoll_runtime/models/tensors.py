@@ -27,7 +27,7 @@ def part_of(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
 
 
 def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
-    """Return the source itself, or one with restored prefixes if all wanted names lack their first part.
+    """Return the source itself, or one that adds a prefix if all wanted names with that prefix lack it in the files.
 
     Some checkpoints were saved without a head, such as those of GPT-2 and BLOOM on the hub: they have `h.0.ln_1.weight`
     instead of `transformer.h.0.ln_1.weight`.
@@ -69,7 +69,8 @@ class TensorsError(ModelError):
 def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> None:
     """Raise TensorsError for missing, unexpected and mis-shaped tensors.
 
-    Ignored are buffers that are computed, the copy of tied embeddings in some files, and layers after the last.
+    The files may have tensors that the program ignores: buffers that are computed, the copy of tied embeddings, layers
+    for multi-token prediction.
     """
     expected = program.stored_shapes()
     unread = {n for n in found if n.endswith(program.ignored) or n.startswith(program.beyond)}
@@ -119,9 +120,10 @@ _LAYER = re.compile(r"^\D*\.(\d+)\.")
 def deciding_fields(
     config: Mapping[str, Any], name: str, found: Collection[str], shapes_of: ShapesOf
 ) -> dict[str, Any]:
-    """Return the config fields that decide about a tensor, with their values (None if not given).
+    """Return the config fields that decide whether a tensor exists and its shape, with their values (None if not
+    given).
 
-    `found`: the names of the tensors in the files.
+    `found`: the names of the tensors in the files. The result is empty if no field is known to decide.
     """
     try:
         wanted = shapes_of(config)
@@ -161,8 +163,8 @@ def what_to_do(fields: Mapping[str, Any]) -> str:
 
 
 def _fewer_layers(config: Mapping[str, Any], name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield configs with few layers, and the tensor's name in the last of these. All 61 layers of a model take
-    seconds.
+    """Yield configs with fewer layers, and the name of the same tensor in the last layer of each. Describing all 61
+    layers of a model would take seconds.
     """
     layer, layers = _layer_of(name), config.get(LAYERS)
     if type(layers) is not int:
@@ -176,7 +178,7 @@ def _fewer_layers(config: Mapping[str, Any], name: str) -> Iterator[tuple[Mappin
 
 
 def _others(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
-    """Yield other values of boolean and integer fields."""
+    """Yield boolean and integer fields, each with other values to try."""
     for field in dict.fromkeys((*SWITCHES, *(key for key, value in config.items() if type(value) is bool))):
         for value in (True, False):
             if config.get(field) is not value:
@@ -188,7 +190,9 @@ def _others(config: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _by_layers(config: Mapping[str, Any], name: str, wanted: Shapes, found: Collection[str]) -> dict[str, Any]:
-    """Return the number of layers if the files or the config lack the tensor's whole layer."""
+    """Return the field with the number of layers, and its value, if the files or the config lack the tensor's whole
+    layer; else an empty dict.
+    """
     layer = _layer_of(name)
     if layer is None or LAYERS not in config or layer > MAX_LAYERS:
         return {}

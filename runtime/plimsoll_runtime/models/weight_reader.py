@@ -27,7 +27,7 @@ STAGE = "load weights"
 class WeightReader:
     """Reads a program's tensors onto the run's device, with matrices in `dtype`. `nbytes` counts the bytes read so far.
 
-    `places` stores each converted tensor, for a decoder that uses it unchanged.
+    `places`, if given, stores each tensor in the layout that ops read, before any packing.
     """
 
     def __init__(

@@ -23,8 +23,9 @@ HEADS, ATTENDED, GATE = "heads", "attended", "gate"
 
 @dataclass(frozen=True, slots=True)
 class AttentionComposer:
-    """Ops of one attention layer with the cache number `cache`, for contexts of `length` tokens and `hidden`
-    columns.
+    """Composes the ops of one attention layer.
+
+    `cache` is the index of its KV cache, `hidden` the hidden size, `length` the longest context in tokens.
     """
 
     attention: SelfAttention
@@ -52,8 +53,9 @@ class AttentionComposer:
         )
 
     def _gated_heads(self, reads: str) -> Iterator[Op]:
-        """Yield a product with gates before queries, keys and values. The files store each query head followed by its
-        gate.
+        """Yield one product whose columns are gates, queries, keys and values, and the split that separates the gates.
+
+        The files store the rows of each query head followed by those of its gate.
         """
         shape, (query, *others) = self.attention.shape, self.names.query_key_value
         order = ByGroup(shape.heads, (shape.head_dim, shape.head_dim), (1, 0))
@@ -69,7 +71,9 @@ class AttentionComposer:
         yield Split(widths, ("projected",), (GATE, HEADS), OpKind.QKV)
 
     def _heads(self, reads: str) -> Iterator[Op]:
-        """Yield the product of queries, keys and values (those that the layer has), side by side."""
+        """Yield the product that computes queries, keys and values (those that the layer has) side by side, and the
+        norm of values, if any.
+        """
         own, shape, names = self.attention, self.attention.shape, self.names
         widths: tuple[int, ...] = (shape.query_width, shape.key_width, shape.key_width)
         order: ByGroup | None = None
@@ -94,7 +98,7 @@ class AttentionComposer:
             yield ScaleQueries(own.growth, shape, (HEADS,), (HEADS,))
 
     def _normed(self, norm: HeadNorm, shape: AttentionShape) -> NormHeads:
-        """Return the norms over heads of queries and keys."""
+        """Return the op that normalises the heads of queries and keys."""
 
         def weight(name: str, heads: int) -> Weight | None:
             if not heads or not norm.norm.weighted:
@@ -112,7 +116,10 @@ QUERIES, LATENT, VALUES = "queries", "latent", "values"
 
 @dataclass(frozen=True, slots=True)
 class LatentComposer:
-    """Ops of one latent attention layer with `hidden` columns."""
+    """Composes the ops of one latent attention layer.
+
+    `layer` is the index of its KV cache, `hidden` the hidden size.
+    """
 
     attention: LatentAttention
     layer: int

@@ -150,7 +150,7 @@ class _Composer:
 
 
 class _Layer:
-    """Ops of one layer. `cache` is the number of its cache, `kept` the number of stateful ops before it."""
+    """Composes the ops of one layer. `cache`: index of its KV cache; `kept`: number of stateful ops before it."""
 
     def __init__(self, composer: _Composer, index: int, cache: int, kept: int) -> None:
         self._composer = composer
@@ -164,7 +164,9 @@ class _Layer:
         self._layer = composer._spec.layers[index]
 
     def ops(self) -> Iterator[Op]:
-        """Yield the ops of the layer's parts, per-layer inputs and streams."""
+        """Yield the ops of mixer and MLP and, if the model has them, of AltUp streams, per-layer inputs and the layer's
+        scalar.
+        """
         inputs, streams, hidden = self._composer.inputs, self._composer.streams, self._hidden
         if streams is not None:
             yield from streams.predicted(self._prefix, STATES)
@@ -200,7 +202,9 @@ class _Layer:
             yield from self._after(after_mlp, OpKind.DOWN)
 
     def _otherwise(self) -> Iterator[Op]:
-        """Yield the ops of layers that normalise sums, or whose mixer and MLP are parallel."""
+        """Yield the ops of a layer that normalises each residual sum (`normed`), or whose mixer and MLP both read the
+        layer's input (`parallel`, `parallel-one-norm`).
+        """
         before_mixer, after_mixer, before_mlp, after_mlp = self._names.norms
         assert self._layer.mixer is not None
         assert self._layer.mlp is not None

@@ -24,7 +24,7 @@ GATE, INNER = "gate", "inner"
 
 @dataclass(frozen=True, slots=True)
 class MlpComposer:
-    """Ops of one MLP with `hidden` columns. A plain MLP uses only the last name of `gate_up`."""
+    """Composes the ops of one MLP. `hidden` is the hidden size. A plain MLP uses only the last name of `gate_up`."""
 
     hidden: int
     gate_up: tuple[str, ...]
@@ -61,7 +61,7 @@ DENSE, RANKED, TAKEN = "dense", "ranked", "taken"
 
 @dataclass(frozen=True, slots=True)
 class MixtureComposer:
-    """Ops of one mixture of experts with `hidden` columns."""
+    """Composes the ops of one mixture of experts. `hidden` is the hidden size."""
 
     mixture: Mixture
     hidden: int
@@ -125,7 +125,7 @@ class MixtureComposer:
 
     @property
     def _opening(self) -> int:
-        """Rows of an expert's first product."""
+        """Rows of an expert's gate and up matrices together, or of its up matrix if experts have no gate."""
         return self.mixture.inner if self.mixture.plain else 2 * self.mixture.inner
 
     @property
@@ -165,7 +165,7 @@ class MixtureComposer:
 
 @dataclass(frozen=True, slots=True)
 class BesideComposer:
-    """Ops of a mixture parallel to an MLP, with `hidden` columns."""
+    """Composes the ops of a mixture parallel to an MLP. `hidden` is the hidden size."""
 
     both: MixtureBeside
     hidden: int

@@ -30,9 +30,11 @@ _OLDER_ACTIVATION = "sbert_ce_default_activation_function"
 
 
 def served_as(config: Mapping[str, Any], task: Task, score_tokens: Sequence[int] = (0, 1)) -> Mapping[str, Any]:
-    """Return the config with the task, and a reranker's score tokens, as an image stores it.
+    """Return the config as a weight image stores it: with the task, and with the token ids whose logits give a
+    reranker's score.
 
-    The score tokens do not affect memory; only the engine needs the real ones.
+    The task `generate` leaves it unchanged. The default ids are placeholders: memory does not depend on them, but the
+    engine needs the real ones.
     """
     if task == "generate":
         return config
@@ -59,7 +61,9 @@ def pooling_of(config: Mapping[str, Any], task: Task, spec: DecoderSpec) -> Pool
 
 
 def pooling_info(config: Mapping[str, Any], task: Task, program: Program) -> PoolingInfo:
-    """Return the facts for the server. Raises ModelError if the config has them in an unknown form."""
+    """Return the facts about a pooling model that the server needs. Raises ModelError if the config has them in an
+    unknown form.
+    """
     pooling, settings = program.facts.pooling, settings_of(config)
     assert pooling is not None
     dimensions, any_number = _dimensions(config)
@@ -81,8 +85,9 @@ def pooling_info(config: Mapping[str, Any], task: Task, program: Program) -> Poo
 
 
 def _embedded(config: Mapping[str, Any], spec: DecoderSpec) -> Pooling:
-    """Return the pooling of the model's modules; without these, the last token (decoders) or the mean (encoders),
-    normalised.
+    """Return the pooling that the model's sentence-transformers modules define.
+
+    Without modules: the mean of the hidden states if attention is bidirectional, else the last one; normalised.
     """
     modules = modules_of(config)
     if modules:
@@ -101,7 +106,9 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _scale(config: Mapping[str, Any], task: Task) -> Scale:
-    """Return the scale of scores that Transformers' pipelines and sentence-transformers' cross-encoders use."""
+    """Return the function that Transformers' pipelines and sentence-transformers' cross-encoders apply to scores;
+    `none` for embeddings.
+    """
     if task == "embed":
         return "none"
     if task == "score":

@@ -28,8 +28,10 @@ INPUTS, OUTPUTS, WRITES, SCALED = "inputs", "outputs", "writes", "scaled"
 
 @dataclass(frozen=True, slots=True)
 class RecurrentComposer:
-    """Ops of one recurrent layer with `hidden` columns. `prefix` starts its tensor names; `first` is its first state's
-    number.
+    """Composes the ops of one recurrent layer.
+
+    `hidden` is the hidden size, `prefix` starts the layer's tensor names, and `first` is the index of its first state
+    in `Facts.states`.
     """
 
     hidden: int

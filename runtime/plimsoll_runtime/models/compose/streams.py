@@ -25,7 +25,7 @@ STREAMS, PREDICTED, STREAM = "streams", "predicted", "stream"
 
 @dataclass(frozen=True, slots=True)
 class InputComposer:
-    """Ops of per-layer inputs."""
+    """Composes per-layer inputs: each layer adds its own vector of each token to its states (see `TokenInputs`)."""
 
     spec: DecoderSpec
     inputs: TokenInputs
@@ -46,7 +46,7 @@ class InputComposer:
         yield JoinInputs(own.norm, spec.num_layers, own.width, spec.hidden_size**-0.5, norm, *values)
 
     def added(self, prefix: str, layer: int, states: str, writes: str) -> Iterator[Op]:
-        """Yield the ops of a layer's input, gated by its states."""
+        """Yield the ops that gate a layer's own input by its states, project it to the hidden size and normalise it."""
         own, names, hidden = self.inputs, self.spec.names.inputs, self.spec.hidden_size
         yield Columns(layer, own.width, (INPUTS,), (INPUT,), OpKind.GATE_UP)
         yield _product(OpKind.GATE_UP, f"{prefix}.{names.gate}", own.width, hidden, states, OPENED)

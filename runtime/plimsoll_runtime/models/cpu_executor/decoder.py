@@ -27,13 +27,15 @@ from plimsoll_runtime.models.spec.attention import RopeSpec
 from plimsoll_runtime.models.weight_reader import WeightReader
 
 Head = Callable[[Tensor], Tensor]
-"""Computes logits of hidden states, or the final vectors of pooled ones."""
+"""Computes logits of hidden states or, in a pooling model, the result of pooled vectors."""
 
 
 def read_head(
     kernels: KernelsRecord, reader: WeightReader, places: Places, program: Program
 ) -> tuple[Head, Tensor | PackedLinear]:
-    """Return the head and the embedding, which is the packed output layer if they are tied."""
+    """Return the head and the embedding. If the embedding is also the output matrix, the second value is the packed
+    output layer.
+    """
     [embed, *_], head = program.ops[0].weights(), program.head
     if isinstance(head, PooledHead):
         embedding = _table(embed, reader, places)
@@ -51,7 +53,7 @@ def _table(embed: Weight, reader: WeightReader, places: Places) -> Tensor:
 
 
 class _Kept:
-    """Weights whose tensors are stored in `places` unchanged."""
+    """Reads weights and stores them in `places` unchanged."""
 
     def __init__(self, reader: WeightReader, places: Places) -> None:
         self._reader = reader
@@ -69,13 +71,16 @@ FIRST_POSITIONS = 2048
 
 
 class FusedStep(Attention, Protocol):
-    """A step's attention that the CPU executor computes by itself, from `paged`."""
+    """Attention of a step that the CPU executor computes itself from `paged`, instead of calling it."""
 
     paged: PagedStep
 
 
 class FusedStates(States, Protocol):
-    """A step's states, which the CPU executor updates in place: a tensor for each state, in the rows `slots`."""
+    """The recurrent states of a step's sequences: one tensor for each state, with each sequence's row in `slots`.
+
+    The CPU executor updates these rows in place.
+    """
 
     tensors: Sequence[Tensor]
     slots: Sequence[int]
@@ -84,7 +89,7 @@ class FusedStates(States, Protocol):
 class CpuExecutor:
     """A Decoder on the CPU, with its own attention over the cache of the backend `cpu`.
 
-    It takes its weights from `places` in the order of the layers.
+    Its weights are in `places`, in the order of the layers.
     """
 
     def __init__(self, program: Program, reader: WeightReader, places: Places = OWN) -> None:
@@ -126,14 +131,18 @@ class CpuExecutor:
         return self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [R, vocab] of hidden [R, hidden].
+        """Return float32 logits [R, vocab] of hidden [R, hidden]; of a pooling model, its vectors or scores.
 
-        The next call overwrites them: new pages in each step would cost more.
+        The next call overwrites logits: allocating new pages in each step would cost more.
         """
         return self._head(hidden)
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
-        """Return a step's peak bytes (see execution.memory.workspace.KnowsStepBytes)."""
+        """Return the peak bytes of activations, logits and rotary tables in a step with `rows` rows.
+
+        `logits_rows`: the rows whose logits are computed at once; in a pooling model, the number of prompts. `longest`:
+        the tokens of the longest sequence.
+        """
         head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
         if isinstance(head, PooledHead):
             # `logits_rows` is the largest number of prompts; the last block of each may be partly filled.
@@ -143,12 +152,12 @@ class CpuExecutor:
         return own + Buffer.nbytes(logits) + head.copies() * logits
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds of each op since the last call (see models.ops.cost.TimesOps)."""
+        """Return the seconds by kind of op since the last call (see models.ops.cost.TimesOps)."""
         return self._decoder.take_seconds()
 
 
 class _Turns:
-    """Cosines and sines of each rope for all positions so far. The tables double when a sequence gets longer."""
+    """Cosines and sines of each rope by position. The tables grow to the next power of two if a sequence is longer."""
 
     def __init__(self, ropes: Sequence[RopeSpec]) -> None:
         self._ropes = ropes
@@ -161,7 +170,7 @@ class _Turns:
         return sum(4 * _positions(longest) * rope.head_dim for rope in self._ropes)
 
     def below(self, length: int) -> Sequence[Tensor]:
-        """Return float32 [at least `length`, 2, head_dim / 2] for each rope."""
+        """Return cosines and sines by position for each rope: float32 [at least `length`, 2, head_dim / 2]."""
         if length > self._length:
             self._length = _positions(length)
             positions = torch.arange(self._length)

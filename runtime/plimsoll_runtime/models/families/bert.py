@@ -36,7 +36,7 @@ def head(values: Mapping[str, Any], labels: int) -> Pooling:
 
 
 def with_positions(architecture: str, config: Config, prefix: str, *, first: int, max_positions: int) -> DecoderSpec:
-    """Return BERT under another name, with `first` as the table row of the first position."""
+    """Return the spec of an encoder with BERT's layers. `first`: the table row of the first position."""
     absolute_alone(config)
     embedding = Embedding(
         positions=config.get("max_position_embeddings", int),

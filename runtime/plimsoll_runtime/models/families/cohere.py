@@ -32,7 +32,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def side_by_side(architecture: str, config: Config, *, theta: float) -> DecoderSpec:
-    """Return the layers that both versions share."""
+    """Return a decoder with the parallel layers, layer norms and scaled logits of Cohere and Cohere 2."""
     norm = Norm(config.get("layer_norm_eps", float, 1e-5), "layer")
     spec = gated_decoder(architecture, config, pairs=True, theta=theta)
     parallel = with_layers(spec, lambda layer: replace(layer, norm=norm, residual="parallel-one-norm"))

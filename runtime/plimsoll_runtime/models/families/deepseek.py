@@ -93,7 +93,7 @@ def with_routed(config: Config, spec: DecoderSpec, counts: tuple[int, int], rout
 
 
 def mixture_of(config: Config, counts: tuple[int, int], routing: TopK) -> Mixture:
-    """Return a mixture with `counts` experts (all, for each token) and `n_shared_experts` merged into one."""
+    """Return a mixture with `counts` (experts, experts for each token), and n_shared_experts merged into one MLP."""
     inner, activation = config.positive("moe_intermediate_size", int), config.activation("hidden_act", "silu")
     shared = config.get("n_shared_experts", int) * inner
     beside = GatedMlp(shared, activation, config.get("mlp_bias", bool, default=False)) if shared else None

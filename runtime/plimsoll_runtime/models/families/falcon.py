@@ -1,4 +1,4 @@
-"""Falcon, with RoPE or ALiBi: one key head for all query heads, or one for each group; no biases."""
+"""Falcon, with RoPE or ALiBi: one key head for all query heads, or one for each group of them; no biases by default."""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ UNREAD = ("k_proj", "v_proj", "k_norm", "v_norm")
 def owners_of(config: Config, kinds: Sequence[str], default: int) -> list[int | None]:
     """Return for each layer the number of the layer whose keys and values it reads; None: its own.
 
-    The last num_kv_shared_layers (`default`) layers read those of the last earlier layer of their type.
+    The last num_kv_shared_layers layers (`default` if the config has no number) read those of the last layer of their
+    type before them.
     """
     shared = config.get("num_kv_shared_layers", int, default)
     own = kinds[: max(0, len(kinds) - shared)]

@@ -29,7 +29,9 @@ DEFAULTS = {
 }
 """Defaults of missing fields."""
 SPARSE_LAYERS, SPARSITY = 10, 0.95
-"""Default of activation_sparsity_pattern: the first layers of a model with more layers than this."""
+"""Default of activation_sparsity_pattern: SPARSITY in the first SPARSE_LAYERS layers, if there are more layers than
+that.
+"""
 MAX_STREAMS = 64
 """Most streams: no model has more; a larger number means a damaged config."""
 
@@ -90,7 +92,7 @@ def _mlps(config: Config) -> list[GatedMlp]:
 
 
 def _of_layers(config: Config, field: str, kind: type[T], default: list[T]) -> list[T]:
-    """Return a list with one value for each layer."""
+    """Return a list field with one value for each layer; `default` if it is missing."""
     found = config.values.get(field)
     if found is None:
         return default

@@ -118,7 +118,7 @@ def _shapes(config: Config, kinds: Sequence[str]) -> list[AttentionShape]:
 
 
 def _of_full(config: Config, kinds: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the fields of full-attention layers that differ, by layer number."""
+    """Return, by number of each full-attention layer, the config fields whose values differ there from other layers."""
     found = {"head_dim": config.get("global_head_dim", int, 512)}
     if config.get("attention_k_eq_v", bool, default=False) and config.values.get("num_global_key_value_heads"):
         found["num_key_value_heads"] = config.get("num_global_key_value_heads", int)

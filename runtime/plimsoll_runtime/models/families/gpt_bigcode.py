@@ -17,7 +17,7 @@ DEFAULTS = {**gpt2.DEFAULTS, "activation_function": "gelu_pytorch_tanh", "multi_
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Return the spec of GPTBigCodeForCausalLM. With a key head for each query head, rows are interleaved by head."""
+    """Return the spec of GPTBigCodeForCausalLM. Without multi_query, files store query, key and value head by head."""
     values = {**DEFAULTS, **values}
     spec = gpt2.describe(values)
     shared = Config(values).get("multi_query", bool)

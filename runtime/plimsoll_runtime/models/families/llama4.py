@@ -69,8 +69,10 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _mixer(config: Config, layer: LayerSpec, turns: bool) -> SelfAttention:
-    """Return a layer's attention: with RoPE it normalises heads after it, without RoPE queries grow with their
-    position.
+    """Return a layer's attention.
+
+    With RoPE, heads are normalised after the rotation. Without, queries are multiplied by a factor that grows with
+    their position.
     """
     if turns:
         normed = config.get("use_qk_norm", bool, default=True)

@@ -24,7 +24,7 @@ DEFAULTS = {
     "scale_depth": 1.4,
     "dim_model_base": 256,
 }
-"""Defaults of missing fields. Null disables a factor."""
+"""Defaults of missing fields. Null disables the factor scale_depth or dim_model_base; for scale_emb it is an error."""
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:

@@ -48,7 +48,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def growth_of(rope: Mapping[str, Any], positions: int) -> Growth | None:
-    """Return the growth of queries from the rope parameters, None if there is none."""
+    """Return the growth of queries from the rope parameters; None if there is none. `positions`: the default of
+    original_max_position_embeddings.
+    """
     parameters = Config(rope)
     if rope.get("llama_4_scaling_beta") is None:
         return None

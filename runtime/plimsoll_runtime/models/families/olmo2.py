@@ -27,7 +27,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def normed_after(architecture: str, config: Config, *, theta: float = 10_000.0) -> DecoderSpec:
-    """Return the layers that both versions share."""
+    """Return a decoder with the norms of OLMo 2 and 3: after attention and MLP, and over all heads together."""
     spec = gated_decoder(architecture, config, theta=theta, names=NAMES)
     norm = HeadNorm(spec.layers[0].norm, together=True)
     normed = with_mixers(spec, lambda mixer: replace(mixer, head_norm=norm))

@@ -38,7 +38,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def turning(config: Config, layers: int) -> list[bool]:
-    """Return which layers have a rope: those with 1 in `no_rope_layers`."""
+    """Return which layers have a rope: those with 1 in `no_rope_layers`; by default all except every
+    no_rope_layer_interval-th.
+    """
     every = config.positive("no_rope_layer_interval", int)
     listed = config.values.get("no_rope_layers") or [(i + 1) % every != 0 for i in range(layers)]
     if not isinstance(listed, list) or len(listed) != layers:

@@ -44,8 +44,10 @@ class RotatingAttention(Attention, Protocol):
         norm: NormOfHeads | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return [T, heads, D] for heads [T, heads + 2 kv_heads, D], as the product leaves them, and cos and sin [T, D
-        / 2].
+        """Return the result of attention, [T, heads, D].
+
+        `heads` [T, heads + 2 kv_heads, D] are queries, keys and values before norm (None: there is none) and rotation;
+        `cos` and `sin` are [T, D / 2].
         """
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 def to_device(values: NDArray[np.generic[Any]], device: torch.device) -> Tensor:
     """Copy an array to a device; on a CPU the tensor shares its memory.
 
-    A GPU copies from pinned memory when its stream gets there. Torch does not reuse that memory before.
+    To a GPU the copy is asynchronous, from pinned memory that torch does not reuse before the copy is done.
     """
     tensor = torch.from_numpy(values)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -58,7 +58,9 @@ ALIGNMENT = 16
 
 
 class Groups:
-    """The rows of each of `count` groups. `chosen` int64 [T, K] has K groups for each row."""
+    """Sorts rows by group, for example by expert. `chosen` int64 [T, K] has K group numbers, below `count`, for each
+    row.
+    """
 
     def __init__(self, chosen: Tensor, count: int) -> None:
         self._each = chosen.shape[1]
@@ -147,7 +149,8 @@ def grouped_linear(
     """Return a layer of `count` matrices [out, in] of one shape, which are read one at a time.
 
     `biases` [out] are one for each matrix, or none. On a GPU one launch of our Triton kernel computes all groups, and
-    the host does not wait for their sizes; without Triton `grouped_mm` does. `implementation` "triton" requires the
+    the host does not wait for their sizes; without Triton, torch's `grouped_mm` does, if its alignment allows.
+    Otherwise, and on a CPU, each group is a separate product (`EachLinear`). `implementation` "triton" requires the
     kernel.
     """
     first = next(weights)

@@ -74,8 +74,8 @@ def _llama3(plain: Tensor, rope: RopeSpec) -> Tensor:
 
 
 def _yarn(plain: Tensor, rope: RopeSpec) -> Tensor:
-    """Interpolate below `beta_slow` turns over the original context, keep above `beta_fast`, and blend linearly
-    between.
+    """Divide frequencies of fewer than `beta_slow` turns over the original context by the factor, keep those of more
+    than `beta_fast`, and blend linearly between.
     """
     low, high = (_turns_dimension(turns, rope) for turns in (rope.beta_fast, rope.beta_slow))
     if rope.truncate:

@@ -18,10 +18,10 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 class Wave:
     """The next rows of B sequences, at most `length` of each, padded to equal length.
 
-    - `sequences` int64 [B]: the sequence numbers.
+    - `sequences` int64 [B]: the numbers of the sequences in the step.
     - `rows` int64 [B, length]: indices into the step's T rows; arbitrary in padding.
     - `padding` bool [B, length], or None without padding.
-    - `held` int64: flat indices of the entries that are not padding.
+    - `held` int64: flat indices of the entries that are not padding; None without padding.
     """
 
     length: int
@@ -38,7 +38,7 @@ class Wave:
         return taken.masked_fill_(self.padding.view(*self.padding.shape, *[1] * (values.dim() - 1)), 0)
 
     def put(self, result: Tensor, values: Tensor) -> None:
-        """Copy values [B, length, ...] to their rows of a result [T, ...]."""
+        """Copy values [B, length, ...], except padding, to their rows of a result [T, ...]."""
         rows, flat = self.rows.flatten(), values.flatten(0, 1)
         if self.held is not None:
             rows, flat = rows[self.held], flat[self.held]
@@ -47,10 +47,10 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Layout of T rows with `width` extra rows before each sequence.
+    """A layout of a step's T rows with `width` extra rows before those of each of S sequences.
 
-    int64 indices into it: of the extra rows (S x width), of the T rows, and of each sequence's last `width` rows (S x
-    width).
+    The fields are int64 indices into it: `before` [S x width] of the extra rows, `rows` [T] of the step's rows, `last`
+    [S x width] of the last `width` rows of each sequence.
     """
 
     width: int
@@ -78,8 +78,8 @@ class Spans:
         self._windows: dict[int, Window] = {}
 
     def waves(self, size: int) -> Sequence[Wave]:
-        """Return waves that cover all rows: first the sequences of one row, then up to `size` rows of each longer
-        one.
+        """Return waves that cover all rows: first one with the sequences of one row, then waves with the next rows of
+        each longer sequence, at most `size` of each.
         """
         if size not in self._waves:
             single = np.flatnonzero(self._lengths == 1)
@@ -144,7 +144,10 @@ A sequence's rows may be followed by rows of zeros, which must not change its st
 
 
 def scanned(states: States, index: int, size: int, scan: Scan, values: Sequence[Tensor]) -> Tensor:
-    """Scan values [T, ...] with at most `size` rows of a sequence at a time, and return the results [T, ...]."""
+    """Apply `scan` to values [T, ...], at most `size` rows of a sequence at a time.
+
+    Returns the results [T, ...], and replaces the state `index`.
+    """
     before = states.read(index)
     if states.spans.alone:
         result, after = scan([value.unsqueeze(1) for value in values], before)

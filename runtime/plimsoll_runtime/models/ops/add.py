@@ -17,7 +17,7 @@ from plimsoll_runtime.models.ops.weight import Weights
 
 @dataclass(frozen=True, slots=True)
 class Add(Op):
-    """x + y x scale. Its cost is zero: the op before or after it passes over the memory anyway."""
+    """x + scale * y. Its cost is zero: the op before or after it passes over the memory anyway."""
 
     width: int
     kind: OpKind
@@ -41,9 +41,10 @@ class Add(Op):
         return run
 
     def is_in_place(self, values: CpuValues, added: Values, ops: int) -> bool:
-        """Return whether the sum, the last of `ops` ops, can be computed in x's buffer.
+        """Return whether a kernel can add its result to x's buffer, so that this sum needs no kernel of its own.
 
-        That needs y to be the only value of `added`, and no other reader of x and y.
+        `added` are the values that the kernel computes: y must be the only one. `ops` is the number of ops lowered
+        together, this sum being the last: no op after it may read x or y.
         """
         x, y = self.reads
         dead = all(name in self.writes or not values.lives(name, ops) for name in (x, y))

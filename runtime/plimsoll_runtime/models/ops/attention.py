@@ -111,7 +111,7 @@ class Attend(OfHeads):
 
 
 class _Turns(NamedTuple):
-    """Head ops before attention. `turned`: the norm comes after the rotation."""
+    """The ops on query and key heads before attention, None if absent. `turned`: the norm comes after the rotation."""
 
     norm: NormHeads | None
     rotate: Rotate | None
@@ -153,16 +153,18 @@ def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int
 def attended(
     step: Step, layer: int, shape: AttentionShape, query_key: Tensor, value: Tensor, sinks: Tensor | None
 ) -> Tensor:
-    """Return [T, heads x D] for queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D] and sinks
-    [heads].
+    """Return the attention result [T, heads x D] for queries and keys [T, heads + kv_heads, D], values [T, kv_heads, D]
+    and sinks [heads].
     """
     query, key = torch.split(query_key, [shape.heads, shape.kv_heads], dim=1)
     return step.attention(layer, query, key, value, sinks).flatten(1)
 
 
 def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return how many tokens the rows at positions (first, end) of each sequence see, and the pairs of row and seen
-    token.
+    """Return (tokens, pairs) for queries at the positions (first, end) of each sequence.
+
+    `tokens`: the tokens that they attend to, each counted once a sequence. `pairs`: the pairs of a query and a token
+    that it attends to.
     """
     if shape.whole:
         counts = [end - start for start, end in spans]
@@ -172,7 +174,9 @@ def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, 
 
 
 def _seen(shape: AttentionShape, end: int) -> int:
-    """Return the pairs for queries at positions 0 .. end - 1, each of which sees itself."""
+    """Return the number of pairs of a query and a token that it attends to, for queries at positions 0 .. end - 1. Each
+    query attends to its own token.
+    """
     whole, rest = (0, end) if shape.chunk is None else divmod(end, shape.chunk)
     return whole * _seen_of_chunk(shape, shape.chunk or 0) + _seen_of_chunk(shape, rest)
 

@@ -24,7 +24,7 @@ from plimsoll_runtime.models.spec.recurrent import StateShape
 
 @dataclass(frozen=True, slots=True)
 class Convolve(Op):
-    """y[t] = activation(sum over k of w[k] x[t - K + 1 + k], + b). `weight` [width, K], `bias` [width].
+    """y[t] = activation(b + sum over k of w[k] x[t - K + 1 + k]). `weight` [width, K], `bias` [width].
 
     The state of a sequence is its last K - 1 rows of x.
     """
@@ -50,8 +50,8 @@ class Convolve(Op):
         return OpCost(moved * size + width * (taps + 1) * FLOAT32, 2 * rows.count * width * taps)
 
     def row_bytes(self, size: int) -> int:
-        """Return the bytes: rows with their states, in the run's dtype and in float32, two copies of the sum, and the
-        result.
+        """Count a row with its state in the run's dtype, three float32 rows (the input and two copies of the sum), and
+        the result twice.
         """
         width, taps = self.weight.shape
         return width * (taps * size + 3 * FLOAT32 + 2 * size)

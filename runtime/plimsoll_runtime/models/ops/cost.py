@@ -80,7 +80,7 @@ class OpKind(StrEnum):
 
 @runtime_checkable
 class TimesOps(Protocol):
-    """A decoder that measures its ops' times: always if that is nearly free, otherwise in a wrapper.
+    """A decoder that measures the time of its ops: itself if that is nearly free, otherwise through a wrapper.
 
     All decoders use the same kinds. An op lasts until the next one begins, so it includes work between the two (a
     residual, an activation, a view).

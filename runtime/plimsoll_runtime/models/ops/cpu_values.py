@@ -28,7 +28,10 @@ class CpuOp(NamedTuple):
 
 
 class CpuPlace(NamedTuple):
-    """A buffer for a row of floats or operands, as wide as the widest value stored in it; see PlaceRecord."""
+    """A buffer for a row of floats, or of operands (inputs of the kernels' products); see PlaceRecord.
+
+    `width` and `narrowest` are the columns of the widest and of the narrowest value stored in it.
+    """
 
     operands: bool
     width: int
@@ -36,12 +39,12 @@ class CpuPlace(NamedTuple):
 
 
 class CpuReads(Enum):
-    """How an op of the CPU kernels reads values.
+    """How an op of the CPU kernels reads values. Operands are inputs of products, in the kernels' layout.
 
-    - FLOATS: from the first column of a float buffer
-    - OPERANDS: as operands of a product; a float value is copied to operands
-    - COLUMNS: from any columns of floats
-    - GATED: from any columns; the first value may be operands
+    - FLOATS: floats, from the first column of a buffer
+    - OPERANDS: operands; a float value is copied to operands
+    - COLUMNS: floats, from any columns of a buffer
+    - GATED: like COLUMNS, but the first value may be operands
     """
 
     FLOATS = auto()
@@ -75,8 +78,8 @@ class _Columns(NamedTuple):
 class CpuValues:
     """Buffers of a program's values. `at` is the number of lowered ops; a value keeps its buffer until its last reader.
 
-    `positions`: the number of positions. Buffers are reused by name, so a value of one layer takes the buffer of the
-    same value in the layer before.
+    `positions`: the most positions of a sequence. Buffers are reused by name, so a value of one layer takes the buffer
+    of the same value in the layer before.
     """
 
     def __init__(self, ops: Sequence[Reader], ropes: Sequence[RopeSpec], positions: int) -> None:
@@ -102,7 +105,9 @@ class CpuValues:
         return self.ops[self.at + 1 : self.at + 1 + count]
 
     def lives(self, name: str, after: int = 0) -> bool:
-        """Return whether a value is read, `after` ops from here, before it is overwritten."""
+        """Return whether a value is read before it is overwritten, by an op after the next `after` ones or as the
+        step's result.
+        """
         return any(True for _ in self._readers(name, after))
 
     def is_multiplied(self, name: str) -> bool:
@@ -135,7 +140,9 @@ class CpuValues:
         return self._copies[name]
 
     def part(self, name: str, width: int) -> PartRecord:
-        """Return the columns of a value, which may be floats or operands."""
+        """Return the buffer and first column of a value of `width` columns, floats or operands. Raises
+        UnsupportedOpError if its width differs.
+        """
         place, own, first = self._columns[name]
         if own != width:
             raise UnsupportedOpError(f"does not support reading {width} of the {own} columns of {name}")
@@ -216,7 +223,7 @@ class CpuValues:
         }
 
     def _readers(self, name: str, after: int = 0) -> Iterator[Reader | None]:
-        """Yield each op that reads a value; None stands for the step's result."""
+        """Yield each op that reads a value before it is overwritten; None stands for the step's result."""
         for op in self.ops[self.at + after :]:
             if name in op.reads:
                 yield op
@@ -227,7 +234,7 @@ class CpuValues:
 
 
 def copied(width: int, source: int, target: int) -> CpuOp:
-    """Return an op that copies floats to a buffer of either kind."""
+    """Return an op that copies floats to a buffer of floats or of operands."""
     record = NormRecord(source=source, target=target, width=width, norm=Normed.AS_IS)
     return CpuOp(OpKind.NORM, lambda weights: record)
 

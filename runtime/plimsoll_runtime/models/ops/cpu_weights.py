@@ -42,7 +42,9 @@ class CpuWeights:
         return kept.data_ptr()
 
     def packed(self, shape: Sequence[int], fill: Callable[[Tensor], object]) -> int:
-        """Return the address of memory that `fill` writes."""
+        """Return the address of a tensor that `fill` writes; a filled weight image has it already, and `fill` is not
+        called.
+        """
         packed = self.places.place(shape, self.dtype, fill)
         self.kept.append(packed)
         return packed.data_ptr()

@@ -22,10 +22,11 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 
 @dataclass(frozen=True, slots=True)
 class Embed(Op):
-    """x = table[tokens] x scale, with the scale rounded to the run's dtype. `table` [vocab, hidden].
+    """x = scale * table[tokens], with the scale rounded to the run's dtype. `table` [vocab, hidden].
 
-    `partial`: tokens beyond the table's last row use its first row. `texts` [texts, hidden]: the row of a token's text
-    is added. Token ids of a prompt's second text have an offset of the vocabulary size, those of a third of twice that.
+    `partial`: tokens beyond the table's last row use its first row. `texts` [texts, hidden]: token-type embeddings; the
+    row of a token's text is added. Token ids of a prompt's second text have an offset of the vocabulary size, those of
+    a third of twice that.
     """
 
     table: Weight

@@ -66,7 +66,7 @@ class Experts(Op):
 
     @property
     def opening(self) -> int:
-        """Columns of an expert's first product."""
+        """Columns of an expert's first product: gate and up projection, or only the latter."""
         return 2 * self.inner if self.gated else self.inner
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
@@ -135,7 +135,7 @@ class Experts(Op):
                 raise UnsupportedOpError("supports clamped gates only with a positive limit")
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """Lower the op together with the sum after it."""
+        """Lower the op, together with a following sum if that can be computed in place."""
         states, *chosen = self.reads
         source = values.floats(states, self.hidden)
         shares, numbers = (values.floats(name, self.chosen) for name in chosen)

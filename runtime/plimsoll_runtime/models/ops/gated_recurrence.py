@@ -21,7 +21,7 @@ from plimsoll_runtime.models.spec.recurrent import StateShape
 ROWS = 64
 """Rows of a sequence computed at a time."""
 SHARPNESS = 8.0
-"""Factor of the decay of a fully open gate."""
+"""The constant c of the paper: with a fully open gate, a token decays the state by exp(-c softplus(`decay`))."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,15 @@ ROTATION_FLOPS = 3
 """Operations for each element: two multiplications and an addition."""
 
 TURNS = "supports at most one norm and one rotation of heads, directly before attention"
-"""The head ops that the CPU kernels support."""
+"""Error message for head ops that the CPU kernels do not support."""
 
 OfQueryKey = Callable[[Step, Tensor], Tensor]
 """Maps (step, queries and keys [T, heads + kv_heads, D]) to the same shape."""
 
 
 class QueryKeyNorm:
-    """A norm over each head, or over all query heads and all key heads, in one pass over both.
+    """A norm over each head of queries and keys in one pass, or (`together`) over all query heads and over all key
+    heads.
 
     `weight` [heads + kv_heads, D] (including the offset) and `eps`: see NormOfHeads. Queries or keys without a weight
     use ones on `device`.
@@ -191,13 +192,15 @@ def growing(growth: Growth, step: Step, dtype: torch.dtype) -> Tensor:
 
 
 def put_growth(record: HeadsRecord | AbsorbRecord, growth: Growth | None) -> None:
-    """Set the fields of a record that multiply queries by their growth."""
+    """Set the fields of a record that multiply queries by a factor that grows with the position; None sets nothing."""
     if growth is not None:
         record.growth, record.growth_every, record.growth_offset = growth.scale, growth.every, growth.offset
 
 
 def turned_bytes(shape: AttentionShape, size: int) -> int:
-    """Return the bytes of the product, and of two halves and the result of queries and keys."""
+    """Return the bytes of a row of queries, keys and values, and of three copies of its queries and keys: temporaries
+    of the rotation, and its result.
+    """
     turned = shape.query_width + shape.key_width
     return (turned + shape.key_width + 3 * turned) * size
 

@@ -37,7 +37,7 @@ from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.attention import LatentAttention
 
 STEP = 32
-"""Row values that a product's widest step on a CPU reads. The stride of heads that products read is a multiple."""
+"""Most values of a row that the CPU kernels' products read at a time. Distances between heads are multiples of it."""
 
 
 class LatentOp(Op):
@@ -56,7 +56,7 @@ class LatentOp(Op):
 
 @dataclass(frozen=True, slots=True)
 class Latent(LatentOp):
-    """The cached vector: normalises its first `rank` numbers and rotates the others. [T, rank + turned] -> the same."""
+    """The cached vector [T, rank + turned]: normalises its first `rank` numbers and rotates the others."""
 
     attention: LatentAttention
     norm: Weight
@@ -88,7 +88,7 @@ class Latent(LatentOp):
         return run
 
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
-        """Lower the op, which writes the vector only to the cache."""
+        """Lower the op. The kernel writes vectors only to the cache, so attention must be their only reader."""
         own, norm, rope = self.attention, self.attention.norm, self.attention.rope
         [name], width = self.writes, own.rank + rope.head_dim
         source, layer = values.floats(self.reads[0], width), self._layer(values)
@@ -111,7 +111,9 @@ class Latent(LatentOp):
         yield CpuOp(self.kind, record)
 
     def _layer(self, values: CpuValues) -> int:
-        """Return the layer of the only op that reads the vectors."""
+        """Return the `layer` of the attention op that reads the vectors. Raises UnsupportedOpError if it is not their
+        only reader.
+        """
         rest = values.ops[values.at + 1 :]
         readers = [each for each in rest if set(self.writes) & set(each.reads)]
         match readers[:1]:
@@ -144,7 +146,7 @@ class Absorb(LatentOp):
         return OpCost((matrix + rows.count * passed) * size, rows.count * flops)
 
     def row_bytes(self, size: int) -> int:
-        """Return the bytes of both parts of the queries, before and after, and of the result."""
+        """Count the queries (plain and rotated dimensions), and three buffers as wide as the result."""
         own, turned = self.attention, self.attention.rope.head_dim
         return own.heads * (own.plain + 3 * own.rank + 4 * turned) * size
 
@@ -212,8 +214,8 @@ class AttendLatent(LatentOp):
         return OpCost(passed * size, 2 * own.heads * (width + own.rank) * pairs)
 
     def row_bytes(self, size: int) -> int:
-        """Return the bytes of queries and results in the order of attention's tiles, and of the result before and after
-        the cut.
+        """Count four buffers as wide as the queries: queries and results as copied into attention's tiles, the whole
+        result, and its first `rank` columns (at most that wide).
         """
         return 4 * self.attention.shape.query_width * size
 
@@ -247,7 +249,7 @@ class AttendLatent(LatentOp):
 
 @dataclass(frozen=True, slots=True)
 class Expand(LatentOp):
-    """The values of an attention result: [T, heads x rank] -> [T, heads x value]."""
+    """Applies each head's value projection to the attention result: [T, heads x rank] -> [T, heads x value]."""
 
     attention: LatentAttention
     up: Weight
@@ -303,7 +305,7 @@ def by_head(attention: LatentAttention, weight: Tensor) -> Tensor:
 
 
 def head_stride(width: int) -> int:
-    """Return the distance between two heads' rows of `width` values on a CPU."""
+    """Return the distance, in values, between two heads' rows on a CPU: `width` rounded up to a multiple of STEP."""
     return -(-width // STEP) * STEP
 
 

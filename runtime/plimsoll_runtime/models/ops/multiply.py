@@ -29,7 +29,7 @@ _OPENINGS: Mapping[Opening, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Multiply(Op):
-    """x activation(g). Reads x and g, both `width` wide."""
+    """x * activation(g). Reads x and g, both `width` wide."""
 
     width: int
     activation: Opening

@@ -42,7 +42,7 @@ class Normalise(Op):
         return OpCost(2 * elements * size + len(self.weights()) * self.width * FLOAT32, FLOPS * elements)
 
     def row_bytes(self, size: int) -> int:
-        """Return the bytes of the states in float32 and of their squares."""
+        """Count the result and three float32 rows: the states, their squares and the norm."""
         return self.width * size + 3 * self.width * FLOAT32
 
     def loaded(self, weights: Weights) -> Normaliser:
@@ -76,7 +76,9 @@ class Normalise(Op):
         yield CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target))
 
     def added(self, values: CpuValues, add: Add) -> CpuOp:
-        """Return the norm and the sum after it as one op in x's buffer, and advance past both."""
+        """Return one op that adds this norm to the buffer of the sum's first input, and advance past the norm and the
+        sum.
+        """
         source, target = (values.floats(name, self.width) for name in (self.reads[0], add.reads[0]))
         values.at += 2
         values.changed(add.writes[0], add.width, target)
@@ -102,7 +104,7 @@ class Normalise(Op):
 
 
 def scale_of(norm: Norm, weight: Weight | None, weights: Weights) -> Tensor | None:
-    """Return the factors of a norm: the weight plus the offset, in float32."""
+    """Return the factors of a norm, the weight plus the offset, in float32; None without a weight."""
     found = read(weight, weights)
     return None if found is None else found.float() + norm.offset
 
@@ -148,9 +150,10 @@ class Normaliser:
 
 @dataclass(frozen=True, slots=True)
 class GatedNorm(Op):
-    """norm(x silu(g)) w, or norm(x) w silu(g) if `after`; in float32. Reads x and g, both `width` wide.
+    """norm(x * silu(g)) * w, or norm(x) * w * silu(g) if `after`; in float32. Reads x and g, both `width` wide.
 
-    Each of `groups` is normalised separately. `weight` is [width], or [width / groups] for all groups.
+    Each of `groups` equal groups of columns is normalised separately. `weight` is [width], or [width / groups] for all
+    groups.
     """
 
     eps: float

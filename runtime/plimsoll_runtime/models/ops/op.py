@@ -72,7 +72,9 @@ class Op(ABC):
 
     @abstractmethod
     def row_bytes(self, size: int) -> int:
-        """Return the bytes per row that computing it in torch allocates at once, including its result."""
+        """Return the peak bytes per row that the torch code allocates, including the result, for elements of `size`
+        bytes.
+        """
 
     @abstractmethod
     def compiled(self, weights: Weights) -> Run:
@@ -91,7 +93,7 @@ class Op(ABC):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An op with a recurrent state for each sequence, the step's state number `state`."""
+    """An op that keeps a recurrent state for each sequence."""
 
     @property
     def state(self) -> int:

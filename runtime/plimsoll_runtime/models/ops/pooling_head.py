@@ -26,7 +26,7 @@ def _activation(name: HeadActivation | None) -> Part | None:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """y = activation(x W^T + b), in float32. `parts`: W, or its rows."""
+    """y = activation(x W^T + b), in float32. `parts`: W, or a vector for each of its rows."""
 
     parts: tuple[Weight, ...]
     bias: Weight | None = None
@@ -103,6 +103,6 @@ class PooledHead:
         return run
 
     def row_bytes(self) -> int:
-        """Return the bytes of a row in torch, before and after the widest part."""
+        """Return the peak bytes per row in torch: four float32 vectors as wide as the widest part."""
         widest = max([self.hidden, *(part.outputs for part in self.parts if isinstance(part, Project))])
         return 4 * widest * FLOAT32

@@ -128,7 +128,7 @@ def by_top_k(routing: TopK, logits: Tensor, chosen: int, correction: Tensor | No
 
 
 def in_open_groups(routing: TopK, ranked: Tensor) -> Tensor:
-    """Return scores [T, experts] with -inf for experts in groups that are not open."""
+    """Return scores [T, experts] with -inf for experts outside the `open_groups` best groups (see TopK)."""
     groups = ranked.view(ranked.shape[0], routing.groups, -1)
     of_groups = groups.topk(routing.best, dim=-1).values.sum(dim=-1)
     is_open = torch.zeros_like(of_groups, dtype=torch.bool)

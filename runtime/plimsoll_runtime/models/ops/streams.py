@@ -111,10 +111,10 @@ def as_large(target: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Predict(Op):
-    """Adds to each of N streams a weighted sum of all. The active stream computes the weights. Also writes the active
-    one.
+    """Adds to each of N streams a weighted sum of all N. Also writes the active stream as a value of its own.
 
-    Reads and writes [T, N x hidden]; `coefficients` [N x N, N] multiply the `modes_of` the active stream.
+    Reads and writes [T, N x hidden]. The weights of the sums are `coefficients` [N x N, N] times the `modes_of` the
+    active stream.
     """
 
     norm: Norm
@@ -155,8 +155,9 @@ class Predict(Op):
 class Correct(Op):
     """Adds to each predicted stream its share of the layer's change of the active one. Also writes the active stream.
 
-    Reads predictions [T, N x hidden] and the active stream [T, hidden], and writes the same shapes. `coefficients` [N,
-    N] multiply the `modes_of` the active stream. `scale` [hidden] multiplies the separately written active stream.
+    Reads predictions [T, N x hidden] and the layer's result, the active stream [T, hidden], and writes the same shapes.
+    The shares are 1 + `coefficients` [N, N] times the `modes_of` the active stream. `scale` [hidden] multiplies the
+    separately written active stream.
     """
 
     norm: Norm
@@ -209,7 +210,7 @@ def modes_of(norm: Norm, norm_weight: Weight, router: Weight, weights: Weights) 
 
 @dataclass(frozen=True, slots=True)
 class JoinInputs(Op):
-    """(x + norm(y x scale)) / sqrt(2), with a separate norm of each `width` columns of y. `weight` [width].
+    """(x + norm(scale * y)) / sqrt(2), with a separate norm of each `width` columns of y. `weight` [width].
 
     Reads x and y, both [T, layers x width].
     """

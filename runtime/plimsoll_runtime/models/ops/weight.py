@@ -17,9 +17,10 @@ VECTOR_DTYPE = torch.float32
 
 @dataclass(frozen=True, slots=True)
 class ByGroup:
-    """Row order of files that store, for each of `groups`, parts of these numbers of rows.
+    """Row order of files that store rows group by group: each of `groups` has parts with these numbers of rows.
 
-    `first`: the numbers of the parts in the order that the op reads.
+    The op reads part by part, each part with the rows of all groups. `first` has the numbers of the parts in that
+    order.
     """
 
     groups: int
@@ -72,7 +73,7 @@ class Weight:
         return len(self.shape) == 1
 
     def dtype(self, run: torch.dtype) -> torch.dtype:
-        """Return the dtype that an op reads, in a run of a dtype."""
+        """Return the dtype in which ops read the tensor, if the model runs in the dtype `run`."""
         return VECTOR_DTYPE if self.is_vector or self.wide else run
 
     def cut(self, stored: StoredTensor) -> StoredTensor:
@@ -106,9 +107,10 @@ class Weights(Protocol):
         """The run's device."""
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """Return a tensor on the run's device: vectors in float32, matrices in the run's dtype.
+        """Return a tensor on the run's device, in the dtype that `Weight.dtype` returns.
 
-        `keep`: the op uses the matrix unchanged, so it must not be the mapped file. Vectors never are.
+        `keep`: the op uses the matrix unchanged, so the result must not be a view of the mapped file. Vectors never
+        are.
         """
 
     def joined(self, weights: Sequence[Weight]) -> Tensor:

@@ -52,14 +52,15 @@ def _layer(layer: LayerSpec) -> LayerSpec:
 
 
 def _streams(names: StreamNames) -> StreamNames:
-    """Use one tensor for all matrices of a kind."""
+    """Return names without a stream's number: GGUF files store the matrices of all streams in one tensor."""
     return replace(names, spread=names.spread.replace(".{}", ""), gather=names.gather.replace(".{}", ""))
 
 
 def _experts(names: ExpertNames, mlps: Sequence[FeedForward | None]) -> ExpertNames:
-    """Use one tensor for all experts of a layer.
+    """Return names without an expert's number: GGUF files store all experts of a layer in one tensor.
 
-    Gates and up projections are separate, except for Gemma 4 (mixtures beside an MLP). One-row matrices are vectors.
+    Gates and up projections are separate, except for Gemma 4 (mixtures parallel to an MLP). One-row matrices are
+    vectors.
     """
     plain = any(isinstance(mlp, Mixture) and mlp.plain for mlp in mlps)
     beside = any(isinstance(mlp, MixtureBeside) for mlp in mlps)

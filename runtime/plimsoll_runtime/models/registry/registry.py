@@ -41,9 +41,9 @@ _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 
 
 def text_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the config of a multimodal model's text part, named by its model_type; None if the model is text-only.
+    """Return the config of the text part of a multimodal model in BY_TEXT_CONFIG; None for other models.
 
-    Raises ModelError if the text part has no type.
+    Its model_type alone names the family: `architectures` is None. Raises ModelError if the text part has no type.
     """
     names = config.get("architectures")
     if not isinstance(names, list) or not names or str(names[0]) not in BY_TEXT_CONFIG:

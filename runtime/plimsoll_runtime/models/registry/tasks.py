@@ -35,8 +35,10 @@ ACTIVATIONS: Mapping[str, HeadActivation | None] = {
 
 
 def module_layers(modules: Sequence[Mapping[str, Any]]) -> Pooling:
-    """Return the pooling of modules: a model, a pooling, any dense layers, normalisation last. Raises ModelError
-    otherwise.
+    """Return the pooling that sentence-transformers modules define: a model, a pooling, then any dense layers, and
+    normalisation last, if any.
+
+    Raises ModelError for other modules or another order.
     """
     kinds = [str(module["kind"]) for module in modules]
     if kinds[:2] != [MODEL, POOLING]:

@@ -51,8 +51,8 @@ class RopeSpec:
 class Alibi:
     """For each head, adds slope x (key's position - query's position) to scores (Press et al., 2022).
 
-    `coarse`: adds scale x slope x key's position, with slope x position computed in bfloat16, as Falcon does. Far from
-    the first token the result differs.
+    `coarse`: adds scale x slope x key's position, with slope x position computed in bfloat16, as Falcon does. The
+    rounding changes scores far from the first token.
     """
 
     slopes: tuple[float, ...]

@@ -81,9 +81,9 @@ class LayerSpec:
 class TokenInputs:
     """Per-layer inputs: `width` numbers for each token and layer, from a table of `vocab` rows and from the embedding.
 
-    After its MLP, a layer multiplies them by a gate computed from its states; the normalised product of the result is
-    added to the states. Tokens beyond the table use its first row. `norm` applies to each layer's projection of the
-    embedding, and to the added value.
+    After its MLP, a layer multiplies them by a gate computed from its states, projects the product to the hidden size,
+    normalises it and adds it to the states. Tokens beyond the table use its first row. `norm` applies to each layer's
+    projection of the embedding, and to the added value.
     """
 
     vocab: int
@@ -113,7 +113,7 @@ class Embedding:
 
     - `scale`: factor of the rows, rounded to the run's dtype.
     - `positions`: rows of a table of position embeddings; `first_position` is the row of the first position.
-    - `texts`: rows of a table with an embedding for each text of a prompt; not combined with a scale.
+    - `texts`: rows of a table of token-type embeddings, one for each text of a prompt; not combined with a scale.
     - `norm`: norm of the sum.
     """
 

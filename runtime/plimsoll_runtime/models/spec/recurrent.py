@@ -11,7 +11,8 @@ from plimsoll_runtime.models.spec.norm import Norm
 
 @dataclass(frozen=True, slots=True)
 class Mamba:
-    """A convolution, then a selective scan with `state` numbers for each of `inner` columns (Gu and Dao, 2023).
+    """A convolution over `taps` tokens, then a selective scan with `state` numbers for each of `inner` columns (Gu and
+    Dao, 2023).
 
     Time steps are computed from `rank` numbers. `norm` applies to these, to B and to C.
     """
@@ -48,7 +49,7 @@ class DualShape:
 
 @dataclass(frozen=True, slots=True)
 class Mamba2:
-    """A convolution, then a scan with one decay for each head (Dao and Gu, 2024).
+    """A convolution over `taps` tokens, then a scan with one decay for each head (Dao and Gu, 2024).
 
     - `eps`: of the norm over each group of the gated result; None: there is only a gate.
     - `gate_after`: the gate is applied after the norm.
@@ -101,10 +102,12 @@ class DeltaShape:
 
 @dataclass(frozen=True, slots=True)
 class GatedDelta:
-    """A convolution, then the gated delta rule (Yang et al., 2024), a norm over each head, and a gate.
+    """A convolution over `taps` tokens, then the gated delta rule (Yang et al., 2024), a norm over each head, and a
+    gate.
 
     `by_key_head`: the files store queries, keys, values and gates of one key head after the other, and in the same way
-    write strengths and decays. `gates_apart`: only the latter are stored so, and gates separately.
+    write strengths and decays. `gates_apart`: only write strengths and decays are stored in that way; gates are a
+    separate tensor.
     """
 
     shape: DeltaShape
@@ -126,7 +129,9 @@ class ShortConvolution:
 
 @dataclass(frozen=True, slots=True)
 class Griffin:
-    """A convolution, then a recurrence with gates of `heads` blocks, gated by another branch (De et al., 2024)."""
+    """A convolution over `taps` tokens, then a recurrence with gates of `heads` blocks, gated by another branch (De et
+    al., 2024).
+    """
 
     inner: int
     heads: int
@@ -152,8 +157,8 @@ class StateShape:
 
 @dataclass(frozen=True, slots=True)
 class OwnCache:
-    """Bytes of a cache that the decoder keeps itself, by size of elements: for each sequence, and for each of its
-    tokens.
+    """Size of a cache that the decoder keeps itself, in a run with elements of `element_bytes`: bytes for each
+    sequence, and for each of its tokens.
     """
 
     element_bytes: int

@@ -14,7 +14,8 @@ class ExpertNames:
     - `gate_up`, `shared_gate_up`: two tensors, or one with the gate above the up projection.
     - `suffix`, `bias_suffix`: endings of these names; `transposed`: experts' matrices are stored [inputs, outputs].
     - `alternating`: rows of gate and up projection alternate.
-    - `correction`: the full name of the router's bias, [experts], or [1, experts] if `correction_is_row`.
+    - `correction`: the full name of the bias that is added to scores for the choice of experts: [experts], or [1,
+      experts] if `correction_is_row`.
     - `shared_gate`: the gate of shared experts, [1, hidden], or [hidden] if `shared_gate_is_vector`.
     - `scales`: a factor for each expert; `narrowed`: projections of experts' inputs and results.
     """
@@ -78,7 +79,8 @@ GEMMA_INPUTS = TokenInputNames()
 class StreamNames:
     """Tensors of streams of hidden states: Gemma 3n's. All except `spread` and `gather` are within a layer.
 
-    - `spread`, `gather`: `{}` is a stream's number after the first. Without it the files store all in one tensor.
+    - `spread`, `gather`: `{}` is a stream's number, from 0 for the second stream. Without it the files store all in one
+      tensor.
     - `laurel`: the two matrices of a low-rank product, and its norm.
     """
 
@@ -116,15 +118,16 @@ class Names:
     """Names of all tensors. The defaults are Llama's. Names within a layer follow `layer`, whose `{}` is its number.
 
     - `query_key_value`: three tensors, or one with queries, keys and values one below the other.
-    - `interleaved`: that one has, for each key head, its queries, its key and its value.
-    - `shards`: that one has this many parts, each with its share of queries, values and keys.
+    - `interleaved`: the one tensor has, for each key head, its queries, its key and its value.
+    - `shards`: the one tensor has this many parts (0: it is not divided), each with its share of queries, values and
+      keys.
     - `gate_up`: two tensors, or one with the gate above the up projection. A plain MLP has only the last.
     - `recurrent`: prefix of a recurrent layer's tensors.
     - `scalar`: the full name of the factor of a layer's states.
     - `norms`: before and after attention, before and after the MLP, if the family's layers have these.
     - `transposed`: matrices are stored [inputs, outputs], except embedding and head.
     - `ignored`: suffixes of tensors that are not read, because they are computed or unused.
-    - `beyond`: prefixes of tensors that are not read: layers for multi-token prediction.
+    - `beyond`: prefixes of tensors that are not read, such as those of layers for multi-token prediction.
     """
 
     embedding: str = "model.embed_tokens"

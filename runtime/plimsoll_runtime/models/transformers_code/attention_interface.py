@@ -46,8 +46,8 @@ _HARMLESS = frozenset(
 class Call:
     """A call of one layer's attention: query [heads, T, D], key [kv_heads, T, D], value [kv_heads, T, DV].
 
-    `window` is the sliding window that the module passes besides its mask; `mask` is the mask that the model made from
-    ours.
+    `window` is the sliding window that the module passes besides its mask. `mask` is the mask that the model passes.
+    Models create masks only in the probe (see `probe.watched_masks`); otherwise None is expected.
     """
 
     query: Tensor

@@ -89,7 +89,7 @@ def has(part: Any, argument: str) -> bool:
 SCORES_BYTES = 2**28
 """Target limit of a call's attention scores with their copies, in bytes."""
 _A_SCORE = 12
-"""Bytes of a score: at most in the run's dtype, in float32, and as softmax."""
+"""Most bytes of one score: 4 in the run's dtype, 4 in float32, and 4 after softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Findings:
     - `takes`: how many tokens a call may have.
     - `axes`: how rows are laid out in a cache if one call can take several; else None.
     - `kept`: cache sizes, for elements of two bytes and of four.
-    - `widest`: elements per row of its largest result.
+    - `widest`: elements per row of the model's largest intermediate result.
     - `heads`: attention heads, for the size of scores.
     """
 
@@ -114,23 +114,25 @@ class Findings:
 
     @property
     def most(self) -> int:
-        """Target limit of a call's scores for one head."""
+        """Target limit of a call's scores for one head: pairs of a row and a token."""
         return SCORES_BYTES // (_A_SCORE * self.heads)
 
     def at_least(self, start: int, length: int) -> int:
-        """Return how many rows a call for a sequence's next `length` tokens computes at least at once."""
+        """Return the fewest rows that a call must compute at once for a sequence's next `length` tokens, after `start`
+        others.
+        """
         if self.calling.cache is None:
             return start + length
         return length if self.takes is Takes.FIRST and start == 0 else 1
 
     def together(self, start: int, length: int) -> int:
-        """Return how many sequences with `length` tokens from `start` one call may have."""
+        """Return how many sequences, each with the next `length` tokens from `start`, one call may have."""
         if self.axes is None:
             return 1
         return max(1, self.most // (self.at_least(start, length) * (start + length)))
 
     def piece(self, count: int, start: int, length: int) -> int:
-        """Return how many tokens of `count` sequences a call may have."""
+        """Return how many of the next `length` tokens of each of `count` sequences one call may have."""
         if self.calling.cache is None or (self.takes is Takes.FIRST and start == 0):
             return length
         if self.takes is not Takes.ANY:

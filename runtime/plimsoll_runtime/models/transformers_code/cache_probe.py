@@ -125,9 +125,7 @@ def _check_causal(model: Any, tokens: Tensor, expected: Tensor) -> None:
 
 
 def _stepper(model: Any, base: str, tokens: Tensor, expected: Tensor) -> tuple[Stepper, Takes]:
-    """Return the first way to call the model that gives the results of one pass, and the tokens that a call may
-    have.
-    """
+    """Return the first way to call the model that gives the results of one pass, and how many tokens a call takes."""
     for calling in _ways(model, base):
         stepper = Stepper(model, calling)
         for takes, sizes in (
@@ -225,7 +223,9 @@ def _kept(kind: type[Any], config: Any, calling: Calling, dtype: torch.dtype, to
 
 
 def _held(stepper: Stepper, tokens: Tensor) -> dict[Path, int]:
-    """Return the bytes of a cache's allocations, each once, by the path of its first tensor."""
+    """Compute the tokens one by one. Return the bytes of the cache's allocations, each once, by the path of its first
+    tensor.
+    """
     cache = None
     for start in range(len(tokens)):
         _, cache = stepper.step(tokens[None, start : start + 1], start, cache)

@@ -44,8 +44,9 @@ class Rows:
         return found
 
     def gather(self, slots: Sequence[int]) -> list[Stack]:
-        """Return stacks with exactly these rows: one, if their caches have one form. All rows have equally many
-        tokens.
+        """Return stacks with exactly the rows of these slots: a single one if their caches can be joined.
+
+        All rows must have equally many tokens.
         """
         parts = [self._alone(stack, slots) for stack in self._stacks_of(slots)]
         if len(parts) == 1 or self._axes is None:
@@ -107,7 +108,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class OwnStep:
-    """The sequences of a step: each one's slot, its first position, and its rows.
+    """The sequences of a step: their slots, first positions (`starts`) and numbers of rows (`spans`). `rows` has all
+    caches.
 
     It is passed instead of `States`, but has no states to read or write.
     """
@@ -128,7 +130,10 @@ class OwnStep:
 
 @dataclass(frozen=True, slots=True)
 class CacheCall:
-    """Rows to compute together. `firsts`: the index of each one's `length` tokens among the rows of the step."""
+    """Sequences that are computed together: the `length` tokens of each at positions from `start`.
+
+    `firsts`: the index of each sequence's first token among the rows of the step.
+    """
 
     slots: list[int]
     firsts: list[int]
@@ -154,7 +159,7 @@ def calls_of(step: OwnStep, found: Findings) -> Iterator[CacheCall]:
 
 
 def pieces_of(call: CacheCall, found: Findings) -> Iterator[tuple[int, int]]:
-    """Yield (first token, number of tokens) of the pieces of a call."""
+    """Yield (first token, number of tokens) of the pieces into which the model or memory requires to split a call."""
     size = found.piece(len(call.slots), call.start, call.length)
     for first in range(0, call.length, size):
         yield first, min(size, call.length - first)

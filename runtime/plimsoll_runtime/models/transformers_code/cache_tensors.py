@@ -23,7 +23,9 @@ def tensors_of(cache: Any) -> dict[Path, Tensor]:
 
 
 def atoms_of(cache: Any) -> dict[Path, Any]:
-    """Return the other values of a cache by path (lengths, flags). Rows of one call must agree on these."""
+    """Return the values of a cache that are not tensors (lengths, flags), by path. Rows of one call must agree on
+    these.
+    """
     return dict(_atoms(cache, ()))
 
 
@@ -173,7 +175,7 @@ def _without(tensor: Tensor, axis: int) -> tuple[int, ...]:
 
 
 def taken(cache: Any, rows: Sequence[int], count: int, axes: Axes) -> Any:
-    """Return a cache with some of the `count` rows, in this order, which shares no memory with the given one."""
+    """Return a cache with `rows` of the `count` rows, in this order. It shares no memory with the given cache."""
 
     def some(path: Path, tensor: Tensor) -> Tensor:
         axis = axes[path]

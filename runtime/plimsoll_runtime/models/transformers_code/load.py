@@ -96,7 +96,7 @@ def _decoder(outline: TransformersOutline, model: Any, dtype: torch.dtype, devic
 
 
 def _check_kept(outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
-    """Raise ModelError if Transformers keeps other tensors than its code announced."""
+    """Raise ModelError if the loaded model has other tensors than the outline lists."""
     kept = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in stored_tensors(model)]
     said = [(tensor.name, tensor.shape, tensor.dtype or dtype) for tensor in outline.tensors]
     if kept != said:
@@ -122,7 +122,7 @@ def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collecti
 
 
 def _shapes_of(config: Mapping[str, Any], code: Path | None) -> dict[str, tuple[int, ...]]:
-    """Return the tensors of a config's class. Raises ModelError if the class rejects the config."""
+    """Return the tensor shapes of a config's class, by name. Raises ModelError if the class rejects the config."""
     kind, theirs = class_of(config, code)
     try:
         model = skeleton(kind, theirs, torch.bfloat16, attention=None)

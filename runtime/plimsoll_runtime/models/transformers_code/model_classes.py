@@ -32,7 +32,7 @@ def own_code(config: Mapping[str, Any]) -> str | None:
 
 
 def own_class(config: Mapping[str, Any], folder: Path) -> tuple[type[Any], type[Any]]:
-    """Import that class and its config class from a folder, which runs the code there.
+    """Import the model's own class (see `own_code`) and its config class from a folder, which runs the code there.
 
     Raises UnservedError if that fails.
     """
@@ -108,8 +108,9 @@ def check_decoder(config: Mapping[str, Any]) -> None:
 
 
 def check_own_code(config: Mapping[str, Any], reason: str, *, trusted: bool) -> None:
-    """Raise ModelError if the model has no own code to replace the missing class, or may not run it. `reason`: why it
-    is missing.
+    """Raise ModelError if the model has no code of its own, or may not run it.
+
+    `reason`: why Transformers has no class for the model.
     """
     name, own = architecture_of(config), own_code(config)
     if own is None:
@@ -220,7 +221,7 @@ def what_else(kind: str) -> str | None:
 
 
 _OURS = frozenset({"auto_map", "return_dict", "torchscript", "use_return_dict", "use_cache"})
-"""Config keys that would run the model's own code, or change the form of a class's outputs."""
+"""Config keys that are left out: they would run the model's own code, or change the form of a class's outputs."""
 
 
 def _decoded(value: Any) -> Any:

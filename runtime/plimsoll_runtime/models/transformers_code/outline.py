@@ -56,9 +56,9 @@ class TransformersOutline:
     """Outline of a model on Transformers code.
 
     - `tensors`: the checkpoint's tensors, each once, in the order of its modules.
-    - `widest`: elements per row of its largest result.
+    - `widest`: elements per row of the model's largest intermediate result.
     - `base`: the name of the submodule that returns hidden states.
-    - `own`: probe results of a model with its own caches.
+    - `own`: probe results of a model with its own caches; None if it uses our attention.
     - `code`: the folder of the model's own code, if that may run.
     """
 
@@ -84,7 +84,9 @@ class TransformersOutline:
         return (RESIDUAL_ROWS * self.facts.hidden_size + _WIDE * self.widest) * size
 
     def beside_rows(self, size: int, rows: int, longest: int) -> int:
-        """Return the bytes of scores of a class with its own attention, and of rows that are computed again."""
+        """Return the bytes of scores of a class with its own attention, and of rows that are computed again; 0 with
+        ours.
+        """
         if self.own is None:
             return 0
         anew = max(0, self.own.at_least(0, longest) - rows) if self.own.calling.cache is None else 0

@@ -41,8 +41,8 @@ class Masks:
         self._made: dict[int, tuple[Tensor, MaskFunction]] = {}
 
     def window(self, mask: Tensor | None) -> int | None:
-        """Return the window of a mask that a layer received. Raises UnservedError for a mask that was not created
-        here.
+        """Return the window of a mask that a layer received; None: no window. Raises UnservedError for a mask that was
+        not created here.
         """
         if mask is None:
             raise UnservedError("calls attention without a mask")
@@ -61,8 +61,8 @@ class Masks:
 
 @contextmanager
 def watched_masks() -> Iterator[Masks]:
-    """Let models that call our attention create masks in this context. Otherwise they create none, as ours needs
-    none.
+    """Let models that call our attention create masks in this context. Otherwise they create none, as our attention
+    needs none.
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
@@ -103,8 +103,8 @@ NO_INTERFACE = "does not attend through Transformers' attention interface"
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Results of probing. `base`: the submodule that returns hidden states; `widest`: elements per row of its largest
-    result.
+    """Results of probing. `base`: the submodule that returns hidden states; `widest`: elements per row of the model's
+    largest intermediate result.
     """
 
     attention: tuple[AttentionShape, ...]
@@ -162,7 +162,9 @@ def _probed(kind: type[Any], config: Any) -> Findings:
 
 
 def _check_rows(halves: Halves, tokens: Tensor, positions: Tensor, expected: Tensor) -> None:
-    """Check rows in another order, one of them with another token."""
+    """Compute the rows in another order, one of them with another token. Raise UnservedError unless exactly the results
+    of that row change.
+    """
     order = torch.tensor(_ORDER)
     changed = tokens[order]
     changed[_CHANGED] = tokens[order[(_CHANGED + 1) % ROWS]]
@@ -183,7 +185,10 @@ def _check_equal(found: Tensor, expected: Tensor, otherwise: str) -> None:
 
 
 class _Recorder:
-    """Records what each layer needs, and does not mix rows. If `masks` is None, the model must not create any."""
+    """Receiver of attention calls that records each layer's shape, and returns results without mixing rows.
+
+    If `masks` is None, the model must not create any.
+    """
 
     def __init__(self) -> None:
         self.masks: Masks | None = None

@@ -22,7 +22,7 @@ FEWEST = 7
 
 
 def tokens_of(config: Any, count: int) -> Tensor:
-    """Return token ids other than the padding token."""
+    """Return `count` token ids, int64, other than the padding token."""
     text = config.get_text_config()
     ids = [i for i in range(min(text.vocab_size, 4 * count)) if i != getattr(text, "pad_token_id", None)]
     if len(ids) < FEWEST:
@@ -31,7 +31,7 @@ def tokens_of(config: Any, count: int) -> Tensor:
 
 
 def made_up(wanted: Tensor, generator: torch.Generator) -> Tensor | None:
-    """Return random numbers of a trained model's magnitude. A matrix shares them between rows, shifted by one in each.
+    """Return random numbers of a trained model's magnitude. The rows of a matrix share them, each shifted by one.
 
     Returns None for buffers, which the model computes itself.
     """
@@ -46,7 +46,8 @@ def made_up(wanted: Tensor, generator: torch.Generator) -> Tensor | None:
 
 
 def whole_pass(model: Any, tokens: Tensor, positions: Tensor | None) -> tuple[str, Tensor, Tensor]:
-    """Run the unchanged model. Return the name of the submodule with hidden states, these, and the logits.
+    """Run the unchanged model. Return the name of the submodule that computes hidden states, these [T, hidden], and
+    float32 logits [T, vocab].
 
     Raises UnservedError if there is not exactly one such submodule.
     """

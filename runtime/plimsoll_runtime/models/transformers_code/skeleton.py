@@ -38,7 +38,7 @@ def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def put(model: Any, tensor_of: TensorOf) -> None:
-    """Replace a model's checkpoint tensors one after the other."""
+    """Replace a model's checkpoint tensors by those that `tensor_of` returns, one after the other."""
     places: dict[int, list[tuple[dict[str, Tensor | None], str]]] = defaultdict(list)
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -102,7 +102,7 @@ class Halves:
         return states[0]
 
     def answered(self, output: Any) -> None:
-        """Remember the output class of the base."""
+        """Remember the class of the base's output, for `logits`."""
         self._answer = type(output)
 
     def logits(self, hidden: Tensor) -> Tensor:

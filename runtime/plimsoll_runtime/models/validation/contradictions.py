@@ -26,8 +26,9 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def check_classes(config: Mapping[str, Any], spec: DecoderSpec) -> None:
-    """Raise ModelError if `architectures` and `model_type` name different families of ours. `spec`: by
-    `architectures`.
+    """Raise ModelError if `architectures` and `model_type` name different families of ours with different specs.
+
+    `spec` is that of `architectures`.
     """
     named, kind = saved_class(config), str(config.get("model_type"))
     other = MODEL_TYPES.get(kind)
@@ -57,7 +58,9 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "no_rope_layers": ("no_rope_layer_interval",),
     "moe_layers": ("interleave_moe_layer_step",),
 }
-"""Fields that give by a rule what a list gives for each layer. The list wins, as in Transformers."""
+"""List fields with a value for each layer, and the fields that give such values by a rule. The list wins, as in
+Transformers.
+"""
 _WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "sliding_window_pattern")
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 

@@ -19,7 +19,8 @@ MAX_NUMBER = 2**63
 def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | None, what: str = "") -> T:
     """Return a field of a type. Null or missing gives the default, or ModelError if there is none.
 
-    `what` precedes the field's name in messages.
+    Raises ModelError for another type, and for a number below 0 or from 2**63 on. `what` precedes the field's name in
+    messages.
     """
     value = values.get(field)
     if value is None:
@@ -243,8 +244,9 @@ class Config:
         return list(types)
 
     def windows(self, default: list[str]) -> list[int | None]:
-        """Return the window of each sliding layer, None for others. `default`: the layer types if the config has
-        none.
+        """Return the window of each sliding layer; None for others, and if the window is 0.
+
+        `default`: the layer types if the config has none.
         """
         types = self.layer_types(default)
         if "sliding_attention" not in types:

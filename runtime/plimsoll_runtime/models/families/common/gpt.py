@@ -63,8 +63,9 @@ memory."""
 
 
 def slopes_of(heads: int) -> tuple[float, ...]:
-    """Return BLOOM's and Falcon's slopes: those of the next lower power of two, then every second one of the next
-    higher.
+    """Return the ALiBi slopes of BLOOM and Falcon.
+
+    They are the slopes for the largest power of two up to `heads`, then every second one for twice that power.
     """
     _check(heads)
     whole = 2 ** floor(log2(heads))
@@ -72,9 +73,10 @@ def slopes_of(heads: int) -> tuple[float, ...]:
 
 
 def alternating_slopes_of(heads: int, largest: int) -> tuple[float, ...]:
-    """Return MPT's slopes: of those of the next higher power of two, the second, fourth and so on, then the others.
+    """Return the ALiBi slopes of MPT: powers of 1/2 whose equally spaced exponents end at `largest`.
 
-    The exponents of 1/2 end at `largest`.
+    If `heads` is no power of two, they are the first of this list: of the slopes for the next higher power of two, the
+    second, fourth and so on, then the first, third and so on.
     """
     _check(heads)
     every = _geometric(2 ** ceil(log2(heads)), largest)

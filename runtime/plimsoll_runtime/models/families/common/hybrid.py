@@ -41,7 +41,7 @@ def with_kinds(spec: DecoderSpec, kinds: Sequence[str], mixer: Recurrent) -> Dec
 
 
 def rank_of(config: Config, field: str) -> int:
-    """Return the rank of time steps: a number, or "auto" for hidden size / 16."""
+    """Return the rank of time steps: a number, or hidden size / 16, rounded up, if the field is "auto" or missing."""
     if config.values.get(field, "auto") == "auto":
         return ceil(config.get("hidden_size", int) / 16)
     return config.positive(field, int)
@@ -112,7 +112,7 @@ def bamba_mixer(config: Config) -> Mamba2:
 
 
 def mamba_mixer(config: Config, *, inner: int, state: int, rank: int, taps: int, norm: Norm | None) -> Mamba:
-    """Return the first Mamba. Raises ModelError for sizes of 0."""
+    """Return a mixer of Mamba's first version. Raises ModelError for sizes of 0."""
     if not min(inner, state, rank):
         raise ModelError(f"config.json: {inner} columns, {state} states and rank {rank} must all be positive")
     return Mamba(inner, state, rank, taps, config.activation("hidden_act", "silu"), norm=norm)

@@ -28,8 +28,9 @@ def latent_decoder(
     growth: Growth | None = None,
     pairs: bool | None = None,
 ) -> DecoderSpec:
-    """Return a gated decoder with latent attention. `pairs`: the rope rotates neighbours; None: as in
-    rope_interleave.
+    """Return a gated decoder with latent attention.
+
+    `pairs`: whether the rope rotates neighbouring dimensions; None: the config's rope_interleave decides.
     """
     turned = Config(values).positive("qk_rope_head_dim", int)
     config = Config({**values, "head_dim": turned, "num_key_value_heads": None})
@@ -54,7 +55,7 @@ def latent_decoder(
 
 
 def _mscale(config: Config) -> float:
-    """Return the square root of the factor of scores for a scaled rope with mscale_all_dim."""
+    """Return the square root of the factor of scores for a scaled rope with mscale_all_dim; 1 for other ropes."""
     rope = Config(config.mapping("rope_parameters") or config.mapping("rope_scaling"))
     stretched = rope.get("mscale_all_dim", float, 0.0)
     if (rope.values.get("rope_type") or rope.values.get("type") or "default") == "default" or not stretched:

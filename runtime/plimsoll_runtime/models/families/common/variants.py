@@ -50,7 +50,7 @@ def with_sliding(config: Config, spec: DecoderSpec) -> DecoderSpec:
 def with_mixture(
     spec: DecoderSpec, mixture: Mixture, is_sparse: Callable[[int], bool] = lambda index: True
 ) -> DecoderSpec:
-    """Return a spec with a mixture instead of the MLP in each layer whose number is sparse."""
+    """Return a spec with a mixture instead of the MLP in each layer for whose number `is_sparse` returns True."""
     layers = (replace(layer, mlp=mixture) if is_sparse(i) else layer for i, layer in enumerate(spec.layers))
     return replace(spec, layers=tuple(layers))
 
