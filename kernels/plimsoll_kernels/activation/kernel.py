@@ -10,7 +10,9 @@ from torch import Tensor
 from plimsoll_kernels.activation.kinds import Activation
 
 PIECE = 1024
-"""Elements of a program, so that several programs compute a row of a large MLP, even if it is the only row."""
+"""The most elements of a row in one program, so that several programs compute a row of a large MLP, even if it is the
+only row.
+"""
 
 
 @triton.jit
@@ -37,7 +39,7 @@ def _gated(out, gate_up, row_stride, SIZE: tl.constexpr, KIND: tl.constexpr, PIE
 
 
 def launch_gated(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Compute gate_up `[T, 2 I]` with contiguous rows -> contiguous `[T, I]`."""
+    """Return activation(gate) x up of gate_up `[T, 2 I]` with contiguous rows, gates first -> contiguous `[T, I]`."""
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, size), dtype=gate_up.dtype, device=gate_up.device)
     piece = min(PIECE, triton.next_power_of_2(size))

@@ -13,7 +13,7 @@ scan.
 
 @c_record
 class PartRecord(CRecord):
-    """Columns of the values at a place, from `first` on."""
+    """The columns from `first` on of the values in the buffer number `place` (see op_records.py)."""
 
     place: Int
     first: Int
@@ -42,8 +42,9 @@ class MultiplyRecord(AnyOp):
 
 @c_record
 class ConvolveRecord(AnyOp):
-    """target[t] = activation(sum over k of weight[k] x source[t - taps + 1 + k], + bias), of elements. The state of a
-    sequence is its last rows of the source, elements [taps - 1, width].
+    """A causal convolution of each column: target[t] = activation(sum over k of weight[k] x source[t - taps + 1 + k] +
+    bias). The source is rounded to elements first. The state of a sequence is its last taps - 1 rows of the source,
+    elements of `width` columns.
     """
 
     weight: Floats  # [taps, width]
@@ -75,8 +76,8 @@ class GatedNormRecord(AnyOp):
 
 @c_record
 class DualScanRecord(AnyOp):
-    """h = e^(d A) h + d x B^T, y = h C + D x, for each head, with d = softplus(times + step_bias) clamped to [least,
-    most].
+    """Mamba 2's scan: h = e^(d A) h + d x B^T, y = h C + D x, for each head, with d = softplus(times + step_bias)
+    clamped to [least, most].
 
     `mixed` has x [heads, head_dim], then B and C [groups, width]; `times` a number for each head. The state of a
     sequence is h, floats [heads, head_dim, width].
@@ -99,8 +100,9 @@ class DualScanRecord(AnyOp):
 
 @c_record
 class DeltaRuleRecord(AnyOp):
-    """h = e h, h += k (b (v - h^T k))^T, y = h^T q, for each head of values, with e = e^(A softplus(times + step_bias))
-    and b = sigmoid(writes).
+    """The gated delta rule, for each head of values: h = e h, h += k (b (v - h^T k))^T, y = h^T q.
+
+    Here e = e^(A softplus(times + step_bias)) and b = sigmoid(writes).
 
     `mixed` has queries and keys [key_heads, key_dim], normalised to length 1, queries divided by the root of key_dim,
     then values [value_heads, value_dim]. Value heads that share a key head are adjacent or, if `in_turns`, interleaved.
@@ -123,7 +125,8 @@ class DeltaRuleRecord(AnyOp):
 
 @c_record
 class SelectiveScanRecord(AnyOp):
-    """h = e^(d A) h + d x B, y = h C + D x, for each column, with d = softplus(times + step_bias).
+    """Mamba's selective scan: h = e^(d A) h + d x B, y = h C + D x, for each column, with d = softplus(times +
+    step_bias).
 
     `inputs` is B, `outputs` C [count]. The state of a sequence is h, floats [count, width].
     """
@@ -143,10 +146,10 @@ class SelectiveScanRecord(AnyOp):
 
 @c_record
 class GatedRecurrenceRecord(AnyOp):
-    """h = a h + root(1 - a^2) i x, y = h, for each column, with a = e^(decay r), and h = i x at a first token.
+    """Griffin's gated recurrence, for each column: h = a h + root(1 - a^2) i x, and h = i x at a first token; y = h.
 
-    The gates are r = sigmoid(x recurrent + recurrent_bias), block by block, and i likewise with `inputs`. The state of
-    a sequence is h, floats [width].
+    Here a = e^(decay r). The gates are r = sigmoid(x recurrent + recurrent_bias), block by block, and i likewise with
+    `inputs`. The state of a sequence is h, floats [width].
     """
 
     decay: Floats  # [width]

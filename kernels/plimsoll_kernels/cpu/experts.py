@@ -24,7 +24,7 @@ class ExpertSizes:
 
 
 class PackedExperts:
-    """MLPs of one size. Weights are requested expert by expert, packed and not kept.
+    """The MLPs of a layer's experts, all of one size. Weights are requested expert by expert, packed and not kept.
 
     gate_up(number) returns the gate and the gated weight, `[inner, hidden]` each, or the only weight without gates;
     down(number) `[hidden, inner]`, all in `dtype`, the kernels' own, and contiguous. `biases`: float32 of the first

@@ -1,7 +1,7 @@
 """The ops of a model as the kernels read them: each is declared here, and run by `Decoder` (source/decoder.h).
 
-A place is the number of one of the step's `PlaceRecord`s. Floats are [rows, width] of float32; operands are the inputs
-of products (source/element.h). Addresses of floats are those of float32 tensors.
+A place is the number of one of the step's buffers (`PlaceRecord`). Floats are [rows, width] of float32; operands are
+the inputs of products (source/element.h). Addresses of floats are those of float32 tensors.
 """
 
 # Without future annotations: annotations of records are read as types, and evaluating strings takes milliseconds.
@@ -177,8 +177,8 @@ class HeadsRecord(AnyOp):
 
 @c_record
 class AttendRecord(AnyOp):
-    """Queries attend to a layer's keys and values: operands [rows, heads, head_dim] both, or the results [rows, heads,
-    apart].
+    """Queries attend to a layer's keys and values. `source` and `target` are operands [rows, heads, head_dim]; with
+    `latent` the target is [rows, heads, apart].
     """
 
     shape: ShapeRecord
@@ -200,9 +200,9 @@ class AddRecord(AnyOp):
 
 @c_record
 class RouteRecord(AnyOp):
-    """The experts of each row and their weights. `source` is floats [rows, hidden]. The results are floats, too:
-    `shares` [rows, chosen], `numbers` [rows, chosen], whose bits are int32, and the scratch `scores`, about SCORE_ROWS
-    x experts floats a row (see SCORE_ROWS).
+    """Selects the experts of each row and computes their weights. `source` is floats [rows, hidden]. The results are
+    floats, too: `shares` [rows, chosen], the weights, and `numbers` [rows, chosen], whose bits are int32. `scores` is
+    scratch, about SCORE_ROWS x experts floats a row (see SCORE_ROWS).
     """
 
     weight: Floats  # [experts, hidden]
@@ -245,7 +245,7 @@ class ExpertsRecord(AnyOp):
     weighs_inputs: Int  # 1: inputs are weighted instead of results
     scale: Float
     alpha: Float
-    limit: Float  # > 0: gates use clamped(), see there
+    limit: Float  # > 0: gates use clamped() of source/activation.h
 
 
 @c_record
@@ -279,8 +279,9 @@ class LatentRecord(AnyOp):
 
 @c_record
 class AbsorbRecord(AnyOp):
-    """Queries, floats [rows, heads, plain + turned] at `source`, as they are compared with latent vectors: operands
-    [rows, heads, rank + turned] at `target`. Scratch at `between`: operands [rows, heads, apart].
+    """Converts queries, floats [rows, heads, plain + turned] at `source`, to the space of latent vectors: operands
+    [rows, heads, rank + turned] at `target`. Of each head, `plain` numbers are multiplied by `weight` and the others
+    rotated. Scratch at `between`: operands [rows, heads, apart].
     """
 
     weight: Memory  # packed [rank, plain] of each head, one after the other
@@ -301,8 +302,8 @@ class AbsorbRecord(AnyOp):
 
 @c_record
 class ExpandRecord(AnyOp):
-    """Results of latent attention, operands [rows, heads, apart] at `source`, as values: operands [rows, heads, value]
-    at `target`.
+    """Multiplies the results of latent attention, operands [rows, heads, apart] at `source`, by `weight`: operands
+    [rows, heads, value] at `target`.
     """
 
     weight: Memory  # packed [value, rank] of each head, one after the other

@@ -100,7 +100,7 @@ class OpRecord(CRecord):
 
 @c_record
 class PlaceRecord(CRecord):
-    """The place of values in a step's workspace: [rows, width] floats, or operands (source/element.h)."""
+    """A buffer for values in a step's workspace: [rows, width] floats, or operands (source/element.h)."""
 
     operands: Int  # 0: floats
     width: Int  # of the widest values
@@ -109,7 +109,7 @@ class PlaceRecord(CRecord):
 
 @c_record
 class ModelRecord(CRecord):
-    """The ops of a decoder, and the places of its values, at most MAX_PLACES."""
+    """The ops of a decoder, and the buffers (places) of its values, at most MAX_PLACES."""
 
     ops: Annotated[Any, pointer(OpRecord)]
     places: Annotated[Any, pointer(PlaceRecord)]

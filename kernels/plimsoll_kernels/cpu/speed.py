@@ -54,7 +54,8 @@ def measure(used: KernelsRecord, runnable: Sequence[KernelsRecord]) -> Speed:
 
 
 def product_seconds(systems: Sequence[KernelsRecord], rows: int) -> list[float]:
-    """Return the best time of each for a product of `rows` rows with a weight of COLUMNS x INPUTS zeros.
+    """Return the least seconds of each of `systems` (instruction sets) for a product of `rows` rows with a weight of
+    COLUMNS x INPUTS zeros.
 
     They are measured in turns, so that other load of the machine affects all of them.
     """

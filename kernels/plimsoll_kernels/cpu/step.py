@@ -95,8 +95,8 @@ class Tables(Protocol):
 class PagedStep:
     """The rows of S sequences, sequence by sequence, T in all.
 
-    query_lens: rows of each sequence. groups: the tables of each cache group. longest: most tokens of a sequence, None:
-    as many as in the tables. Raises ValueError if a table is too short.
+    query_lens: rows of each sequence. groups: the tables of each cache group. longest: tokens of the longest sequence,
+    None: as many as in the tables of the first cache group. Raises ValueError if a table is too short.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ def _tile_of(ends, tile, GROUPS: tl.constexpr, GROUPS_PADDED: tl.constexpr, BLOC
 
 @triton.jit
 def _weights_of(weights, output, k, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCK_K: tl.constexpr, like):
-    """[BLOCK_K, BLOCK_N] of one matrix, converted to the dtype of `like`."""
+    """[BLOCK_K, BLOCK_N] of one matrix, converted to the dtype `like`."""
     inside = (output < OUTPUTS)[None, :]
     if INPUTS % BLOCK_K:
         inside = inside & (k < INPUTS)[:, None]

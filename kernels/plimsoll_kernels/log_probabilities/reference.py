@@ -8,7 +8,7 @@ from torch import Tensor
 from plimsoll_kernels.log_probabilities.reports import Reports
 
 KEYS = 2**21
-"""The most keys computed at once: 48 MiB with their inputs."""
+"""The most sort keys (see `_most_likely`) computed at once: 48 MiB with their inputs."""
 
 
 def log_probabilities_reference(logits: Tensor, tokens: Tensor, alternatives: Tensor, most: int) -> Reports:

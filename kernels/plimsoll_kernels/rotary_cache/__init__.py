@@ -1,1 +1,1 @@
-"""Processes the product of queries, keys and values for attention: norms over heads, rotation, cache write."""
+"""Prepares the projected queries, keys and values of a layer for attention: norms over heads, rotation, cache write."""

@@ -82,9 +82,10 @@ def launch_rotary_cache(
     norm: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Process heads `[T, H + 2 K, D]`; cos, sin and norm are contiguous -> contiguous `[T, H, D]`.
+    """Norm and rotate heads `[T, H + 2 K, D]`, write keys and values to the cache, and return the queries, contiguous
+    `[T, H, D]`.
 
-    `op` has checked the arguments.
+    cos, sin and norm are contiguous; `op` has checked the arguments.
     """
     rows, count, size = heads.shape
     kv_heads, _, block_size, _ = key_cache.shape

@@ -9,7 +9,9 @@ TILES_AT_ONCE = 8
 PROGRAMS_PER_PROCESSOR = 16
 """Programs of 4 warps that a multiprocessor runs at once."""
 MOST_LOOPS = 8
-"""With more, the last programs of a launch would run alone for longer than it takes to start more programs."""
+"""The most loops: with more, the last programs of a launch would run alone for longer than it takes to start more
+programs.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class TokenMasks:
 
 
 def words_of(vocab: int) -> int:
-    """Return the words of a mask."""
+    """Return the number of 32-bit words in the mask of one row."""
     return -(-vocab // WORD_BITS)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 SIZES = ("stride", "tiles", "splits", "loops")
-"""Integers."""
+"""Integer arguments."""
 ALIGNMENTS = ("logits", "temperature", "top_k", "top_p", "min_p", "uniform", "masked", "bits")
-"""Pointers that may point into a part of a batch; the alignment of logits is a constant of the launch (ALIGNED)."""
+"""Pointer arguments, which may point into a part of a batch; the alignment of logits is a constant of the launch
+(ALIGNED).
+"""

@@ -138,14 +138,17 @@ class GraphForwardPass(ForwardPass):
         super().__init__(parts, backends)
 
     def run_rows(self, rows: StepRows) -> Tensor:
-        """Run rows that are not on the device yet. Raises ValueError if a block table is too short."""
+        """Return hidden states `[T, hidden]` of rows that are not on the device yet, valid until the next call.
+
+        Raises ValueError if a block table is too short, and NoBackendError as `run` does.
+        """
         rows.check()
         return self._on_some_backend(self._replay_or_compute, rows)
 
     def capture_graphs(
         self, capture: Capture, bounds: CaptureBounds, progress: OnProgress = no_progress, beside: Graphs = NO_GRAPHS
     ) -> None:
-        """Capture all graphs that the bounds allow, and those of `beside` within the same bounds. Call it once.
+        """Capture the graphs of steps and those of `beside` (other work), as many as the bounds allow. Call it once.
 
         Nothing is captured later: the steps of a backend that replaces a failed one are launched kernel by kernel.
         """

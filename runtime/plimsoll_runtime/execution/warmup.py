@@ -47,9 +47,11 @@ def warmup_batches(lengths: Sequence[int], longest: int, max_sequences: int, max
 
 
 def shared_prefix_batches(backend: GraphBackend, longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
-    """Yield decodes of one length for each launch key: over the padding block, all of it is shared.
+    """Yield for each launch key a batch of decodes of one length. All blocks are the padding block, so the decodes
+    share them.
 
-    The most sequences with the longest contexts of a key come first: if they save too little to share, none does.
+    The batch of a key has the most sequences and then the longest contexts: if these save too little to share, no
+    decodes with that key share.
     """
     most, seen = min(max_sequences, max_tokens), set[Hashable]()
     counts = [most, *(1 << k for k in reversed(range(1, most.bit_length())) if 1 << k < most)]
@@ -64,7 +66,9 @@ def shared_prefix_batches(backend: GraphBackend, longest: int, max_sequences: in
 def compile_kernels(
     forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int
 ) -> None:
-    """Compute these batches over the padding block. Call it while no slot is in use: it overwrites their states."""
+    """Run the warm-up batches over the padding block, which compiles their kernels. Call it while no slot is in use: it
+    overwrites the slots' states.
+    """
     backend = forward_pass.backend
     lengths = backend.launch_lengths(1, longest) if isinstance(backend, GraphBackend) else ()
     shared: Iterator[Rows] = iter(())

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 
 def tile_rows(size: int, group: int, itemsize: int) -> int:
-    """Return the queries of a tile, a power of two, for heads of `size` numbers of which `group` share a KV head."""
+    """Return the number of queries of a tile, a power of two, for heads of `size` numbers of which `group` share a KV
+    head.
+    """
     return max(64 if _wide(size, itemsize) <= 256 else 32, 1 << (group - 1).bit_length())
 
 
 def tile_tokens(size: int, itemsize: int) -> int:
-    """Return the keys and values of a tile."""
+    """Return the number of tokens whose keys and values a tile has."""
     wide = _wide(size, itemsize)
     return 64 if wide <= 256 else 32 if wide <= 512 else 16
 

@@ -120,8 +120,8 @@ def _candidates(of, start, MASKED: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def _measure(of, begin, end, middle, MASKED: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the bins' tokens: the number not below the middle, their weight, the least of them, the largest of the
-    others.
+    """(number of tokens of the bins from `begin` to `end` whose key is at least `middle`, their weight, their least
+    key, the largest key of the bins' other tokens).
     """
     _row, _mask, _limited, _tokens, _keys, found, vocab, _best, _scale, _floor, _ceiling = of
     count = tl.zeros((), tl.int32)
@@ -152,10 +152,11 @@ def _find_cut(
     MOST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The largest logit at and above which the bins hold the wanted number or weight; also number and weight above it.
+    """(the logit at which a filter ends, number and weight of the bins' tokens above it).
 
-    It is an ordered integer from `low` to `high`. The bisection halves the integers but moves from one existing logit
-    to another.
+    It is the largest logit at and above which the bins from `begin` to `end` hold the wanted number (COUNT) or weight,
+    as an ordered integer from `low` to `high`. The bisection halves the integers but moves from one existing logit to
+    another.
     """
     low = low.to(tl.int64)
     high = high.to(tl.int64) + 1
@@ -204,10 +205,11 @@ def _cut(
     MOST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Find the logits at which a row's filters end, and add the candidates that stay to its tiles; one program a row.
+    """Find the logit at which a row's filters end (the cut), and add the candidates that stay to its tiles; one program
+    a row.
 
-    A tile's ties are all its candidates until here. If all candidates have one logit, that is the cut and nothing is
-    read.
+    At the start, a tile's ties are all its candidates; at the end, those whose logit is the cut. If all candidates have
+    one logit, that is the cut and nothing is read.
     """
     r = tl.program_id(0)
     if tl.load(kind_in + r) != FILTERED:

@@ -19,11 +19,11 @@ HIGHEST = tl.constexpr(2**31 - 1)
 DONE = tl.constexpr(0)
 """The row's token is sampled: it takes the largest logit, or has no finite logit."""
 WHOLE = tl.constexpr(1)
-"""All tokens may be drawn, by the weights of their tiles."""
+"""No filter applies: all tokens may be drawn, by the weights of their tiles."""
 FLOORED = tl.constexpr(2)
-"""A token only needs a smallest weight."""
+"""Only min-p applies: tokens of at least this weight may be drawn."""
 FILTERED = tl.constexpr(3)
-"""The number of tokens that stay, or their share of the weight, must be found."""
+"""Top-k or top-p applies: the logit at which it ends must be found."""
 
 _UNIT = tl.constexpr(2.0**43)
 # Distances from 2^-27 to 2^5 temperatures: a weight is 0 beyond 30.5. 6 bits of their mantissa remain.
@@ -100,5 +100,5 @@ def bin_of(x, ceiling, scale):
 
 @triton.jit
 def tokens_of(tile):
-    """Tokens `[len(tile), TILE]`."""
+    """The tokens of each tile, `[len(tile), TILE]`."""
     return tile[:, None] * _TILE + tl.arange(0, _TILE)[None, :]

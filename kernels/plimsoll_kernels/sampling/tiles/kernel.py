@@ -38,7 +38,7 @@ def _tiles(
     ALIGNED: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Read `loops` times TILES tiles of one row."""
+    """Store the largest logit and the weight of `loops` x TILES tiles of one row."""
     r = tl.program_id(0) // splits
     row = row_of(logits, r, stride, ALIGNED)
     limited, mask = mask_of(row, masked, bits, r, vocab, MASKED)

@@ -39,7 +39,7 @@ class BlockTables(NamedTuple):
     """The block tables of a batch: sequence i has the `counts[i]` entries of `blocks` from `begins[i]` on.
 
     Entries between tables are ignored. The code that writes `blocks` (int32) ensures that the cache has each block.
-    `there`: the same tables in device memory.
+    `there`: the same tables in device memory; None if they have not been copied there.
     """
 
     blocks: array[int]
@@ -79,8 +79,8 @@ class AttentionBatch:
     block_tables: the blocks of each sequence in order, enough for its context; more are ignored. The next step may
       overwrite this memory.
     cells: int64 [T] on the device: the cell of each row's key and value, block x block_size + offset.
-    rest: the same sequences in the cache's other groups, in their order.
-    longest: most tokens of a sequence, freed ones included; None: as many as in the tables.
+    rest: the same sequences in the other cache groups, in their order.
+    longest: tokens of the longest sequence, freed ones included; None: the largest of `context_lens`.
 
     Raises ValueError if the fields contradict each other.
     """
@@ -117,7 +117,9 @@ class AttentionBackend(Protocol):
 
     name: ClassVar[str]
     fused: ClassVar[bool]
-    """Whether its steps are for the CPU executor, which computes attention itself; others can call them too."""
+    """Whether the CPU executor reads the backend's steps and computes attention itself. Others, such as the benchmark,
+    can call the steps for each layer.
+    """
     capabilities: ClassVar[Capabilities]
 
     def __init__(self, cache: KvCache) -> None: ...

@@ -20,14 +20,15 @@ from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 REPEATS, MOST_REPEATS = 3, 50
-"""Runs of which the shortest counts, because disturbances only make a run longer."""
+"""The fewest and the most runs of a measurement. The shortest run counts, because disturbances only make a run longer.
+"""
 LEAST_SECONDS = 0.02
 """Runs are repeated for at least this long, up to `MOST_REPEATS`: another process may take the core for some
 milliseconds, as long as all three runs of a small model.
 """
 LENGTHS = 4
-"""Prompt lengths that are timed on a GPU, each a token shorter than the one before. A library prepares for each new
-length (cuDNN makes a plan), and so it does while serving, where prompts have any length.
+"""The number of prompt lengths that are timed on a GPU, each a token shorter than the one before. A library prepares
+for each new length (cuDNN makes a plan), and so it does while serving, where prompts have any length.
 """
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Allowed error of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
@@ -86,19 +87,21 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of all layers' attention in a step of each kind."""
+    """Milliseconds of all layers' attention in a step of decodes, and in a step with a chunk of a prompt."""
 
     decode_ms: float
     chunk_ms: float
 
     @property
     def total_ms(self) -> float:
-        """Milliseconds of both kinds together, as a step of continuous batching has them."""
+        """The sum of both, because a step of continuous batching has decodes and a chunk."""
         return self.decode_ms + self.chunk_ms
 
 
 def check(backend: type[AttentionBackend], target: Target, expected: Sequence[Tensor]) -> None:
-    """Compare with `small_steps` of the reference. Raises WrongResultError, or any error of the backend."""
+    """Compare the backend's `small_steps` with `expected`, those of the reference. Raises WrongResultError, or any
+    error of the backend.
+    """
     error = max(float((a - e).abs().max()) for a, e in zip(small_steps(backend, target), expected, strict=True))
     # NaN must fail, so the condition is negated.
     if not error <= TOLERANCE[target.dtype]:
@@ -142,10 +145,10 @@ class _Runner:
         return [attention(layer, *tensors) for layer, tensors in enumerate(inputs)]
 
     def best_seconds(self, works: Sequence[Work], watch: Stopwatch) -> list[float]:
-        """Return the best seconds of the step's `begin` and of each layer. One earlier run pays for compilation and new
-        pages.
+        """Return the least seconds of the step's `begin` and of each layer. One earlier run pays for compilation and
+        new pages.
 
-        If there are several works, the earlier run computes the first, and each of the others is timed once.
+        If there are several works, the earlier run computes the first, and each of the others is timed at most once.
         """
         self.run(*works[0])
         if watch.is_over() and not watch.patient:

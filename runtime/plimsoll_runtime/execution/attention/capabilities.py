@@ -33,7 +33,8 @@ FEATURES: Mapping[str, str] = {
 """Features of a model's attention besides heads and a scale: fields of AttentionShape, and their variants."""
 SCORES = ("window", "softcap", "chunk", "alibi", "rounded_alibi", "sinks")
 LATENT = ("latent", "latent_heads", "latent_masked")
-"""Features in groups, for backends that support all of a group. A feature that one of them lacks joins no group."""
+"""Lists of features for backends that support all of a list. A feature that one of these backends lacks is in no list.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ from plimsoll_runtime.execution.device.gpus import device_name
 from plimsoll_runtime.weights.cache import cache_root
 
 DIVIDING = 1.05
-"""How much slower a step may be if it is divided, because rows of both parts are copied once more. An estimate: 2,048
-rows of 32 heads are 16 MiB, some 10 us compared with the 200 and more of their attention on a GPU.
+"""The factor on the time of a step that two backends share, because rows of both parts are copied once more. An
+estimate: 2,048 rows of 32 heads are 16 MiB, some 10 us compared with the 200 and more of their attention on a GPU.
 """
 _Backend = type[AttentionBackend]
 
@@ -79,7 +79,7 @@ FOLDER = "attention"
 CPU_SECONDS, GPU_SECONDS = 0.4, 20.0
 """Seconds after which measuring ends, once a backend has run. On a GPU, kernels are compiled first."""
 FUSED_GAIN = 1.9
-"""How much slower the products of a step may be without the CPU executor: 1.2 to 1.9 times for 1 to 64 rows (see
+"""The factor on a step's matrix products without the CPU executor: 1.2 to 1.9 for 1 to 64 rows (see
 docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend must be faster by this factor.
 """
 NO_TIME = "was not measured: the time for measuring was over"
@@ -117,7 +117,12 @@ def candidates(name: str, target: Target) -> Sequence[_Backend]:
 
 
 def _without_cache(name: str, target: Target) -> _Backend:
-    """Return the CPU kernels' backend if it is "auto" or requested and can serve the target, else one in torch."""
+    """Return the backend of a model without attention over the KV cache.
+
+    It is that of the CPU kernels if `name` is "auto" or "cpu" and they can serve the target, otherwise
+    `BidirectionalBackend` or `NoAttention`. Raises UsageError if "cpu" is requested for bidirectional attention that
+    the kernels cannot serve.
+    """
     if name in ("auto", "cpu"):
         reason = CpuBackend.capabilities.refusal(target)
         if reason is None:
@@ -153,8 +158,8 @@ def fastest_first(
     """Return the fastest backend that can serve the target, from stored or new measurements, then its replacements.
 
     These are tried in order if one fails while serving: measured ones, then last resorts. On a GPU, two backends may
-    share a step: see `ranked`. A fused backend has no replacement and is none, because decoder and cache are made for
-    it. Raises UsageError with all reasons if none can serve.
+    share a step: see `ranked`. A fused backend neither has replacements nor replaces another, because decoder and cache
+    are made for it. Raises UsageError with all reasons if none can serve.
 
     Checks and measures every backend that can run and logs the table. Measurements are kept on disk, so the next start
     on the same machine does not measure again.

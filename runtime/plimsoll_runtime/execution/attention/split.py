@@ -1,8 +1,8 @@
 """A pair of backends: one attends for sequences with several rows in a step, the other for those with one.
 
-Prompts are bound by products and decodes by reading memory, so different backends may be the fastest for each. A step
-with both is divided by sequences: keys and values of all rows are written once, before any row attends, then each of
-the two backends attends to the cache. Neither may be a backend that prepares blocks as it writes them (`torch` on a
+Prompts are limited by computation and decodes by reading memory, so different backends may be the fastest for each. A
+step with both is divided by sequences: keys and values of all rows are written once, before any row attends, then each
+of the two backends attends to the cache. Neither may be a backend that prepares blocks as it writes them (`torch` on a
 CPU).
 """
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process that holds memory of a GPU. `sibling`: an engine of the same host, which plans its memory."""
+    """A process that holds memory of a GPU. `sibling`: it is an engine of the same host, so its memory is part of that
+    host's plan.
+    """
 
     pid: int
     name: str
@@ -20,8 +22,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the machine as its driver reports it, whether this process may use it or not. `mig`: it is cut in
-    slices.
+    """A GPU of the machine as its driver reports it, whether this process may use it or not. `mig`: MIG is on, so
+    processes use slices of it.
     """
 
     uuid: str
@@ -70,7 +72,7 @@ class DeviceFacts:
 NATIVE_BFLOAT16 = (8, 0)
 """The first compute capability whose tensor cores multiply bfloat16."""
 MIG_NAME = " MIG "
-"""Part of the name that CUDA gives a slice."""
+"""Part of the name that CUDA gives a MIG slice."""
 ON_THE_CPU = "models run on the CPU"
 """The consequence if no GPU can be used, unless the caller names another."""
 
@@ -84,7 +86,9 @@ class Finding:
 
 
 def findings(facts: DeviceFacts, without: str = ON_THE_CPU) -> list[Finding]:
-    """Return all findings, those about the selection of the device first. `without`: the consequence of using none."""
+    """Return all findings, those about the selection of the device first. `without`: the consequence if no GPU is used,
+    as text.
+    """
     return [*_unused(facts, without), *_named(facts, without), *_about(facts.used, facts.gpus or ())]
 
 
@@ -166,7 +170,9 @@ def _hides_all(visible: str | None) -> bool:
 
 
 def _unknown(visible: str | None, gpus: tuple[Gpu, ...]) -> str | None:
-    """Return the first entry that does not exist. Slices have UUIDs of their own, which are not checked."""
+    """Return the first entry of CUDA_VISIBLE_DEVICES that names no GPU of the machine; None if all exist or none is
+    visible. MIG slices have UUIDs of their own, which are not checked.
+    """
     if visible is None or _hides_all(visible):
         return None
     for name in (part.strip() for part in visible.split(",")):

@@ -32,7 +32,9 @@ class Fault:
 
     @property
     def process_can_go_on(self) -> bool:
-        """Whether this process can still use the device; after other kinds of errors every later call fails too."""
+        """Whether this process can still use the device. After a fault, an ECC error or a lost device every later call
+        fails.
+        """
         return self.kind in (FaultKind.MEMORY, FaultKind.OTHER)
 
     @property
@@ -64,7 +66,7 @@ _FAULT = (
 _KINDS = ((FaultKind.ECC, _ECC), (FaultKind.LOST, _LOST), (FaultKind.FAULT, _FAULT), (FaultKind.MEMORY, _MEMORY))
 
 _MEMORY_ERRORS = ("OutOfMemoryError", "StepMemoryError")
-"""The class names of torch's error, and of the runtime's own error of a step."""
+"""Class names of out-of-memory errors: torch's own, and the runtime's for a step."""
 
 _SPEAKERS = ("CUDA error", "CUDA driver error", "HIP error", "Triton Error", "NVML", "CUBLAS", "HIPBLAS")
 """Phrases that mark a text as one about a device; other texts with "unknown error" are not."""

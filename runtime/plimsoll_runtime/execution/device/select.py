@@ -86,9 +86,10 @@ def choose_dtype(
 ) -> torch.dtype:
     """Return the dtype for "auto" or a name.
 
-    "auto" keeps the checkpoint's own dtype if the device is fast at it. On a CPU float16 has no fast path and becomes
-    float32, and bfloat16 stays if `bfloat16_is_fast`. A quantised file decodes to bfloat16 or float32. Raises
-    UsageError for an unknown name, and for bfloat16 on a GPU without it.
+    "auto" keeps the checkpoint's dtype if the device is fast at it. Otherwise bfloat16 becomes float16 on a GPU and
+    float32 on a CPU (see `bfloat16_is_fast`), and float16 becomes float32 on a CPU. If the config names no dtype, that
+    of a quantised file is bfloat16 and that of others float32. Raises UsageError for an unknown name, and for bfloat16
+    on a GPU without it.
     """
     if wanted != "auto":
         if wanted not in NAMES:

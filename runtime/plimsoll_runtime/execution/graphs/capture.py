@@ -34,9 +34,10 @@ class Capture(Protocol):
         """Bytes of the device that all processes hold; the difference around a capture is its cost."""
 
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
-        """Capture work that only allocates device memory and never waits for the device. The work is not done yet.
+        """Capture `work`, which may only allocate device memory and must not wait for the device.
 
-        Raises RuntimeError if it cannot be captured; errors of the work itself are raised unchanged.
+        `out` has no result before the first replay. Raises RuntimeError if the work cannot be captured; errors of the
+        work itself are raised unchanged.
         """
 
 
@@ -101,7 +102,7 @@ class CaptureRequest:
 
 
 def in_order(wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
-    """Return requests in order: the most rows first, so that the shared memory is sized once, then rising.
+    """Return requests in order: the most rows first, so that the memory pool of all graphs is sized once, then rising.
 
     If time runs out, graphs of many rows are missing, for which launches are the smallest part of the work.
     """
@@ -172,8 +173,8 @@ def _without(missing: Sequence[CaptureRequest], reached: str) -> str:
 
 
 def batch_buckets(most: int) -> list[int]:
-    """Return 1, 2, 4, 8, then sizes in steps of 8, and from 64 on in steps of a quarter of the next lower power of 2;
-    the last is `most`.
+    """Return the capture sizes for up to `most` sequences with one row each: 1, 2, 4, 8, then sizes in steps of 8, and
+    from 64 on in steps of a quarter of the next lower power of 2; the last is `most`.
 
     So a batch is padded by at most 8 rows, or by a quarter of itself. Raises ValueError for less than one sequence.
     """
@@ -187,7 +188,8 @@ def batch_buckets(most: int) -> list[int]:
 
 
 def row_buckets(most: int) -> list[int]:
-    """Return powers of two from 16 on, and one and a half times those: 16, 24, 32, 48, 64; the last is `most`.
+    """Return the capture sizes of steps with chunks: powers of two from 16 on, and one and a half times those: 16, 24,
+    32, 48, 64; the last is `most`.
 
     So a step of more than 16 rows is padded by at most a half of itself, by a quarter on average. Raises ValueError for
     less than one row.
@@ -199,7 +201,7 @@ def row_buckets(most: int) -> list[int]:
 
 
 def bucket_of(count: int, buckets: Sequence[int]) -> int | None:
-    """Return the smallest bucket that holds `count` sequences or rows; None if none does."""
+    """Return the smallest capture size for `count` sequences or rows; None if all are smaller."""
     index = bisect_left(buckets, count)
     return buckets[index] if index < len(buckets) else None
 

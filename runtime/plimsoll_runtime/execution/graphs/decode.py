@@ -51,7 +51,9 @@ class GraphBackend(Protocol):
         """
 
     def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
-        """Return the longest context of each key that contexts of up to `most` tokens have, in rising order."""
+        """Return, for each launch key that contexts of up to `most` tokens have, the longest context with that key, in
+        rising order.
+        """
 
 
 class DecodeGraphs:
@@ -81,7 +83,9 @@ class DecodeGraphs:
         self._shared = SharedBuffers.of(backend, max_sequences, cache.device)
 
     def wanted(self) -> list[CaptureRequest]:
-        """Return a request for each bucket and launch key, and one more with sharing if decodes may share prefixes."""
+        """Return a capture request for each capture size and launch key, and one more with sharing if decodes may share
+        prefixes.
+        """
         return [
             CaptureRequest(KIND, bucket, partial(self._add, bucket, longest, shares))
             for bucket in self._buckets
@@ -90,8 +94,8 @@ class DecodeGraphs:
         ]
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """Replay a step, as in StepGraphs. None for a step with a chunk, or with more sequences than the largest
-        bucket.
+        """Replay a step, as in StepGraphs. Returns None for a step with a chunk, with more sequences than the largest
+        capture size, or whose graph was not captured.
         """
         bucket = bucket_of(rows.slots.size, self._buckets) if rows.decodes else None
         if bucket is None:
@@ -117,7 +121,7 @@ class DecodeGraphs:
         return graph.out[: rows.slots.size]
 
     def _padding(self, bucket: int) -> NDArray[np.int64]:
-        """Return the numbers of a batch that is all padding, [fields, bucket]."""
+        """Return the integers of a batch that is all padding, [fields, bucket]; `bucket` is the capture size."""
         nobody = [0, self._state.nobody, 0, self._state.nobody]
         nobody += [number for tables in self._state.tables for number in (tables.nobody, 0, tables.nobody, 0)]
         return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
@@ -127,7 +131,7 @@ class DecodeGraphs:
     ) -> list[tuple[DeviceBlockTables, UploadSlice | None]]:
         """Write a step's rows over the padding.
 
-        Returns the cache groups whose tables changed in more places than there are rows, with upload slices of their
+        Returns the cache groups whose tables changed in more places than the capture size, with upload slices of their
         own.
         """
         count, bucket = rows.slots.size, numbers.shape[1]

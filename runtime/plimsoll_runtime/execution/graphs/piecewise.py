@@ -29,8 +29,8 @@ KIND = "rows with chunks"
 """The name of this kind of graph in logs."""
 
 MOST_ROWS = 512
-"""The most rows of a step with graphs. With more, a layer's products take the device longer than its launches take the
-host, and padding them would cost more than the launches.
+"""The most rows of a step with graphs. With more, a layer's matrix products take the device longer than its launches
+take the host, and padding them would cost more than the launches.
 """
 
 
@@ -86,11 +86,13 @@ class PiecewiseDecoder:
         self._hidden = torch.empty(0)
 
     def wanted(self) -> list[CaptureRequest]:
-        """Return a request for each number of rows; each makes a graph for every piece."""
+        """Return a capture request for each capture size; each makes a graph for every piece."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """Replay a step, as in StepGraphs. Raises AttentionError if the backend fails."""
+        """Replay a step, as in StepGraphs; None if its capture size was not captured. Raises AttentionError if the
+        backend fails.
+        """
         count = rows.known.size
         bucket = bucket_of(count, self._buckets)
         parts = None if bucket is None else self._passes.get(bucket)
@@ -131,7 +133,7 @@ class PiecewiseDecoder:
         return lambda step: replay()
 
     def _turn(self, bucket: int) -> Tensor:
-        """Compute the cosines and sines of the first piece."""
+        """Compute the rotary embeddings' cosines and sines of the step's positions: the work of the first piece."""
         for rope, found in self._decoder.turns(self._positions[:bucket]).items():
             for buffer, values in zip(self._turns[rope], found, strict=True):
                 buffer[:bucket].copy_(values)
@@ -164,7 +166,9 @@ class PiecewiseDecoder:
         return {place: value for place, value in found if value is not None}
 
     def _buffer(self, place: int, value: Tensor) -> Tensor:
-        """Return the buffer of an index for values shaped like this one, with the most rows."""
+        """Return the buffer for the values of an index, shaped like `value` but with the most rows; created at first
+        use.
+        """
         key = (place, value.shape[1:], value.dtype)
         if key not in self._buffers:
             self._buffers[key] = torch.zeros(self._rows, *value.shape[1:], dtype=value.dtype, device=value.device)

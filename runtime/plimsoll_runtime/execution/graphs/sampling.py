@@ -28,12 +28,13 @@ KIND = "choices"
 """The name of this kind of graph in logs."""
 
 _WORDS = 4
-"""Words of eight bytes for each row: its slot, its uniform number, and four parameters of half a word."""
+"""8-byte words for each row: its slot, its uniform random number, and four sampling parameters of half a word."""
 
 
 class PendingSample(NamedTuple):
-    """The additions to the upload buffer for sampling with the graph of a `bucket`. `picked`: the sampled rows of the
-    step, None for all.
+    """The numbers in a step's upload buffer for sampling with the graph of the capture size `bucket`.
+
+    `asked`: the sampling parameters. `picked`: the indices of the step's rows that are sampled, None if all are.
     """
 
     choice: SampledRows
@@ -59,13 +60,14 @@ class SamplingGraphs:
         self._graphs: dict[int, Captured] = {}
 
     def wanted(self) -> list[CaptureRequest]:
-        """Return a request for each bucket."""
+        """Return a capture request for each capture size."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> PendingSample | None:
         """Add the sampling parameters of slots to the upload buffer of their step. `picked`: see PendingSample.
 
-        Returns None if they need more than a graph computes, or no graph has enough rows.
+        Returns None if a slot needs more than these parameters (see PlainRows), no graph has enough rows, or there are
+        no slots.
         """
         bucket = bucket_of(len(slots), self._buckets) if slots else None
         if bucket not in self._graphs or (found := self._sampler.plain(slots, self._state.device)) is None:
@@ -76,9 +78,10 @@ class SamplingGraphs:
         return PendingSample(choice, bucket, asked, None if picked is None else buffer.add(picked))
 
     def run(self, posted: PendingSample, hidden: Tensor) -> Tensor:
-        """Sample from hidden states `[T, H]` of a step that was sent.
+        """Sample from hidden states `[T, H]` of a step whose upload buffer has been sent.
 
-        Returns int64 `[R]` on the device, valid until the next call, NO_TOKEN for a row whose logits are not finite.
+        Returns the tokens, int64 `[R]` on the device, valid until the next call, NO_TOKEN for a row whose logits are
+        not finite.
         """
         count = len(posted.choice.slots)
         own, asked = self._hidden[:count], posted.asked.on_device
@@ -109,12 +112,16 @@ class SamplingGraphs:
 
 
 def _stride(rows: int) -> int:
-    """Return the words of one number of each row, padded so that half as many also start at a multiple of 16 bytes."""
+    """Return `rows` rounded up to a multiple of 4, so that every field of 8 or 4 bytes a row begins at a multiple of 16
+    bytes.
+    """
     return -(-rows // 4) * 4
 
 
 def _said(rows: PlainRows, bucket: int, unwanted: int) -> NDArray[np.int64]:
-    """Return the words of the rows, and of the padding up to the bucket."""
+    """Pack slots and sampling parameters of the rows into 8-byte words (see _WORDS). Rows up to the capture size
+    `bucket` are padding, with the slot `unwanted`.
+    """
     stride, count = _stride(bucket), len(rows.slots)
     words = np.zeros(_WORDS * stride, dtype=np.int64)
     words[:count], words[count:stride] = rows.slots, unwanted
@@ -126,7 +133,7 @@ def _said(rows: PlainRows, bucket: int, unwanted: int) -> NDArray[np.int64]:
 
 
 def _read(words: Tensor, bucket: int) -> tuple[Tensor, Tensor, RowParams]:
-    """Return views of the slots, uniform numbers and parameters of a bucket's rows."""
+    """Return the slots, uniform numbers and sampling parameters of `bucket` rows, as views of the words of `_said`."""
     stride = _stride(bucket)
     uniform = words[stride : 2 * stride].view(torch.float64)[:bucket]
     temperature, top_k, top_p, min_p = words[2 * stride :].view(torch.float32).view(4, stride)[:, :bucket].unbind()

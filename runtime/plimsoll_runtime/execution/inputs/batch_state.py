@@ -72,8 +72,9 @@ class StepInputs:
 
 
 class SlotStates:
-    """Computes a pass over the recurrent states of its sequences. This class has none: a sequence is only in its
-    blocks.
+    """Runs a decoder over the recurrent states of a step's sequences.
+
+    This base class has no states: KV blocks contain everything that is kept of a sequence.
     """
 
     recurrent: ClassVar[bool] = False
@@ -107,7 +108,9 @@ NO_STATES = SlotStates()
 
 
 def padding_inputs(rows: Sequence[tuple[int, int]], cache: KvCache) -> StepInputs:
-    """Return inputs over the padding block only, for (rows, context tokens) of sequences in the first slots."""
+    """Return inputs of sequences with these (rows, context tokens), in the first slots. All tokens are 0, and the block
+    tables have only the padding block.
+    """
     counts, contexts = [count for count, _ in rows], [context for _, context in rows]
     zeros = torch.zeros(sum(counts), dtype=torch.int64, device=cache.device)
     positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
@@ -122,7 +125,7 @@ CPU = torch.device("cpu")
 
 
 def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torch.device = CPU) -> StepInputs:
-    """Flatten a plan that the state has applied; the tensors are created on `device`.
+    """Return the inputs of a plan whose changes `state` has applied, as tensors on `device`.
 
     No Python runs per token of a prompt or per block of a table: positions and cells come from repeats and ranges, and
     tables are read in place.
@@ -178,7 +181,7 @@ def _chunks(
     tables: Sequence[BlockTableState],
     block_size: int,
 ) -> NDArray[np.int64]:
-    """Return tokens and positions of all rows, then their cells in each cache group: [2 + groups, T]."""
+    """Return tokens and positions of all rows, then their cells in each cache group: int64 [2 + groups, T]."""
     lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
     first_rows = np.cumsum(lengths) - lengths
     tokens = np.fromiter(chain.from_iterable(token_ids), np.int64, int(lengths.sum()))

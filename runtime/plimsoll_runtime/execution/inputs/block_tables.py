@@ -17,7 +17,7 @@ FEWEST = 64
 
 
 class BlockTableState:
-    """A row of numbers for each slot, all in one piece of memory.
+    """The block tables of all slots in one cache group: a row of each slot in one array, `blocks`.
 
     A table begins anywhere in its row, and moves back to the row's beginning when it reaches the end. So a row need not
     be longer than twice what a window keeps, however many blocks are freed. By slot, `firsts` is the number of the

@@ -18,8 +18,8 @@ class DeviceState(SlotTables):
     The host may not have these tokens yet when the next step needs them.
 
     - `tables`: of each cache group, on the host and on the device.
-    - `chosen`: int64 [num_slots + 2]. Two entries follow those of the slots: a 0 at `nobody`, so that `chosen[nobody]`
-      can be added to a token that the host has, and at `unwanted` the tokens sampled by padding.
+    - `chosen`: int64 [num_slots + 2], the last sampled token of each slot. Two entries follow: a 0 at `nobody`, so that
+      `chosen[nobody]` can be added to a token that the host has, and at `unwanted` the tokens sampled by padding.
     """
 
     tables: Sequence[DeviceBlockTables]
@@ -39,9 +39,9 @@ class DeviceState(SlotTables):
             tables.mark_sent()
 
     def filled(self, known: Tensor, sources: Tensor) -> Tensor:
-        """Return the tokens of rows, int64 [T]: `known`, or for slots in `sources` the last sampled token.
+        """Return the tokens of rows, int64 [T]: those of `known` plus the last sampled tokens of the slots `sources`.
 
-        For each row one of the two is given; the other is 0 or `nobody`.
+        One of the two applies to each row: with a known token the source is `nobody`, otherwise `known` is 0.
         """
         return self.chosen.index_select(0, sources).add_(known)
 

@@ -20,8 +20,10 @@ Ints = NDArray[np.int64]
 
 
 class GroupRows(NamedTuple):
-    """S sequences in a cache group, int64 [S]: the index of their tables, the number of the first block that each still
-    has, its number of blocks, and its tokens including this step's.
+    """S sequences in a cache group; all but `kept` are int64 [S].
+
+    begins: the index of each table in the blocks of `kept`. firsts: the number of the first block that it still has.
+    counts: its number of blocks. contexts: the tokens in these blocks, this step's included.
     """
 
     kept: DeviceBlockTables
@@ -112,7 +114,9 @@ class StepRows:
         _ = self.groups
 
     def inputs(self, width: int | None = None) -> StepInputs:
-        """Send the rows and return the step's inputs, padded to `width` rows with token 0 at position 0."""
+        """Send the rows and return the step's inputs, padded to `width` rows with token 0 at position 0; None: not
+        padded.
+        """
         state, rows, width = self.state, self.known.size, width or self.known.size
         flat = np.zeros((3 + len(self.groups), width), dtype=np.int64)
         flat[1] = state.nobody

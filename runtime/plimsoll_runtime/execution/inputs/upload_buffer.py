@@ -107,7 +107,7 @@ class UploadBuffer:
         self._waiting: list[UploadSlice] = []
 
     def start_step(self) -> None:
-        """Start to fill the buffer of a step. The numbers of the last step but one may be overwritten."""
+        """Start to fill the buffer of a step. It replaces the numbers of the step before the last one."""
         self._lane.read(self._number)
         self._number = (self._number + 1) % BUFFERS
         self._lane.reuse(self._number)

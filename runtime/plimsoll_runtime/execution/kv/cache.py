@@ -83,7 +83,7 @@ class KvCache:
             self.values.append(keys if shape.latent else self._memory.as_strided(axes, strides, values))
 
     def _of_head(self, shape: AttentionShape) -> int:
-        """Return the elements of a head in a block."""
+        """Return the number of elements that a block has of one head: its keys and values."""
         return self.block_size * shape.cached_width // shape.kv_heads
 
     def row_strides(self, shape: AttentionShape) -> tuple[int, int]:
@@ -121,7 +121,8 @@ class KvCache:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target) of any group; all sources are read before a target is written.
 
-        If no block is both, as in a step, this needs no additional memory, because a device may have none left.
+        If no block is both source and target, as in a step, this needs no additional memory, because a device may have
+        none left.
         """
         if {source for source, _ in pairs}.isdisjoint(target for _, target in pairs):
             for source, target in pairs:

@@ -119,14 +119,15 @@ class _Kind:
         return min(self.layers, block // self.width)
 
     def groups(self, block: int) -> int:
-        """Return the number of groups of this size."""
+        """Return the number of groups if their blocks have `block` elements of a token."""
         return -(-self.layers // self.together(block))
 
 
 def _layers_together(shapes: Sequence[AttentionShape], kinds: Mapping[Rule, Sequence[int]]) -> dict[Rule, int]:
-    """Return the layers of a group for each rule: the fewest groups that leave at most `UNUSED` of the memory unused.
+    """Return the number of layers of a group for each rule: the fewest groups that leave at most `UNUSED` of the memory
+    unused.
 
-    If no size achieves this, it is the one that leaves least unused.
+    If no block size achieves this, it is the one that leaves least unused.
     """
     found = [_Kind(rule, len(layers), shapes[layers[0]].cached_width) for rule, layers in kinds.items()]
     least = max((kind.width for kind in found), default=0)
@@ -141,8 +142,10 @@ def _layers_together(shapes: Sequence[AttentionShape], kinds: Mapping[Rule, Sequ
 
 
 def _unused(kinds: Iterable[_Kind], size: int) -> float:
-    """Return the share of a sequence's blocks that no layer uses; in long sequences, groups of full context hold
-    most.
+    """Return the share of a sequence's blocks that no layer uses.
+
+    It is the larger one of two: the share of all groups, and that of the groups with full context, which have most
+    blocks of a long sequence.
     """
 
     def share(of: Sequence[_Kind]) -> float:

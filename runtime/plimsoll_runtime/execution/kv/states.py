@@ -29,7 +29,9 @@ SEQUENCES_A_SNAPSHOT = 4
 
 
 def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
-    """Return the number of state snapshots. Raises UsageError if some are requested but impossible."""
+    """Return the number of state snapshots, 0 without recurrent states or prefix caching. Raises UsageError if some are
+    requested but impossible.
+    """
     if config.state_snapshots and not facts.states:
         raise UsageError(
             f"--state-snapshots {config.state_snapshots} needs recurrent layers with states that can be "

@@ -25,7 +25,9 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
 NAMED_BLOCKS = 4096
-"""If blocks have no bytes: the blocks in addition to those of running sequences, for prefixes of earlier ones."""
+"""The blocks of a model without KV cache in addition to those of running sequences, for prefixes of earlier ones. They
+take no memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,12 @@ def plan_kv_cache(
 ) -> KvBudget:
     """Divide memory into blocks: the requested size, else a share of the usable memory, never more than is usable.
 
-    `staging` returns the bytes of frames that a number of blocks needs in addition. An amount in `kv_memory` is the
-    blocks' alone; a share includes the frames. `model_limit` is the longest sequence that the model allows. If
-    `max_model_len` is None, the limit shrinks to the cache's capacity. Raises MemoryLimitError with the numbers if an
-    explicit one does not fit, UsageError if it exceeds the model's limit.
+    Without a requested size, at most the blocks that `max_sequences` of the longest sequences need. `staging` returns
+    the bytes of frames that a number of blocks needs in addition. An amount in `kv_memory` is the blocks' alone; a
+    share includes the frames. `model_limit` is the longest sequence that the model allows. If `max_model_len` is None,
+    the limit shrinks to the cache's capacity. Raises MemoryLimitError with the numbers if `kv_memory` is more than
+    usable, or the cache does not hold a sequence of `max_model_len` tokens (of two blocks, if None), UsageError if
+    `max_model_len` exceeds the model's limit.
     """
     check_length(max_model_len, model_limit)
     if kv_memory is not None:

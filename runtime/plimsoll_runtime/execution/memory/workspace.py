@@ -57,7 +57,9 @@ class LargestStep:
         return lengths
 
     def logits_rows(self, vocab_size: int) -> int:
-        """Return the rows of logits computed at once: one a sequence, or those of a prompt with log probabilities."""
+        """Return the most rows of logits computed at once: one a sequence, or as many of a prompt with log
+        probabilities as PROMPT_LOGITS allows.
+        """
         return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // vocab_size)))
 
     def head_rows(self, facts: Facts) -> int:
@@ -80,11 +82,15 @@ class KnowsStepBytes(Protocol):
     """A decoder that allocates its memory itself and can predict how much."""
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
-        """Return the bytes of activations, logits and tables of such a step."""
+        """Return the bytes of activations, logits and tables of a step of `rows` tokens, in sequences of at most
+        `longest`.
+        """
 
 
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
-    """Return the bytes on a CPU, from the decoder itself or from its outline."""
+    """Return the workspace of a step on a CPU in bytes, as the decoder predicts it (`KnowsStepBytes`), or by its
+    outline.
+    """
     facts, size = decoder.outline.facts, decoder.dtype.itemsize
     if not isinstance(decoder, KnowsStepBytes):
         return by_outline(decoder.outline, decoder.dtype, step)
@@ -93,7 +99,9 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
 
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
-    """Return the bytes for a decoder of torch's ops before it is built. On a GPU the measured value is smaller."""
+    """Return the workspace in bytes of a step in the torch executor, before the decoder is built. On a GPU the measured
+    value is smaller.
+    """
     facts, size = outline.facts, dtype.itemsize
     computed = _torch_bytes(outline, size, step, step.head_rows(facts)) + _made_states(facts, size, step)
     return computed + _choosing(facts, step) + _kept_states(facts, size, step)
@@ -102,7 +110,7 @@ def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
 def on_an_accelerator(
     decoder: Decoder, backends: Sequence[type[AttentionBackend]], block_size: int, step: LargestStep
 ) -> tuple[int, Sequence[type[AttentionBackend]]]:
-    """Measure the bytes of a step over a private cache of one block with the device's allocator.
+    """Measure the workspace of a step in bytes, with the device's allocator, over a private cache of two blocks.
 
     Also returns the backends without those that failed. Raises NoBackendError if all fail.
     """

@@ -18,8 +18,8 @@ from plimsoll_runtime.models.spec.pooling import PoolingKind
 
 
 class Pooler:
-    """Keeps the results of a prompt's earlier chunks for each slot: its first hidden state, or the sum of all so
-    far.
+    """Keeps, by slot, the result of a prompt's earlier chunks: its first hidden state, or the sum of all so far;
+    nothing if the last hidden state is the vector.
     """
 
     def __init__(self, kind: PoolingKind, hidden_size: int, num_slots: int, device: torch.device) -> None:

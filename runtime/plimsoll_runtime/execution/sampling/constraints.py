@@ -70,14 +70,18 @@ class Guide:
             self._thoughts = None
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write the tokens that may be next as bits: the grammar's own, then `write`."""
+        """Write a mask of the tokens that may be next, a bit for each: first the grammar's mask, then the changes of
+        `write`.
+        """
         if self.matcher is not None and self.matches:
             self.matcher.inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self.write(mask)
 
     def write(self, mask: NDArray[np.int32]) -> None:
-        """Write the tokens that may be next as bits. If the grammar `matches`, the mask already has the grammar's
-        bits.
+        """Change a mask of the tokens that may be next according to the reasoning.
+
+        If the grammar `matches`, the mask already has the grammar's bits; otherwise it is overwritten. Without
+        reasoning it is not changed.
         """
         thoughts = self._thoughts
         if thoughts is None:
@@ -244,7 +248,7 @@ class ConstrainedRows:
         )
 
     def record(self, slots: Sequence[int], tokens: Sequence[int]) -> Recorded:
-        """Record the sampled tokens (-1: none)."""
+        """Record the sampled tokens (-1: none). Return the errors of rows and the tokens that must follow."""
         failed, forced = {}, {}
         for row, (slot, token) in enumerate(zip(slots, tokens, strict=True)):
             error = self._broken.get(slot)

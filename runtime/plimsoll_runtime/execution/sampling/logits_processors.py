@@ -91,7 +91,9 @@ def adjustments_of(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: i
 
 
 def adjust(logits: Tensor, states: Mapping[int, Adjustments], num_outputs: NDArray[np.int64]) -> None:
-    """Apply the penalties, then the bias, then the mask of `states` to their rows; num_outputs int64 [R]."""
+    """Apply the changes of `states`, by row: penalties, then biases, then -inf for tokens forbidden until min_tokens.
+    num_outputs: generated tokens of each row, int64 [R].
+    """
     penalised = [(row, s, s.history) for row, s in states.items() if s.history is not None and s.history.tokens.size]
     if penalised:
         _penalise(logits, penalised)

@@ -200,7 +200,7 @@ class SampledRows:
 
 
 def tokens_of(best: Tensor, chosen: Tensor) -> Tensor:
-    """Return int64 [R], NO_TOKEN if a row's largest logit is not finite."""
+    """Return the sampled tokens, int64 [R], NO_TOKEN if a row's largest logit is not finite."""
     return chosen.masked_fill(best.isfinite().logical_not_(), NO_TOKEN)
 
 

@@ -109,7 +109,7 @@ class Rows:
 
     @cached_property
     def unasked(self) -> PlainRows | None:
-        """The rows if they only have parameters, with uniform numbers of rows that do not draw; None otherwise."""
+        """The rows, with 0 as every uniform random number; None if a row has changes of logits or log probabilities."""
         if self.adjusted or self.reporting:
             return None
         arrays, places = self.arrays, self.places
@@ -179,7 +179,7 @@ class SamplingState:
         self._arrays.num_outputs[rows.places] += 1
 
     def record(self, rows: Rows, tokens: Sequence[int]) -> None:
-        """Record the sampled tokens, NO_TOKEN for a row without one."""
+        """Add sampled tokens to the histories that penalties read. NO_TOKEN, of a row without a token, is ignored."""
         for row, adjustments in rows.adjusted.items():
             if adjustments.history is not None and tokens[row] != NO_TOKEN:
                 adjustments.history.add(tokens[row])

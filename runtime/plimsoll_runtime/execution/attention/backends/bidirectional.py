@@ -22,15 +22,18 @@ from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 ROWS = 512
-"""The most rows of a long prompt that are computed at a time if there is a window."""
+"""The most query rows in one attention call of a prompt that is longer than its sliding window."""
 
 Bands = dict[tuple[int, int, int, int], Tensor]
-"""A step's masks, by the arguments of `_band`."""
+"""A step's sliding-window masks, by the first four numbers that `_band` takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """B prompts of one length L. `rows` int64 [B x L]; None if the rows are consecutive from `first` on."""
+    """`count` prompts of `length` tokens each.
+
+    `rows`: int64 [count x length], their rows in the step; None if these are consecutive from `first` on.
+    """
 
     count: int
     length: int
@@ -99,7 +102,7 @@ def _calls(lengths: Sequence[int], device: torch.device) -> list[_Call]:
 
 
 def _of_call(call: _Call, values: Tensor) -> Tensor:
-    """[T, heads, D] -> [B, heads, L, D]."""
+    """Select the rows of a call's B prompts of length L: [T, heads, D] -> [B, heads, L, D]."""
     if call.rows is None:
         own = values[call.first : call.first + call.count * call.length]
     else:
@@ -131,7 +134,9 @@ def _attended(shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor, 
 
 
 def _band(bands: Bands, rows: int, columns: int, ahead: int, window: int, device: torch.device) -> Tensor:
-    """Return the columns that each row sees, bool [rows, columns]; row 0 has the position of column `ahead`."""
+    """Return the mask of a sliding window that reaches as far forwards as backwards: bool [rows, columns], True if the
+    row sees the column. Row 0 has the position of column `ahead`.
+    """
     kind = rows, columns, ahead, window
     if kind not in bands:
         at = torch.arange(ahead, ahead + rows, device=device)[:, None]

@@ -32,7 +32,11 @@ def _kernels_missing(target: Target) -> str | None:
 
 
 class CpuBackend:
-    """One kernel for chunks and decodes; the CPU executor reads its steps and never calls them layer by layer."""
+    """Attention over the KV cache by the C++ kernels, for chunks and decodes alike.
+
+    The CPU executor reads the tables of a step from `CpuAttention.paged` and computes attention itself; others, such as
+    the benchmark, call the step for each layer.
+    """
 
     name: ClassVar[str] = "cpu"
     fused: ClassVar[bool] = True
@@ -53,7 +57,7 @@ class CpuBackend:
         self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
-        """Return the step with the batch's tables as the kernels read them."""
+        """Return the step's attention, with block tables in the layout that the C++ kernels read."""
         step = PagedStep(self._paged, batch.query_lens, batch.groups, batch.longest)
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
@@ -120,7 +124,9 @@ class CpuBidirectionalBackend:
 
 
 def _laid(shapes: Sequence[AttentionShape], blocks: int, dtype: torch.dtype) -> PagedCache:
-    """Allocate `blocks` blocks of one layer; all layers share this memory, each with its own heads."""
+    """Allocate keys and values of `blocks` blocks for the largest layer. All layers share this memory, each viewed with
+    its own number and size of heads.
+    """
     memory = allocate((2, blocks * SUB_BLOCK * max(shape.key_width for shape in shapes)), dtype)
     keys, values = (
         [half[: blocks * SUB_BLOCK * s.key_width].view(s.kv_heads, blocks, SUB_BLOCK, s.head_dim) for s in shapes]

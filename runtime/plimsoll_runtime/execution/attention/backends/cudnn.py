@@ -55,11 +55,12 @@ def _wide_heads_refusal(target: Target) -> str | None:
 class CudnnChunks(CallsBackend):
     """Attention of sequences with several rows, over gathered keys and values.
 
-    cuDNN only masks what is above the diagonal of the first row, and torch's `causal_lower_right` does not reach cuDNN.
-    So a chunk after a prefix is attended in parts: its own tokens with a causal mask, the tokens before them without
-    one. The results are joined by their sums, as torch's ring attention does (`torch.distributed.tensor.experimental`).
-    No mask is ever in memory. Decodes are left to `sdpa`: for one row cuDNN gives wrong results on some devices
-    (pytorch issue 193893). torch makes a plan for each new pair of lengths.
+    cuDNN's causal mask lets row i see keys 0 to i, which is wrong for a chunk after a prefix, and torch's
+    `causal_lower_right` does not reach cuDNN. So such a chunk is attended in parts: its own tokens with a causal mask,
+    the tokens before them without one. The results are weighted by their sums of exponentials and added, as torch's
+    ring attention does (`torch.distributed.tensor.experimental`). No mask is ever in memory. Decodes are left to
+    `sdpa`: for one row cuDNN gives wrong results on some devices (pytorch issue 193893). torch makes a plan for each
+    new pair of lengths.
     """
 
     name: ClassVar[str] = "cudnn"

@@ -59,7 +59,9 @@ class FlashAttnBackend(PagesBackend):
 
 
 def _key_starts(paged: PagedBatch) -> Tensor:
-    """Return the first key of each sequence if all were contiguous, int32 [S + 1]."""
+    """Return for each sequence the sum of the context lengths before it, then the sum of all, int32 [S + 1]:
+    FlashAttention 2 takes lengths in this form.
+    """
     starts = paged.context_lens.new_zeros(len(paged.context_lens) + 1)
     starts[1:] = paged.context_lens.cumsum(0)
     return starts

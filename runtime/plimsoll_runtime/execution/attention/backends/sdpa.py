@@ -30,9 +30,9 @@ Ints = NDArray[np.int64]
 class _Call:
     """S sequences of Q rows each; Q or S is 1.
 
-    rows: int64 [S x Q]; blocks: int64 [S, W], the blocks that are gathered; seen: bool [S, Q, W x block], by each row;
-    foreign: bool [S, W x block], cells outside the sequence, with arbitrary content. bias: float32 [S, kv_heads, group,
-    Q or 1, W x block], ALiBi's bias of scores.
+    rows: int64 [S x Q]; blocks: int64 [S, W], the blocks that are gathered; seen: bool [S, Q, W x block], the cells
+    that each row sees; foreign: bool [S, W x block], cells outside the sequence, with arbitrary content. bias: float32
+    [S, kv_heads, group, Q or 1, W x block], ALiBi's bias of scores, None without ALiBi.
     """
 
     rows: Tensor
@@ -59,8 +59,8 @@ class SdpaBackend(CallsBackend):
         return [self._call(tables, group[:, 0], shape) for group in groups if group.size]
 
     def _call(self, tables: StepTables, chosen: Ints, shape: AttentionShape) -> _Call:
-        """Return the call of the sequences `chosen`, which have equally many rows, from the first block that they
-        see.
+        """Return one call for the sequences `chosen`, which have equally many rows. It gathers the blocks of each from
+        the first block that a row sees.
         """
         size, device = self._cache.block_size, self._cache.device
         count, context = int(tables.query_lens[chosen[0]]), tables.context_lens[chosen]

@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 class _Call(NamedTuple):
     """S consecutive sequences of the step.
 
-    blocks, offsets: int64 [K], the cells of their tokens. query_starts, key_starts: int32 [S + 1].
+    blocks, offsets: int64 [K], block and offset of each gathered token. query_starts, key_starts: int32 [S + 1].
     """
 
     rows: slice
@@ -69,7 +69,9 @@ class TorchFlashBackend(CallsBackend):
         self._says_groups = "enable_gqa" in inspect.signature(self._attend).parameters
 
     def calls(self, tables: StepTables, shape: AttentionShape) -> Iterator[_Call]:
-        """Split the step into calls of at most TOKENS tokens that any row sees, or of one sequence."""
+        """Split the step into calls that gather at most TOKENS tokens each, or those of one sequence if it has more.
+        Tokens that no row sees are not gathered.
+        """
         starts = first_seen(shape, tables.context_lens - tables.query_lens)
         tokens = tables.context_lens - starts
         first = 0

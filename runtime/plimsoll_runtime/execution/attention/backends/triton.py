@@ -52,8 +52,8 @@ def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
 class TritonBackend:
     """Kernels for chunks, decodes and mixed batches. A layer's heads are rotated as they are written to the cache.
 
-    `prefixes` plans the sharing of prefixes among decodes; a caller of `over`, who makes the tables of a step, may use
-    it.
+    `prefixes` plans shared-prefix attention. `begin` applies its plan; callers of `over`, which make a step's tables
+    themselves, apply it too if they want to share.
     """
 
     name: ClassVar[str] = "triton"
@@ -65,7 +65,9 @@ class TritonBackend:
     )
 
     def __init__(self, cache: KvCache, configs: Configs | None = None) -> None:
-        """Use `configs`, or on a GPU the fastest ones: read from disk, or measured for a few seconds."""
+        """Use `configs`; if None, on a GPU the fastest ones, read from disk or measured for a few seconds, elsewhere
+        `DEFAULTS`.
+        """
         self._cache = cache
         if configs is None:
             configs = tuned_configs(cache) if cache.device.type == "cuda" else {}
@@ -91,7 +93,9 @@ class TritonBackend:
         return TritonStep(self._cache, paged, cells, self._configs, self._slopes)
 
     def launch_key(self, sequences: int, longest: int) -> tuple[int, ...]:
-        """Return the number of splits of a context for each distinct shape: graphs with equal keys launch the same
+        """Return, for each distinct attention shape, the number of splits of a decode's context.
+
+        For `sequences` decodes, the longest with `longest` tokens. CUDA graphs with equal keys launch the same
         programs.
         """
         processors = multiprocessors(self._cache.device)
@@ -104,7 +108,7 @@ class TritonBackend:
 
 
 def _programs(shape: AttentionShape) -> int:
-    """Return the programs of a decode for each split of its context."""
+    """Return how many Triton programs compute one split of a decode's context."""
     return head_tiles(shape.heads) if shape.latent else shape.kv_heads
 
 

@@ -21,9 +21,9 @@ from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer, Upload
 
 
 class SharedBuffers:
-    """The numbers of PrefixTables for each cache group whose layers may share, in fixed device memory.
+    """The integers of each cache group's PrefixTables, in device memory at fixed addresses.
 
-    They are sent only if a step's decodes share something else than those of the last step that sent them.
+    A step only sends them if its plan or capture size differs from those of the last step that sent them.
     """
 
     def __init__(self, planners: Sequence[PrefixPlanner | None], max_sequences: int, device: torch.device) -> None:
@@ -34,19 +34,20 @@ class SharedBuffers:
 
     @classmethod
     def of(cls, backend: object, max_sequences: int, device: torch.device) -> SharedBuffers | None:
-        """Return buffers for a backend; None if it does not share prefixes."""
+        """Return buffers; None if the backend lacks shared-prefix attention or no cache group may share."""
         if not isinstance(backend, SharingBackend) or not backend.prefixes.any:
             return None
         return cls(backend.prefixes.planners, max_sequences, device)
 
     def tables(self, group: int, bucket: int) -> PrefixTables | None:
-        """Return the tables of a cache group for `bucket` sequences; None if its layers never share."""
+        """Return the tables of a cache group for the capture size `bucket`; None if its layers never share."""
         return None if self._planners[group] is None else PrefixTables.of(self._of(group, bucket), bucket)
 
     def add_to(self, buffer: UploadBuffer, rows: StepRows, bucket: int) -> Callable[[], None] | None:
         """Add the shared prefixes of a step's decodes to its upload buffer; return None if they share none.
 
-        Call the returned function after the buffer was sent, and before a graph reads the tables.
+        The returned function copies them to the tables. Call it after the buffer was sent, and before a graph reads the
+        tables.
         """
         plans = [
             None if planner is None else planner.plan(_table_rows(rows, group))

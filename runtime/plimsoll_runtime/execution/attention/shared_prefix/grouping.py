@@ -14,7 +14,9 @@ from plimsoll_kernels.paged_attention.prefix.tiles import tile_members
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 LAUNCH_BYTES = 2**24
-"""Bytes that a device reads in the time of the additional launch: 5 microseconds of an H100's 3.35 TB/s, guessed."""
+"""Bytes that a device reads in the time of the launch that sharing adds to each layer: 5 microseconds of an H100's 3.35
+TB/s, guessed.
+"""
 
 _FLOAT = 4
 _WRITTEN_AND_READ = 2
@@ -22,7 +24,7 @@ _WRITTEN_AND_READ = 2
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Bytes of memory that a layer's decodes read and write, averaged over a cache group.
+    """Memory traffic of a layer's decodes in bytes, averaged over the layers of a cache group.
 
     token: of a token's keys and values. partial: of one split's sums for a sequence, written and read. members: the
     number of sequences for which a tile reads a block once. seen: the most tokens of its sequence that a row sees, in
@@ -36,7 +38,9 @@ class Worth:
 
     @classmethod
     def of(cls, shapes: Sequence[AttentionShape], itemsize: int) -> Worth | None:
-        """Return the costs of these layers; None if they never share (latent attention, or a window of one split)."""
+        """Return the costs of these layers; None if they never share: with latent attention, if a layer sees at most
+        MIN_SPLIT_TOKENS tokens, or without layers.
+        """
         seen = min((shape.most_seen for shape in shapes if shape.most_seen is not None), default=None)
         if not shapes or any(shape.latent for shape in shapes) or (seen is not None and seen <= MIN_SPLIT_TOKENS):
             return None
@@ -49,22 +53,22 @@ class Worth:
         )
 
     def once(self, tokens: int) -> float:
-        """Return the bytes of a prefix that a group reads once."""
+        """Return the bytes of a prefix of `tokens` tokens, which its group reads once."""
         return tokens * self.token
 
     def member(self, tokens: int) -> float:
-        """Return the bytes that a member saves, without the group's own reading.
+        """Return the bytes that one member of a group saves; the group's own reading (`once`) is not subtracted.
 
         A member reads its share of the group's tiles, each of which reads the prefix again (mostly from the device's
-        cache, which is not counted in its favour). Its sums of every split are written and read.
+        cache, although this counts as memory traffic here). Its sums of every split are written and read.
         """
         splits = min(-(-tokens // MIN_SPLIT_TOKENS), MAX_SPLITS)
         return tokens * self.token * (1 - 1 / self.members) - splits * self.partial
 
 
 MOST_GROUPS = 8
-"""The most groups, of those that save most. Each adds a program for every KV head and split to a launch, idle
-or not.
+"""The most groups of a step; those that save most are kept. Each adds a program for every KV head and split to a
+launch, even to one whose step has fewer groups.
 """
 
 Blocks = NDArray[np.int32]
@@ -107,8 +111,8 @@ def saved(group: SharedPrefix, block_size: int, worth: Worth) -> float:
 class _Node:
     """A shared prefix of `depth` blocks: the sequences that share no longer prefix, and the longer prefixes within.
 
-    together: by the depth of an enclosing prefix (0: none), the most bytes that can be saved, and whether a group of
-    this depth saves them.
+    together: for each depth that the nearest enclosing group may have (0: no such group), the most bytes that the
+    node's sequences can save, and whether a group of the node's own depth saves them.
     """
 
     depth: int

@@ -1,4 +1,6 @@
-"""Plans shared prefixes from step to step, and keeps the plan on the device. Compares only tables that changed."""
+"""Plans shared prefixes from step to step, and keeps the plan on the device. Compares whole block tables only if the
+last plan no longer holds.
+"""
 
 from __future__ import annotations
 
@@ -100,8 +102,10 @@ class PrefixPlanner:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A plan and its inputs: int64 [S] as in TableRows, the tokens that each sequence shares, and the blocks [K] at the
-    compared places [K] of the tables.
+    """A plan, and the inputs that must be unchanged for it to hold.
+
+    query_lens, begins: int64 [S] as in TableRows. shared: int64 [S], the tokens that each sequence shares, 0 for none.
+    places, blocks: [K], indices into the blocks of TableRows, and the blocks there. seen: as in Worth.
     """
 
     plan: PrefixPlan

@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 MAGIC = b"plimsoll-kv-3\0\0\0"
 HEADER = struct.Struct("<16s32s33sQI")
 NAME_BYTES = 33
-"""Names are padded with zeros: the engine appends a cache group's number, except the first, to the hash of a prefix."""
+"""The bytes of a name in a header, padded with zeros. A name is a hash of 32 bytes, to which the engine appends a byte
+with the number of the cache group, except for the first group.
+"""
 PREFIX = "plimsoll-kv-"
 SUBFOLDER = re.compile(rf"{PREFIX}[0-9a-f]{{16}}-\d+")
 SUFFIX = ".kv"

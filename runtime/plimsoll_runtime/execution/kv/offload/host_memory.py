@@ -95,7 +95,7 @@ def runs(pairs: Iterable[tuple[int, int]]) -> list[Run]:
 
 
 def host_bytes(frames: int, block_bytes: int) -> int:
-    """Return the bytes of `frames` frames and the one that is never used."""
+    """Return the bytes of host memory for `frames` frames, and for frame 0, which is never used."""
     return allocated((frames + 1) * block_bytes)
 
 
@@ -103,9 +103,9 @@ class HostBlocks:
     """Frames 1 .. frames in host memory for a cache; frame 0 is never used. Pinned for a GPU, which copies
     asynchronously.
 
-    `copies`: the copies of a device that copies asynchronously; until they are over, a frame belongs to the step that
-    copies it (see FrameCopies). `streams`: those of such a device (None: those of the cache's device; a CPU has none).
-    Raises MemoryLimitError if frames cannot be pinned.
+    `copies`: the asynchronous copies of the device, None if its copies are complete when they return (a CPU). Until
+    they are over, a frame belongs to the step that copies it (see FrameCopies). `streams`: of the device; None: chosen
+    by the cache's device. Raises MemoryLimitError if frames cannot be pinned.
     """
 
     def __init__(self, cache: KvCache, frames: int, *, streams: Streams | None = None) -> None:

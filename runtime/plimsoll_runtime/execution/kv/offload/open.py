@@ -78,7 +78,7 @@ def staging_frames(num_blocks: int, block_bytes: int) -> int:
 
 
 def staging_bytes(num_blocks: int, block_bytes: int) -> int:
-    """Return the bytes of those frames. They grow with the number of blocks."""
+    """Return the bytes of `staging_frames` frames. They grow with the number of blocks."""
     return host_bytes(staging_frames(num_blocks, block_bytes), block_bytes)
 
 
@@ -141,15 +141,20 @@ def open_tiers(
 
 
 def staging_beside(config: EngineConfig, device: torch.device, block_bytes: int) -> Callable[[int], int]:
-    """Return a function from blocks to the bytes of the device's own memory that their frames for the disk take."""
+    """Return a function from a number of cache blocks to the bytes of `staging_frames` in the device's memory.
+
+    These are 0 without a disk, and on a GPU, whose frames are in host memory.
+    """
     if config.kv_disk is None or device.type != "cpu":
         return no_staging
     return partial(staging_bytes, block_bytes=block_bytes)
 
 
 def _frames(config: EngineConfig, cache: KvCache) -> int:
-    """Return the number of frames: those of --kv-host-memory, or those for a disk; on a CPU the KV budget pays for
-    them.
+    """Return the number of frames: those of --kv-host-memory, or those for a disk. On a CPU they are a part of the KV
+    cache's budget.
+
+    For a GPU, raises MemoryLimitError if free host memory does not hold them, or --kv-host-memory is below two blocks.
     """
     free = free_memory(torch.device("cpu"))
     if config.kv_host_memory is None:

@@ -64,10 +64,10 @@ class StepTiles:
 
 
 class CacheWrites:
-    """The cells of a step's rows, and the blocks that the step starts without filling.
+    """Writes a step's keys and values to their cells.
 
-    Those blocks are cleared first: cells that are not yet written are read with weight 0, and 0 x NaN from an earlier
-    owner would spread to this request.
+    Blocks that the step begins without filling are cleared first: attention reads their unwritten cells with weight 0,
+    and 0 x NaN from an earlier sequence would be NaN.
     """
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:

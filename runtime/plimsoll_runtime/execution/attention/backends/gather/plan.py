@@ -18,15 +18,19 @@ from functools import lru_cache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MAX_QUERIES, MIN_QUERIES = 128, 16
-"""The most rows of a segment: in general, and if its context is so long that even these scores fill the CPU's cache."""
+"""The bounds of `longest_segment`, in rows: MAX_QUERIES at short contexts, halved down to MIN_QUERIES at long ones, so
+that scores stay in the CPU's cache.
+"""
 QUERY_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128)
 COUNT_CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 MIN_TOKENS = 64
 CLASSES_PER_OCTAVE = 8
 TILE_BYTES = 2**20
-"""Bytes of a tile's gathered keys: they stay in the second-level cache until they are multiplied."""
+"""The most bytes of keys that a tile of several segments gathers: they stay in the second-level cache until they are
+multiplied.
+"""
 TILE_SCORES = 2**19
-"""Scores of a tile, all heads: 2 MiB in float32."""
+"""The most scores of a tile of several segments, over all heads: 2 MiB in float32."""
 TILE_OVERHEAD = 25.0
 """Microseconds that a tile's calls take at any size (dispatch, waking the threads)."""
 GATHERED_BYTES_PER_US = 20_000.0
@@ -51,7 +55,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """Segments computed together as if each had `queries` rows and `width` blocks. The last may be repeated."""
+    """Segments computed together as if each had `queries` rows and `width` blocks. The last one may be repeated, so
+    that their number is one of a few classes.
+    """
 
     segments: tuple[Segment, ...]
     queries: int
@@ -91,7 +97,9 @@ class TileCosts:
         return count * tokens <= self.max_tokens and count * queries * tokens <= self.max_scores
 
     def longest_segment(self, tokens: int) -> int:
-        """Return the rows of a segment over `tokens` tokens, such that one KV head's scores stay in the CPU's cache."""
+        """Return the most rows of a segment over `tokens` tokens: as many as keep one KV head's scores in the CPU's
+        cache, but at least MIN_QUERIES.
+        """
         longest = MAX_QUERIES
         while longest > MIN_QUERIES and longest * tokens > self.segment_scores:
             longest //= 2
@@ -143,8 +151,8 @@ def _size(segment: Segment, block_size: int, shape: AttentionShape) -> _Sized:
 
 
 def _joined(sized: Sequence[_Sized], start: int, costs: TileCosts) -> tuple[int, int]:
-    """Return how many segments from `start` on make one tile, and the tokens of the longest. The first has most
-    rows.
+    """Return how many segments from `start` on make one tile, and the tokens of the longest. `sized` is sorted by rows,
+    the most first.
     """
     queries, tokens = sized[start].queries, sized[start].tokens
     alone = costs.microseconds(queries, tokens)

@@ -45,7 +45,8 @@ class Scratch:
 
 
 class GatheredBlocks:
-    """Blocks of a layer's cache, gathered as `[N, S, D]` in the compute dtype.
+    """Blocks of a layer's cache, gathered as `[N, S, D]` in the compute dtype: N is `count`, S is width x block_size
+    tokens.
 
     `index` int64 [N x width] selects rows of a layer's keys or values, `[rows, block_size x D]`. Keys and values may
     use one buffer in turn; buffers that are needed at the same time have different names.
@@ -136,7 +137,7 @@ class FoldedAttention:
             self._out.mul_(share)
 
     def _beside(self, sinks: Tensor) -> Tensor:
-        """Return the share of the weights that sinks leave to the keys: `[N, M, 1]`."""
+        """Return the share of the softmax weights that keys get next to the sinks: `[N, M, 1]`."""
         pairs = sinks.view(-1, 1, self._group)
         total = self.scores.logsumexp(-1).view(-1, len(pairs), self.scores.shape[1] // self._group, self._group)
         return (total - pairs).sigmoid().view(*self.scores.shape[:2], 1)
@@ -151,7 +152,7 @@ class FoldedAttention:
 
 
 MAX_TOKENS = 2048
-"""The most tokens for which a row alone is computed by `Single`."""
+"""The most gathered tokens for which `Single` computes a tile of one row."""
 
 
 class TileIndex:
@@ -174,7 +175,9 @@ class TileIndex:
         self.tokens = plan.width * block_size
 
     def cache_rows(self, kv_heads: int, strides: tuple[int, int]) -> Tensor:
-        """Return the rows of a layer's keys or values, int64 [n x kv_heads x width] (see `KvCache.row_strides`)."""
+        """Return the indices of the tile's blocks among the rows of a layer's keys or values, int64 [n x kv_heads x
+        width] (see `KvCache.row_strides`).
+        """
         of_head, of_block = strides
         heads = np.arange(kv_heads)[:, None] * of_head
         return torch.from_numpy((self.blocks[:, None, :] * of_block + heads).reshape(-1))
@@ -248,7 +251,9 @@ class Tile:
 def _parts(
     index: TileIndex, shape: AttentionShape, cache: KvCache, query: Tensor, out: Tensor, scratch: Scratch
 ) -> list[FoldedAttention]:
-    """Return the tile as one product, or a lone segment in groups of KV heads whose scores fit the CPU's cache."""
+    """Return one `FoldedAttention` for a tile of several segments. A lone segment is divided by KV heads, so that the
+    scores of each part fit the CPU's cache.
+    """
     n, count = len(index.rows), len(query)
     size = count if n > 1 else max(1, min(count, TILE_SCORES // (query.shape[1] * index.tokens)))
     cache_rows = index.cache_rows(shape.kv_heads, cache.row_strides(shape)).view(count, -1)
@@ -308,7 +313,7 @@ class Single:
 def tile_of(
     index: TileIndex, shape: AttentionShape, cache: KvCache, query: Tensor, out: Tensor, scratch: Scratch
 ) -> Tile | Single:
-    """Return a `Single` for one plain row with at most MAX_TOKENS tokens, a `Tile` otherwise."""
+    """Return a `Single` for one row of at most MAX_TOKENS tokens without soft cap, ALiBi and sinks, else a `Tile`."""
     plain = shape.softcap is None and shape.alibi is None and not shape.sinks
     kind = Single if index.rows.size == 1 and plain and index.tokens <= MAX_TOKENS else Tile
     return kind(index, shape, cache, query, out, scratch)
