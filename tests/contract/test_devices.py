@@ -69,7 +69,7 @@ def test_that_a_restarted_pod_has_no_gpu_any_more_is_in_the_models_conditions(tm
     failure = failure_of(status, {})
     assert failure is not None
     assert failure.reason is Reason.DEVICE_FAILED
-    assert "torch finds none: CUDA unknown error; the NVIDIA driver (CUDA 13.0) starts no GPU" in failure.message
+    assert "torch finds none: CUDA unknown error; the NVIDIA driver (CUDA 13.0) finds no usable GPU" in failure.message
     assert failure.message.endswith(
         "to run models on the CPU, use --device cpu (in a cluster, omit spec.resources.accelerator) (2 restarts)"
     )

@@ -224,5 +224,5 @@ def test_a_grammar_that_takes_too_much_work_ends_its_own_answer(llm: LLM, monkey
     fine = params(None, max_tokens=5, seed=3, ignore_eos=True)
     broken, other = llm.generate([[5, 6], [7, 8]], [params(hard, seed=1), fine])
     assert broken.outputs[0].finish_reason == "error"
-    assert "the output cannot follow its grammar any further" in str(broken.outputs[0].error)
+    assert "no token can continue the output in its grammar" in str(broken.outputs[0].error)
     assert (other.outputs[0].finish_reason, len(other.outputs[0].token_ids)) == ("length", 5)

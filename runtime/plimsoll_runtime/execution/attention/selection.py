@@ -82,7 +82,7 @@ FUSED_GAIN = 1.9
 """The factor on a step's matrix products without the CPU executor: 1.2 to 1.9 for 1 to 64 rows (see
 docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend must be faster by this factor.
 """
-NO_TIME = "was not measured: the time for measuring was over"
+NO_TIME = "was not measured: the time limit for measuring was reached"
 NOT_NEEDED = "is used only if no other backend runs"
 PACKAGES = ("plimsoll-serving", "triton", "flashinfer-python", "flash-attn", "flash-attn-3")
 

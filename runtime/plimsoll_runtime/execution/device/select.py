@@ -22,7 +22,7 @@ NO_DRIVER = (
     "there is no NVIDIA driver here: give the container a GPU (spec.resources.accelerator; --gpus for docker), or "
     "install the GPU's driver"
 )
-NOT_STARTED = "the NVIDIA driver (CUDA {0}.{1}) starts no GPU: if one was used before, " + LOOK_FOR_XID
+NOT_STARTED = "the NVIDIA driver (CUDA {0}.{1}) finds no usable GPU: if one worked before, " + LOOK_FOR_XID
 OTHERWISE = "to run models on the CPU, use --device cpu (in a cluster, omit spec.resources.accelerator)"
 
 
@@ -52,7 +52,7 @@ def _why_none() -> str:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
         return str(error).partition("\n")[0]
-    return "it gives no reason"
+    return "torch gives no reason"
 
 
 NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -25,7 +25,7 @@ from plimsoll_runtime.models.decoder import Stage, TorchDecoder, walk
 from plimsoll_runtime.models.layers.attention import NormOfHeads
 from plimsoll_runtime.models.ops.op import Step
 
-KIND = "rows with chunks"
+KIND = "rows (steps with chunks)"
 """The name of this kind of graph in logs."""
 
 MOST_ROWS = 512
@@ -118,7 +118,7 @@ class PiecewiseDecoder:
             inside = {place: values[place] for place in segment.reads}
             found = self._computed(segment, step, inside)
             if odd := [tuple(value.shape) for value in found.values() if len(value) != bucket]:
-                raise RuntimeError(f"{bucket} rows gave values of the shapes {odd}, which cannot be padded")
+                raise RuntimeError(f"the capture of {bucket} rows gave values of the shapes {odd}; each must have {bucket} rows to be padded")
             targets = {place: self._buffer(place, value) for place, value in found.items()}
             if segment.attends:
                 parts.append(partial(self._attend, segment, inside, targets))

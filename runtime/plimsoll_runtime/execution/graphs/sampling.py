@@ -24,7 +24,7 @@ from plimsoll_runtime.execution.sampling.sampler import SampledRows, Sampler, to
 from plimsoll_runtime.execution.sampling.state import PlainRows
 from plimsoll_runtime.models.decoder import Decoder
 
-KIND = "choices"
+KIND = "sampled rows"
 """The name of this kind of graph in logs."""
 
 _WORDS = 4

@@ -24,7 +24,7 @@ from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
 if TYPE_CHECKING:
     from llguidance import LLExecutor
 
-STRAY = "the token that ended the reasoning also begins the output"
+STRAY = "one token ends the reasoning and begins the output, so the grammar cannot check the beginning"
 
 
 class Guide:
@@ -260,7 +260,7 @@ class ConstrainedRows:
                     self._due[slot] = token
                 error = guide.error
             if error is not None:
-                failed[row] = f"the output cannot follow its grammar any further: {error}"
+                failed[row] = f"no token can continue the output in its grammar: {error}"
         self._forced.clear()
         return Recorded(failed, forced)
 

@@ -16,7 +16,7 @@ CUDA = DeviceFacts(built_for=(13, 2), driver_cuda=(13, 0))
     ("facts", "said"),
     [
         (DeviceFacts(), ["there is no NVIDIA driver here", "spec.resources.accelerator", "--gpus for docker"]),
-        (CUDA, ["the NVIDIA driver (CUDA 13.0) starts no GPU", "look for Xid", "kubectl cordon"]),
+        (CUDA, ["the NVIDIA driver (CUDA 13.0) finds no usable GPU", "look for Xid", "kubectl cordon"]),
         (replace(CUDA, driver_cuda=(12, 4)), ["built for 13.2: no GPU can be used; update the driver"]),
         (replace(CUDA, visible=""), ["CUDA_VISIBLE_DEVICES='' hides every GPU", "no GPU can be used; unset it"]),
         (replace(CUDA, built_for=None), ["this torch is built without CUDA: no GPU can be used; install"]),

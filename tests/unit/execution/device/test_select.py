@@ -46,7 +46,7 @@ def raising(error: Exception) -> Callable[[], None]:
             raising(AssertionError("Torch not compiled with CUDA enabled")),
             "none: Torch not compiled with CUDA enabled; ",
         ),
-        (lambda: None, "torch finds none: it gives no reason; "),
+        (lambda: None, "torch finds none: torch gives no reason; "),
     ],
     ids=["none", "build", "silent"],
 )

@@ -124,7 +124,7 @@ def test_what_has_no_graph_is_not_posted() -> None:
     choices = Choices(captured=False)
     for slot in range(3):
         choices.sampler.fill(SlotInit(slot, RequestContext(SamplingParams(), seed=1), prompt_ids=[1]))
-    assert [(each.kind, each.rows) for each in choices.wanted()] == [("choices", size) for size in BUCKETS]
+    assert [(each.kind, each.rows) for each in choices.wanted()] == [("sampled rows", size) for size in BUCKETS]
     choices.wanted()[2].add()
     assert choices.choose([], torch.zeros(0, HIDDEN)) is None
     assert choices.choose([0, 1], torch.zeros(2, HIDDEN)) is None
