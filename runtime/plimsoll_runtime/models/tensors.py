@@ -155,11 +155,14 @@ def _changing(config: Mapping[str, Any], name: str, shapes_of: ShapesOf) -> list
 def what_to_do(fields: Mapping[str, Any]) -> str:
     """Return the config.json fields that contradict a tensor, and advice, for an error message."""
     if not fields:
-        return "config.json does not match them: take config and weights from one revision"
+        return "config.json does not match the weights; download both from one revision"
     said = ", ".join(
         f"{field} {'is not given' if value is None else f'= {value!r}'}" for field, value in fields.items()
     )
-    return f"config.json decides this ({said}): correct it, or take config and weights from one revision"
+    return (
+        f"config.json sets which tensors exist and their shapes (here: {said}); correct it, or download config and "
+        "weights from one revision"
+    )
 
 
 def _fewer_layers(config: Mapping[str, Any], name: str) -> Iterator[tuple[Mapping[str, Any], str]]:

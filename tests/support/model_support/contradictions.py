@@ -251,7 +251,7 @@ ROWS: Mapping[str, Contradiction] = {
     "experts": Contradiction(config(num_local_experts=4), ("experts.", "num_local_experts = 4"), kind="MixtralConfig"),
     "other-tensors": Contradiction(
         tensors(lambda found: found.update({"visual.proj.weight": torch.ones(2, 2)})),
-        ("unexpected tensors: visual.proj.weight", "config.json does not match them"),
+        ("unexpected tensors: visual.proj.weight", "config.json does not match the weights"),
     ),
     "layer-types-count": Contradiction(
         config(layer_types=["full_attention"] * 2), ("layer_types has 2 layers", "num_hidden_layers is 3")

@@ -86,7 +86,7 @@ def run(decoder: Any, tokens: Tensor) -> Tensor:
 
 def test_many_missing_tensors_are_counted(folder: Path) -> None:
     edit_config(folder, num_hidden_layers=4)
-    words = r"and 4 more; config\.json decides this \(num_hidden_layers = 4\): correct it"
+    words = r"and 4 more; config\.json sets which tensors .* \(here: num_hidden_layers = 4\); correct it"
     with pytest.raises(ModelError, match=rf"lack model\.layers\.3\..* {words}"):
         load(folder)
 

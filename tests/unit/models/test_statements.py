@@ -133,4 +133,4 @@ def test_both_statements_are_refused(row: str, saved: Callable[[str], Path], tmp
         seen(folder)
     message = str(refusal.value)
     assert all(words in message for words in ROWS[row].says), message
-    assert re.search("correct|take config and weights from one revision|keep one|merge it", message), message
+    assert re.search("correct|download both from one revision|keep one|merge it", message), message

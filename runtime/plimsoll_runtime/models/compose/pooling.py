@@ -121,7 +121,9 @@ def _scale(config: Mapping[str, Any], task: Task) -> Scale:
         )
         name = str(said).rpartition(".")[2]
         if name not in (_IDENTITY, "Sigmoid"):
-            raise UnsupportedFieldError(f"the activation of scores {said!r} is not supported (only Sigmoid, Identity)")
+            raise UnsupportedFieldError(
+                f"the activation function {said!r} for scores is not supported (only Sigmoid, Identity)"
+            )
         return "none" if name == _IDENTITY else "sigmoid"
     kinds: Mapping[Any, Scale] = {"regression": "none", "multi_label_classification": "sigmoid"}
     return kinds.get(config.get("problem_type"), "softmax" if label_count(config) > 1 else "sigmoid")

@@ -122,7 +122,7 @@ class CpuExecutor:
         # isinstance() of the protocol would take ten calls a step.
         paged = getattr(attention, "paged", None)
         if not isinstance(paged, PagedStep):
-            raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
+            raise TypeError(f"the CPU executor needs attention of the backend cpu, not {type(attention).__name__}")
         if self.program.facts.states:
             held: FusedStates | None = states  # type: ignore[assignment]
             if held is None:

@@ -106,5 +106,8 @@ def _of_layers(config: Config, field: str, kind: type[T], default: list[T]) -> l
 def _altup(config: Config, norm: Norm, *, scaled: bool) -> AltUp:
     streams, active = config.get("altup_num_inputs", int, 4), config.get("altup_active_idx", int, 0)
     if not 2 <= streams <= MAX_STREAMS or active >= streams:
-        raise ModelError(f"config.json: altup_active_idx {active} and altup_num_inputs {streams} do not fit")
+        raise ModelError(
+            f"config.json: altup_num_inputs is {streams}; it must be from 2 to {MAX_STREAMS}, and altup_active_idx "
+            f"{active} below it"
+        )
     return AltUp(streams, active, norm, scaled)

@@ -126,7 +126,7 @@ class CpuValues:
     def floats(self, name: str, width: int) -> int:
         """Return the buffer of a float value. Raises UnsupportedOpError if it is stored as operands."""
         if not self.are_floats(name):
-            raise UnsupportedOpError(f"supports only products as readers of {name}")
+            raise UnsupportedOpError(f"requires that only matrix products read the value {name}")
         return self._place(name, width)
 
     def operands(self, name: str, width: int) -> Generator[CpuOp, None, int]:
@@ -160,7 +160,7 @@ class CpuValues:
         sources = [self.part(name, each) for name, each in zip(op.reads, widths, strict=True)]
         for number, (name, source) in enumerate(zip(op.reads, sources, strict=True)):
             if self._places[source.place].operands and (number or op.cpu_reads is not CpuReads.GATED):
-                raise UnsupportedOpError(f"supports only products as readers of {name}")
+                raise UnsupportedOpError(f"requires that only matrix products read the value {name}")
         self.at += 1
         [name] = op.writes
         apart = [source.place for source in sources if source.first or not in_place]

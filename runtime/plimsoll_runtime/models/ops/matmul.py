@@ -93,7 +93,10 @@ class Product(Op):
         [name] = self.writes
         into = Into.OPERANDS if values.is_multiplied(name) else Into.FLOATS
         if (self.activation if into is Into.FLOATS else self.clip) is not None:
-            raise UnsupportedOpError("supports activations only before products, and clips only elsewhere")
+            raise UnsupportedOpError(
+                "supports an activation only if all later readers of the result are matrix products, and clipping only "
+                "otherwise"
+            )
         target = values.written(name, self.outputs, operands=into is not Into.FLOATS, apart=[source])
         yield self._cpu_op(source, target, into)
 
@@ -168,7 +171,7 @@ class GatedProduct(Op):
         values.at += 1
         [name] = self.writes
         if not values.is_multiplied(name):
-            raise UnsupportedOpError("supports only products as readers of gated products")
+            raise UnsupportedOpError("requires that only matrix products read the result of gated products")
         target = values.written(name, self.outputs, operands=True, apart=[source])
 
         def record(weights: CpuWeights) -> ProductRecord:

@@ -282,7 +282,7 @@ class Expand(LatentOp):
         source = yield from values.operands(self.reads[0], own.heads * apart)
         values.at += 1
         if not values.is_multiplied(name):
-            raise UnsupportedOpError("supports only products as readers of latent attention")
+            raise UnsupportedOpError("requires that only matrix products read the result of latent attention")
         target = values.written(name, own.heads * own.value, operands=True, apart=[source])
 
         def record(weights: CpuWeights) -> ExpandRecord:

@@ -114,7 +114,7 @@ def hollow_model(kind: type[Any], config: Any, dtype: torch.dtype) -> Any:
 def _check_causal(model: Any, tokens: Tensor, expected: Tensor) -> None:
     _, hidden, _ = whole_pass(model, tokens, None)
     if not close(hidden, expected):
-        raise UnservedError("returns different results in each pass")
+        raise UnservedError("returns different hidden states for the same tokens in two passes")
     changed = tokens.clone()
     changed[-1] = tokens[0]
     _, hidden, _ = whole_pass(model, changed, None)

@@ -100,8 +100,12 @@ def _check_kept(outline: TransformersOutline, model: Any, dtype: torch.dtype) ->
     kept = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in stored_tensors(model)]
     said = [(tensor.name, tensor.shape, tensor.dtype or dtype) for tensor in outline.tensors]
     if kept != said:
-        odd = next((pair for pair in zip(kept, said, strict=False) if pair[0] != pair[1]), (len(kept), len(said)))
-        raise ModelError(f"{outline.facts.architecture}: Transformers keeps {odd[0]}, but its code announced {odd[1]}")
+        counts = f"{len(kept)} tensors", f"{len(said)} tensors"
+        odd = next((pair for pair in zip(kept, said, strict=False) if pair[0] != pair[1]), counts)
+        raise ModelError(
+            f"{outline.facts.architecture}: the loaded model has {odd[0]}, but its class defines {odd[1]} before "
+            "loading"
+        )
 
 
 def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collection[str]) -> None:

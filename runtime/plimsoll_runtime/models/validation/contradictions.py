@@ -40,8 +40,8 @@ def check_classes(config: Mapping[str, Any], spec: DecoderSpec) -> None:
         same = False
     if not same:
         raise ModelError(
-            f"config.json: architectures is {named}, but model_type is {kind} ({other}), which compute different "
-            "things; correct the one that is wrong"
+            f"config.json: architectures is {named}, but model_type is {kind} ({other}), a different model; "
+            "correct the wrong one"
         )
 
 

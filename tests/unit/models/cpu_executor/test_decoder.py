@@ -85,5 +85,5 @@ def test_bfloat16_is_nearer_the_truth_than_torch(folder: Path, bfloat16_build: B
 def test_another_backends_step_is_refused(folder: Path) -> None:
     decoder, _ = load(folder, torch.float32, "cpu")
     _, other = load(folder, torch.float32, "torch")
-    with pytest.raises(TypeError, match="a fused decoder needs a step of the backend cpu"):
+    with pytest.raises(TypeError, match="the CPU executor needs attention of the backend cpu"):
         hidden_states(decoder, other, PROMPT, 100)

@@ -206,7 +206,7 @@ def test_rows_that_take_from_one_another_are_not_stacked() -> None:
     ("kind", "reason"),
     [
         (FixedForCausalLM, "returns the same result for any token"),
-        (DicingForCausalLM, "returns different results in each pass"),
+        (DicingForCausalLM, "returns different hidden states for the same tokens in two passes"),
         (Rescaled, "computes logits that depend"),
     ],
 )

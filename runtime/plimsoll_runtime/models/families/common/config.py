@@ -114,7 +114,9 @@ def _longrope(plain: RopeSpec, values: Mapping[str, Any], max_positions: int) ->
     """Read factors for short and for long contexts (Ding et al., 2024): see `RopeSpec`."""
     original = typed(values, "original_max_position_embeddings", int, max_positions, "rope parameter ")
     if original < 2:
-        raise ModelError(f"config.json: rope parameter original_max_position_embeddings is {original}; at least 2")
+        raise ModelError(
+            f"config.json: rope parameter original_max_position_embeddings is {original}; it must be at least 2"
+        )
     stretched = _positive(values, "factor", max_positions / original)
     unsaid = sqrt(1 + log(stretched) / log(original)) if stretched > 1 else 1.0
     return replace(

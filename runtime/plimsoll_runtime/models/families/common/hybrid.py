@@ -73,7 +73,8 @@ def dual_shape(config: Config, heads: int, head_dim: int, groups: int, state: in
     """Return Mamba 2's shape. Raises ModelError if a size is 0 or the heads are not a multiple of the groups."""
     if not min(heads, head_dim, groups, state) or heads % groups:
         raise ModelError(
-            f"config.json: {heads} heads of {head_dim} dimensions with {state} states do not fit {groups} groups"
+            f"config.json: {heads} heads, {head_dim} head dimensions, {state} states and {groups} groups must all be "
+            "positive, and the heads a multiple of the groups"
         )
     return DualShape(heads, head_dim, groups, state)
 
@@ -91,7 +92,9 @@ def bamba_shape(config: Config, inner: int) -> DualShape:
     heads, wanted = config.positive("mamba_n_heads", int, 128), config.values.get("mamba_d_head", "auto")
     head_dim = inner // heads if wanted == "auto" else config.positive("mamba_d_head", int)
     if heads * head_dim != inner:
-        raise ModelError(f"config.json: {heads} heads of {head_dim} dimensions do not make {inner} columns")
+        raise ModelError(
+            f"config.json: mamba_n_heads {heads} x mamba_d_head {head_dim} must equal the inner width {inner}"
+        )
     groups, state = config.get("mamba_n_groups", int, 1), config.get("mamba_d_state", int, 256)
     return dual_shape(config, heads, head_dim, groups, state)
 

@@ -37,10 +37,16 @@ def in_groups(config: Config, experts: int, chosen: int, routing: TopK) -> TopK:
     """Return DeepSeek's routing: n_group groups, of which topk_group are eligible for a token."""
     groups, opened = config.get("n_group", int, 1), config.get("topk_group", int, 1)
     if not groups or experts % groups or not 1 <= opened <= groups:
-        raise ModelError(f"config.json: topk_group {opened}, n_group {groups} and {experts} experts do not fit")
+        raise ModelError(
+            f"config.json: n_group {groups} must be positive and divide {experts} experts, and topk_group {opened} "
+            "must be from 1 to n_group"
+        )
     size = experts // groups
     if opened * size < chosen or (opened < groups and size < routing.best):
-        raise ModelError(f"config.json: {opened} groups of {size} experts are too few for {chosen} experts a token")
+        raise ModelError(
+            f"config.json: topk_group {opened} x {size} experts a group must be at least {chosen} experts a token, and "
+            f"a group must have at least {routing.best}"
+        )
     return replace(routing, groups=groups, open_groups=opened)
 
 
