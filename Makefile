@@ -50,8 +50,12 @@ run: setup ## Serve the demo model on this machine and ask it a question (ONCE=1
 	@$(BIN)/plimsoll up examples/gemma.yaml --ask "$(QUESTION)" $(if $(PORT),--port $(PORT)) $(if $(ONCE),--once)
 
 .PHONY: test
-test: setup ## Run the tests without GPU and cluster (PYTEST_ARGS=tests/unit/engine, TEST_PROCESSES=0 for one process)
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+test: setup ## Run the tests without GPU and cluster, in minutes (PYTEST_ARGS=tests/unit/engine, TEST_PROCESSES=0 for one process)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile -m "not long" $(PYTEST_ARGS)
+
+.PHONY: test-long
+test-long: setup ## Run the tests that `make test` leaves out: large matrices, many examples, servers that are killed (as above)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile -m long $(PYTEST_ARGS)
 
 .PHONY: check
 check: setup ## Check lint, format, types, import layers, shell scripts and chart

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,3 +41,21 @@ def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
 @pytest.fixture
 def unused_tcp_port(unused_tcp_port_factory: Callable[[], int]) -> int:
     return unused_tcp_port_factory()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the parameter sets of a matrix that are not in its sample as `long`. The sample depends on the test's name
+    and the number of its sets.
+    """
+    matrices: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("matrix") is not None:
+            matrices[item.nodeid.partition("[")[0]].append(item)
+    for name, found in matrices.items():
+        marker = found[0].get_closest_marker("matrix")
+        assert marker is not None
+        (keep,) = marker.args
+        sample = Random(name).sample(range(len(found)), min(keep, len(found)))
+        for item in (found[index] for index in set(range(len(found))) - set(sample)):
+            item.add_marker(pytest.mark.long)

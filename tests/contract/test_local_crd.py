@@ -80,6 +80,7 @@ def test_the_readmes_first_deployment_is_accepted() -> None:
         admit(Document("README.md", yaml.safe_load(block)))
 
 
+@pytest.mark.matrix(31)
 @pytest.mark.parametrize("verdict", VERDICTS, ids=str)
 def test_laptop_mode_says_what_the_api_server_says(verdict: Verdict) -> None:
     if verdict.refusal is None:
@@ -103,6 +104,7 @@ def samples(field: str) -> list[Any]:
     return [True, False] if schema["type"] == "boolean" else [schema["minimum"], schema["maximum"]]
 
 
+@pytest.mark.matrix(19)
 @pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field in sorted(runtime_fields()) for value in samples(field)]
 )

@@ -81,6 +81,7 @@ def stored(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return filled
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_pod_and_a_laptop_run_the_same(spec: dict[str, Any]) -> None:
     item = stored("gemma", spec)

@@ -27,7 +27,6 @@ from plimsoll_gateway.proxy.keepalive_comments import COMMENT
 from plimsoll_gateway.routing.pick import Picker
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(900),  # starts a process that imports torch, and an engine more than once
     pytest.mark.skipif(sys.platform != "linux", reason="gives the host a loopback address of its own"),
 ]
@@ -113,6 +112,7 @@ async def gateway_of(state: str, limits: Limits) -> Any:
 BODY = {"model": "m", "prompt": [3, 4, 5], "max_tokens": 4, "temperature": 0, "ignore_eos": True}
 
 
+@pytest.mark.long
 async def test_requests_wake_a_sleeping_model_once_and_are_answered(hosted: Hosted) -> None:
     async with gateway_of("InHost", Limits()) as client:
         awake = await client.post("/v1/completions", json=BODY)

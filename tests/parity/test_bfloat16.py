@@ -79,6 +79,7 @@ def exact(files: ModelFiles) -> Run:
     return run(files, torch.float32, "auto")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wanted", ["auto", "torch"])
 def test_bfloat16_predicts_what_float32_predicts(files: ModelFiles, exact: Run, wanted: str) -> None:
     bounds = FUSED if backend_of(files, torch.bfloat16, wanted).fused else TORCH

@@ -102,6 +102,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return str(folder), of_transformers(loaded_by_transformers(folder), TEXTS), GROUPS[request.param]
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("backend", ["cpu", "torch", "sdpa", "reference"])
 def test_every_backend(served: tuple[str, list[Tensor], int], backend: str) -> None:
     folder, expected, _ = served
@@ -113,6 +114,7 @@ def test_every_backend(served: tuple[str, list[Tensor], int], backend: str) -> N
     assert largest_difference(found, expected) < TOLERANCE
 
 
+@pytest.mark.matrix(7)
 @pytest.mark.parametrize(
     "options",
     [
@@ -173,6 +175,7 @@ def test_groups_are_there(served: tuple[str, list[Tensor], int]) -> None:
     assert isinstance(rules[-1], Full) == any(name in folder for name in KEEPS_ALL)
 
 
+@pytest.mark.matrix(2)
 def test_preemption_in_a_small_cache(served: tuple[str, list[Tensor], int]) -> None:
     folder, _, _ = served
     llm = load(folder, kv_memory=str(held_for(folder, 1.4)), max_batch_tokens=64)
@@ -182,6 +185,7 @@ def test_preemption_in_a_small_cache(served: tuple[str, list[Tensor], int]) -> N
     check(folder, texts, found, tokens)
 
 
+@pytest.mark.long
 def test_prefixes_whose_blocks_are_partly_gone(served: tuple[str, list[Tensor], int]) -> None:
     """Runs prompts one after the other in a cache where each takes blocks of earlier ones."""
     folder, _, _ = served

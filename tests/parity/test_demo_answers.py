@@ -26,6 +26,7 @@ def asked(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.long
 def test_most_questions_are_answered_right_and_conversations_go_on() -> None:
     settings = recommended(resolve(DEMO))
     params = SamplingParams(seed=1, max_tokens=64, **settings)  # type: ignore[arg-type]

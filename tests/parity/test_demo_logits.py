@@ -26,6 +26,7 @@ WINDOW, VOCAB = 512, 262_144
 SENTENCE = [818, 5279, 529, 7001, 563, 9079, 236761, 669, 5279, 529, 9405, 563, 15687, 236761]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wanted", ["auto", "torch"])
 def test_logits_equal_transformers(wanted: str) -> None:
     """The prompt is longer than the window, half language and half noise; chunks end within the window."""

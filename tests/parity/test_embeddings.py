@@ -46,6 +46,7 @@ def ours(folder: Path, **options: Any) -> LLM:
     return LLM(str(folder), **{**OPTIONS, **cached, **options})
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("kind", ALL, ids=str)
 def test_vectors_equal_those_of_sentence_transformers(kind: Kind, backend: str, saved: Saved) -> None:
@@ -59,6 +60,7 @@ def test_vectors_equal_those_of_sentence_transformers(kind: Kind, backend: str, 
         assert np.abs(alone - expected[:4]).max() < TOLERANCE
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("kind", [ENCODERS[0], ENCODERS[4], *DECODERS], ids=str)
 def test_small_steps_give_the_same(kind: Kind, saved: Saved) -> None:
     """Decoders compute a prompt in chunks; encoders compute it in one step."""
@@ -138,6 +140,7 @@ def test_bfloat16_is_near(kind: Kind, saved: Saved) -> None:
         assert (llm.embed(TEXTS) * expected).sum(axis=1).min() > 0.99
 
 
+@pytest.mark.long
 def test_a_model_in_a_process_of_its_own(saved: Saved) -> None:
     with ours(saved(ENCODERS[0])) as here, ours(saved(ENCODERS[0]), engine="child") as child:
         assert np.array_equal(here.embed(TEXTS), child.embed(TEXTS))

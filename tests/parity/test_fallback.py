@@ -104,6 +104,7 @@ def computed(folder: Path, **options: Any) -> list[Tensor]:
     return of_engine(str(folder), PROMPTS, model_impl="transformers", **options)
 
 
+@pytest.mark.matrix(7)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["together", "in-chunks"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -125,6 +126,7 @@ def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
     assert largest_difference(computed(folder, attention_backend=backend), expected) < TOLERANCE
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("name", CASES)
 def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
     """Compares each token of an output whose prompt is cached, and of concurrent ones."""

@@ -81,7 +81,6 @@ def likeliest(url: str, prompt: Sequence[int]) -> dict[int, float]:
     return {top["id"]: top["logprob"] for top in found["completion_probabilities"][0]["top_logprobs"]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_its_log_probabilities(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "model.gguf"

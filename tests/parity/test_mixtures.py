@@ -359,6 +359,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -367,6 +368,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(actual, expected) < TOLERANCE
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_on_torchs_executor(name: str, saved: Saved) -> None:
     folder, expected = saved(name)
@@ -395,6 +397,7 @@ def test_every_mixture_is_compared(saved: Saved) -> None:
     assert {registry.describe(resolve(str(saved(name)[0])).config).architecture for name in CASES} == MIXTURES
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
     """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
@@ -404,6 +407,7 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
     assert asked_of_the_host(saved(name)[0]) == []
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("name", with_mistakes(CASES))
 def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks the comparison above: with one wrong detail of the spec the logits differ widely."""

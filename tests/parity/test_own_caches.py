@@ -93,6 +93,7 @@ def computed(folder: Path, **options: Any) -> list[Tensor]:
     return of_engine(str(folder), PROMPTS, model_impl="transformers", **options)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["together", "in-chunks"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -109,6 +110,7 @@ def answers(folder: Path, params: SamplingParams, **options: Any) -> list[Any]:
     return [result.outputs for result in engine(folder, **options).generate(PROMPTS, params)]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_answers_of_mixed_lengths(name: str, saved: Saved) -> None:
     """Compares each token of concurrent outputs, some of which are at the same position."""

@@ -219,6 +219,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return found
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("-walked")])
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
     """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
@@ -228,6 +229,7 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
     assert asked_of_the_host(saved(name)[0]) == []
 
 
+@pytest.mark.matrix(9)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -236,6 +238,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(actual, expected) < TOLERANCE
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("name", CASES)
 def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     """Sequences decode together with few blocks, so that some are preempted and computed again."""
@@ -248,6 +251,7 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     assert bool(llm.stats.preemptions) == whole, "if no layer keeps all tokens, there are enough blocks"
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) -> None:
     """Prompts with a common beginning, in chunks, some repeated, with few blocks: some continue from snapshots."""
@@ -301,6 +305,7 @@ def compare(llm: LLM, asked: Sequence[list[int]], count: int, folder: Path) -> N
         assert (rows.max(1).values - theirs).max() < TOLERANCE, "the most likely token is chosen"
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", ["mamba", "mamba2", "lfm2", "qwen3.5", "falcon-h1", "recurrent-gemma"])
 def test_bfloat16_costs_no_more_than_it_costs_transformers(name: str, tmp_path: Path) -> None:
     model = make_model(CASES[name].config, CASES[name].values).bfloat16()

@@ -88,6 +88,7 @@ def tokens(llm: LLM, batch: list[list[int]], params: SamplingParams = GREEDY) ->
     return [r.outputs[0].token_ids for r in llm.generate(batch, params)]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "options",
     [

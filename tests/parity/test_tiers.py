@@ -178,6 +178,7 @@ def vanish(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("harm", [rot, cut, swap, vanish])
 def test_a_disk_that_loses_or_spoils_blocks_changes_no_text(
     model: Path, backend: str, expected: list[list[int]], tmp_path: Path, harm: Callable[[Path], None]

@@ -31,7 +31,9 @@ class CpuDecoder:
         kept: Sequence[object],
     ) -> None:
         if len(places) > MAX_PLACES:
-            raise ValueError(f"the model needs {len(places)} buffers for intermediate values; the CPU kernels support {MAX_PLACES}")
+            raise ValueError(
+                f"the model needs {len(places)} buffers for intermediate values; the CPU kernels support {MAX_PLACES}"
+            )
         self._kernels = kernels
         self._kept = kept
         self._dtype = dtype

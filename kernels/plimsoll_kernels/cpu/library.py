@@ -86,7 +86,9 @@ def choose(dtype: torch.dtype, name: str) -> None:
     found = _find(dtype, wanted or name)
     if found is None or found.name.decode() != name:
         able = ", ".join(runnable()) or "none"
-        here = f"{VARIABLE}={wanted} selects the kernels of {wanted}; unset it" if wanted else f"this processor and system run {able}"
+        here = f"this processor and system run {able}"
+        if wanted:
+            here = f"{VARIABLE}={wanted} selects the kernels of {wanted}; unset it"
         raise InstructionsError(f"weights in {DTYPES.get(dtype, dtype)} are packed for {name}, but {here}")
     _chosen.name = name
 

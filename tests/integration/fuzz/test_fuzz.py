@@ -11,7 +11,7 @@ from fuzz.run import fuzz, summary
 COUNT = 300
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nothing_breaks_hangs_or_is_kept(tmp_path: Path) -> None:
     window = fuzz(tmp_path, count=COUNT, seed=3, patience=120, users=4, minutes=8)

@@ -29,7 +29,7 @@ def group() -> Iterator[MemoryGroup]:
         pytest.skip(str(reason))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_abuse_kills_nothing_and_stops_nobody(group: MemoryGroup, tmp_path: Path, unused_tcp_port: int) -> None:
     gateway.raise_open_files()
     backend, port = Backend(), unused_tcp_port
@@ -87,7 +87,7 @@ async def ask_on(port: int) -> None:
         assert await ask(port, SMALL) == 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attacks",
     [

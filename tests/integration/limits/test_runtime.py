@@ -74,7 +74,7 @@ async def running(group: MemoryGroup, model: Path, kv_memory: str, port: int) ->
         await process.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_abuse_kills_nothing_and_stops_nobody(
     group: MemoryGroup, model: Path, spec: dict[str, Any], unused_tcp_port: int
 ) -> None:
@@ -99,7 +99,7 @@ async def ask_on(port: int) -> None:
         assert await ask(port, SMALL) == 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_many_long_prompts_at_once_fit_into_a_small_pod(model: Path, unused_tcp_port: int) -> None:
     """Each is legal, and expands to twenty times its size."""
     try:

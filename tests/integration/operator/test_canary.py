@@ -133,6 +133,7 @@ async def begun(direct: Direct, spec: Json = SPEC) -> tuple[str, str]:
     return found["stableRevision"], found["revision"]
 
 
+@pytest.mark.long
 async def test_a_canary_with_a_fault_is_taken_back_by_itself(
     server: ApiServer, direct: Direct, counting: Counting, port: int
 ) -> None:
@@ -156,6 +157,7 @@ async def test_a_canary_with_a_fault_is_taken_back_by_itself(
         assert await holds(direct, lambda: made_of(direct) == [stable] * 3), "it is not tried again"
 
 
+@pytest.mark.long
 async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
     server: ApiServer, direct: Direct, counting: Counting, port: int
 ) -> None:
@@ -181,6 +183,7 @@ async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
     ]
 
 
+@pytest.mark.long
 async def test_a_canary_has_its_share_of_as_many_pods_as_are_needed(
     server: ApiServer, direct: Direct, counting: Counting, port: int
 ) -> None:

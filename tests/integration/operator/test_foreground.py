@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from operator_support.apiserver import ADMIN, FIRST, ApiServer
 from operator_support.direct import Direct
 from operator_support.recording import Operator, connect
@@ -9,6 +10,7 @@ from operator_support.recording import Operator, connect
 from plimsoll_operator.spec.identity import ObjectKey
 
 
+@pytest.mark.long
 async def test_pods_hold_up_the_deletion_of_their_owner(strict_server: ApiServer) -> None:
     key = ObjectKey("default", "m")
     with Direct(strict_server.url, ADMIN, key.namespace) as direct:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.recording import IMAGE, Killed, Operator, RecordingClient
@@ -82,6 +83,7 @@ def _without_identity(pod: Json) -> tuple[str, str, bool]:
     return (container["image"], pod["status"]["phase"], "deletionTimestamp" in pod["metadata"])
 
 
+@pytest.mark.long
 async def test_killed_after_any_write(http: RecordingClient, direct: Direct) -> None:
     key = ObjectKey(direct.namespace, "m")
     whole = Story(http, direct, key)

@@ -70,7 +70,6 @@ def prometheus() -> Iterator[Prometheus]:
         yield found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_from_zero_by_keda_and_by_a_plain_autoscaler_through_it(direct: Direct, prometheus: Prometheus) -> None:
     for name, replicas in (("sleeper", 0), ("server", 1), ("stopped", 0)):
@@ -96,7 +95,6 @@ def test_from_zero_by_keda_and_by_a_plain_autoscaler_through_it(direct: Direct, 
     assert until(lambda: _wanted(direct, "server") == 1, SECONDS), "the least that an autoscaler leaves"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_request_wakes_a_model_by_the_external_scaler_which_need_not_be_asked(tmp_path: Path) -> None:
     """KEDA polls once an hour, so only a push can wake the model. The autoscaler polls by itself."""

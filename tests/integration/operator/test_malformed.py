@@ -20,6 +20,7 @@ EXPLAINED = {"refused", Reason.INVALID_SPEC.value, Reason.REJECTED.value}
 """Outcomes whose message must name the problem."""
 
 
+@pytest.mark.long
 async def test_malformed_objects(operator: Operator, direct: Direct) -> None:
     random, outcomes, unclear = Random(SEED), Counter[str](), []
     for number in range(OBJECTS):
@@ -61,6 +62,7 @@ async def stored(operator: Operator, direct: Direct, found: Malformed) -> tuple[
     return ready["reason"], ready["message"]
 
 
+@pytest.mark.matrix(19)
 @pytest.mark.parametrize("path", ["spec", "spec.model", "spec.runtime", "spec.template", "spec.resources"])
 @pytest.mark.parametrize("value", [None, [], "text", 7, {}], ids=str)
 async def test_whole_parts_of_another_type(operator: Operator, direct: Direct, path: str, value: object) -> None:

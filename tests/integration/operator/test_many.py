@@ -43,6 +43,7 @@ SETTLING = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lease")
 @pytest.mark.timeout(900)
 async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_path: Path) -> None:

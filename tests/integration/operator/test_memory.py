@@ -53,7 +53,7 @@ def operator(
             direct.ask("DELETE", f"{LEASES}/{LEASE}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hundreds_of_large_objects_kill_nothing(direct: Direct, group: MemoryGroup, operator: Process) -> None:
     for number in range(OBJECTS):
         direct.create_model(f"m{number}", {"model": {"source": "demo://gemma-3-270m"}}, annotations={"note": NOTE})

@@ -172,6 +172,7 @@ async def test_a_model_of_another_namespace_is_placed_once_the_pool_takes_it(
         assert await holds(lambda: not host.models), "it was taken off the host"
 
 
+@pytest.mark.long
 async def test_a_decision_is_explained_from_the_cluster_as_it_is(
     server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
 ) -> None:
@@ -209,6 +210,7 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
     assert len(server.writes(SECOND)) == before, "it only reads"
 
 
+@pytest.mark.long
 async def test_pods_that_a_quota_refuses_are_made_once_it_lets_them(
     server: ApiServer, direct: Direct, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

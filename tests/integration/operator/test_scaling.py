@@ -70,6 +70,7 @@ def scalings(direct: Direct) -> list[str]:
     return [reason for _, reason, _ in direct.events("m") if reason.startswith("Scaled")]
 
 
+@pytest.mark.long
 async def test_to_zero_and_back(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
@@ -103,6 +104,7 @@ async def test_to_zero_and_back(
         assert direct.model("m")["spec"]["replicas"] == 1, "people's"
 
 
+@pytest.mark.long
 async def test_a_model_that_does_not_load_is_never_ready_and_is_tried_again_when_asked_for(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
@@ -145,6 +147,7 @@ async def test_a_model_that_does_not_load_is_never_ready_and_is_tried_again_when
         assert scalings(direct) == ["ScaledToZero", "ScaledFromZero", "ScaledToZero"]
 
 
+@pytest.mark.long
 async def test_load_brings_replicas_a_budget_and_a_reason(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
@@ -168,6 +171,7 @@ async def test_load_brings_replicas_a_budget_and_a_reason(
         assert "requests at a time are expected, and a replica serves" in up
 
 
+@pytest.mark.long
 async def test_a_process_that_takes_over_goes_on_from_the_status(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
@@ -184,6 +188,7 @@ async def test_a_process_that_takes_over_goes_on_from_the_status(
         assert not await asyncio.to_thread(until, lambda: live(direct) != made, 12.0), "it has not watched for an hour"
 
 
+@pytest.mark.long
 async def test_without_gateways_nothing_goes_and_people_hear_why(
     server: ApiServer, direct: Direct, key: ObjectKey
 ) -> None:
@@ -231,6 +236,7 @@ async def test_replicas_that_another_autoscaler_writes_are_ignored_and_a_conditi
         assert "ReplicasIgnored" not in conditions(direct)
 
 
+@pytest.mark.long
 async def test_a_gateway_that_lies_is_not_believed(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:

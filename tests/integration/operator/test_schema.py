@@ -19,6 +19,7 @@ CRDS = Path(__file__).parents[3] / "crds"
 MODEL = {"model": {"source": "demo://gemma-3-270m"}}
 
 
+@pytest.mark.long
 def test_no_model_brings_code_of_its_own(direct: Direct) -> None:
     """spec.runtime has no trustRemoteCode; the API server drops it from clients without strict validation."""
     asked = {"model": {"source": "hf://a/b"}, "placement": {"pool": "shared"}, "runtime": {"trustRemoteCode": True}}
@@ -30,6 +31,7 @@ def test_no_model_brings_code_of_its_own(direct: Direct) -> None:
     assert "trustRemoteCode" not in str(stored["spec"])
 
 
+@pytest.mark.matrix(43)
 @pytest.mark.parametrize("verdict", VERDICTS, ids=str)
 def test_the_api_servers_verdict(direct: Direct, verdict: Verdict) -> None:
     if verdict.refusal is None:

@@ -26,6 +26,7 @@ def record(direct: Direct) -> Iterator[None]:
     direct.ask("DELETE", f"{MAPS}/{RECORD}")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lease", "record")
 def test_a_name_stays_while_its_object_is_made_again(
     server: ApiServer, direct: Direct, other: Direct, tmp_path: Path
@@ -45,6 +46,7 @@ def test_a_name_stays_while_its_object_is_made_again(
         assert until(lambda: _routable(other) == "ServedNameTaken", WAIT_SECONDS), "the younger has it"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lease", "record")
 def test_a_name_goes_to_another_namespace_when_its_grace_period_ends(
     server: ApiServer, direct: Direct, other: Direct, tmp_path: Path

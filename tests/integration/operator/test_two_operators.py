@@ -34,6 +34,7 @@ def changes(server: ApiServer, direct: Direct, user: str) -> list[str]:
     return [t["resource"] for t in targets if t.get("namespace") == direct.namespace and t["resource"] != "leases"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lease")
 def test_only_the_holder_writes(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
     with operator(server, direct, FIRST, tmp_path) as first:
@@ -66,6 +67,7 @@ def _is_ready(direct: Direct, name: str) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lease")
 def test_a_lease_that_is_deleted_is_made_and_taken(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
     direct.ask("DELETE", f"{LEASES}/{LEASE}")

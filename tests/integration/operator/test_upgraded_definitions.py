@@ -75,6 +75,7 @@ def admin(tmp_path: Path) -> Iterator[Direct]:
         yield admin
 
 
+@pytest.mark.long
 def test_objects_of_older_charts_stay_valid_and_whole(admin: Direct) -> None:
     for name, spec in SPECS.items():
         admin.create_model(name, spec)
@@ -92,6 +93,7 @@ def test_objects_of_older_charts_stay_valid_and_whole(admin: Direct) -> None:
         assert lost(old["spec"] | {"replicas": 1}, changed["spec"]) == []
 
 
+@pytest.mark.long
 def test_a_volume_that_has_a_name_of_the_operators_already_may_stay(admin: Direct) -> None:
     taken = [{"name": "plimsoll-data", "emptyDir": {}}]
     admin.create_model("m", SPECS["least"] | {"template": {"volumes": taken}})
@@ -105,6 +107,7 @@ def test_a_volume_that_has_a_name_of_the_operators_already_may_stay(admin: Direc
         admin.ask("PATCH", place, {"spec": {"replicas": 1, "template": {"volumes": changed}}}, MERGE)
 
 
+@pytest.mark.long
 def test_what_was_written_for_older_charts_can_be_applied_anew(admin: Direct) -> None:
     upgrade(admin)
     for name, spec in SPECS.items():
@@ -113,6 +116,7 @@ def test_what_was_written_for_older_charts_can_be_applied_anew(admin: Direct) ->
     assert lost(POOL, pool["spec"]) == []
 
 
+@pytest.mark.long
 def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: Direct) -> None:
     """`status.scaling.line` was a number. A field of that name with another type could not be applied over it."""
     admin.create_model("scaling", SPECS["scaling"])
@@ -130,6 +134,7 @@ def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: 
     assert read_scaling_status(written) == replace(standing, load_line=7.4)
 
 
+@pytest.mark.long
 def test_the_operator_writes_over_the_host_of_an_earlier_release(admin: Direct) -> None:
     """Its models were a map by name, with longer texts. Until it reports, a new leader repeats the stored models."""
     entry = {"namespace": "default", "state": "OnDisk", "servedNames": ["m"], "why": "w" * 512, "error": "e" * 1024}

@@ -121,6 +121,7 @@ def ask(url: str, statuses: Counter[tuple[str, int]], case: Case[Any]) -> None:
     case.validate_response(response, checks=CHECKS)
 
 
+@pytest.mark.long
 async def test_what_may_be_asked_is_answered_as_described(front: Front) -> None:
     statuses = await asyncio.to_thread(ask_all, front)
     answered = {label for label, status in statuses if status == 200}

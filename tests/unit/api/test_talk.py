@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 
 PATIENCE = 120.0
 PLIMSOLL = (sys.executable, "-P", "-m", "plimsoll_runtime")
@@ -62,6 +63,7 @@ def test_a_chat_in_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tiny_model) in (p.info["cmdline"] or ())]
 
 
+@pytest.mark.long
 def test_a_model_without_a_chat_template_is_announced(tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -83,6 +85,7 @@ def test_a_model_without_a_chat_template_is_announced(tiny_model: Path, tmp_path
     assert "/help lists the commands\nmodel: it has no chat template" in chat.stderr
 
 
+@pytest.mark.long
 def test_a_question_through_a_pipe(tiny_model: Path, tmp_path: Path) -> None:
     asked = subprocess.run(
         [*PLIMSOLL, "ask", "--model", str(tiny_model), "--max-tokens", "3", "--temperature", "0", "What is this?"],

@@ -292,6 +292,7 @@ def test_prefill_is_timed(triton_device: str, chunk: int, monkeypatch: pytest.Mo
     assert found["milliseconds"] > 0
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("wish", choosing.WISHES, ids=lambda wish: wish.name)
 def test_choosing_is_timed(triton_device: str, wish: choosing.Wish, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreted(triton_device)
@@ -307,6 +308,7 @@ def test_logits_as_models_give_them() -> None:
     assert (flat.topk(20).values.sum(-1) < 0.1).all()
 
 
+@pytest.mark.matrix(13)
 @pytest.mark.parametrize("name", small_ops.OPS)
 def test_small_ops(triton_device: str, name: str) -> None:
     found = small_ops.difference(name, torch.device(triton_device))
@@ -454,6 +456,7 @@ def test_requests_of_rounds_have_the_same_lengths() -> None:
     assert one != other
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_tokens")
 @pytest.mark.filterwarnings("default")
 def test_mixed_requests_beside_transformers(drawn: str) -> None:
@@ -477,7 +480,7 @@ def test_a_peer_that_fails_takes_no_part(drawn: str, monkeypatch: pytest.MonkeyP
     assert "no such manager" in table({"limits": ZERO, "mixed": found}).rows[0][0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("few_tokens")
 def test_users_of_a_server(drawn: str) -> None:
     options = ("--threads", "1", "--kv-memory", "8MiB")
@@ -492,7 +495,7 @@ def test_users_of_a_server(drawn: str) -> None:
     assert len(table({"limits": ZERO, "users": found}).rows) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_starts_are_timed(drawn: str) -> None:
     options = ("--dtype", "float32", "--threads", "1", "--kv-memory", "8MiB", "--max-model-len", "512")
     found = start.measure(drawn, 1, *options)

@@ -51,6 +51,7 @@ def test_a_command_within_its_bound(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "hello\n"
 
 
+@pytest.mark.long
 def test_a_command_past_its_bound_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     tells = f"import os; open({str(pid)!r}, 'w').write(str(os.getpid())); {SLEEPS}"

@@ -29,6 +29,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_peak_of_a_load(model: Path) -> None:
     """Of the second load in a process: by then the libraries' pages are present, unless the kernel has
     reclaimed some.

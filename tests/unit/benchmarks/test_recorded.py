@@ -122,6 +122,7 @@ def test_a_run_is_kept_and_what_is_no_record_is_told(tmp_path: Path) -> None:
         Run.read(path)
 
 
+@pytest.mark.long
 def test_what_a_simulated_pool_pays_is_what_its_samples_say_and_no_less_than_the_bound() -> None:
     keys = [ObjectKey("t", name) for name in "abcd"]
     models = tuple(Model(key, "1", (Need(10, host=10),), load_seconds=10.0, wake_seconds=1.0) for key in keys)

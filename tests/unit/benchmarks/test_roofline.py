@@ -92,6 +92,7 @@ assert found["over_memory"] is not None, found
 """
 
 
+@pytest.mark.long
 def test_a_processor_with_avx2_alone_has_a_roofline() -> None:
     """oneDNN's instruction limit simulates such a processor: it then packs no bfloat16, like without AVX-512."""
     found = kernels(torch.bfloat16, "avx2")

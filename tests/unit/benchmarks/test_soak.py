@@ -176,7 +176,7 @@ def test_priorities_are_only_given_where_they_count(policy: str) -> None:
     assert refused is (policy != "priority")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_real_server_refuses_what_is_to_be_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     asks = refusals("priority")

@@ -118,6 +118,7 @@ def test_models_are_asked_by_the_gateway_and_whoever_is_named(policies: list[Obj
     assert pairs == {(who, pod) for who in ("gateway", "prometheus") for pod in RUNTIMES}
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("port", [22, 80, 8001, 8080, 9090, 10250])
 def test_nothing_else_of_a_runtime_is_reached(policies: list[Object], port: int) -> None:
     assert {pair for pair in reached(policies, port) if pair[1] in RUNTIMES} == set()

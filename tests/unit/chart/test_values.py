@@ -9,6 +9,7 @@ from chart_support.helm import KUBERNETES
 Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
+@pytest.mark.matrix(15)
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -98,6 +99,7 @@ def test_refused(render: Render, refused: type[Exception], values: dict[str, Any
         render(values)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "registry", ["", "reg", "localhost:5000", "reg.example.com/team/ai", "198.18.0.1:5000/a_b/c-d"]
 )

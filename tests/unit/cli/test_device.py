@@ -28,6 +28,7 @@ def run(log: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=environment)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["serve", "host"])
 def test_a_server_without_its_gpu_ends_with_the_code_of_failed_devices(
     command: str, tiny_model: Path, tmp_path: Path
@@ -43,6 +44,7 @@ def test_a_server_without_its_gpu_ends_with_the_code_of_failed_devices(
     assert f"plimsoll: {words.removeprefix('device-failed: ')}" in done.stderr
 
 
+@pytest.mark.long
 def test_a_batch_without_its_gpu_answers_nothing(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt": "w1 w2"}\n')
     done = run(
@@ -52,6 +54,7 @@ def test_a_batch_without_its_gpu_answers_nothing(tiny_model: Path, tmp_path: Pat
     assert "torch finds none" in done.stderr
 
 
+@pytest.mark.long
 def test_on_the_cpu_it_is_served_all_the_same(tiny_model: Path, tmp_path: Path) -> None:
     with serving(tiny_model, tmp_path / "log", "--device", "cpu") as served:
         assert served.client.completions.create(model="tiny", prompt="w1 w2", max_tokens=2).choices

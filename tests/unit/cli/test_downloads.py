@@ -133,6 +133,7 @@ def test_what_is_unfinished_and_what_is_a_demos_is_removed(disk: Disk) -> None:
     assert not disk.demo.exists()
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("source", "code", "words"),
     [

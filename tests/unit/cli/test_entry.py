@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 STUCK = """
 import ctypes, sys
 library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
@@ -35,6 +37,7 @@ def test_the_end_waits_for_no_device_that_has_failed() -> None:
     assert (done.returncode, done.stdout) == (8, "told\n"), done.stderr
 
 
+@pytest.mark.long
 def test_sigterm_ends_it_whatever_it_is_doing(tmp_path: Path) -> None:
     """SIGTERM is ignored at first, because the kernel drops signals for which a container's first process has no
     handler.

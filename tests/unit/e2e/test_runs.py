@@ -93,12 +93,14 @@ def scenarios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_scenario_that_dies_is_a_failure(scenarios: Path) -> None:
     (scenarios / "test_dies.py").write_text("import os\n\ndef test_dies():\n    os._exit(7)\n")
     [result] = runs.run([], "dies", [], os.environ)
     assert (result.outcome, result.reason) == ("failed", "pytest ended with 7")
 
 
+@pytest.mark.long
 def test_a_scenario_runs_through_what_reaches_the_cluster(scenarios: Path) -> None:
     (scenarios / "test_asks.py").write_text(
         "import os\n\ndef test_one():\n    assert os.environ['WHERE'] == 'there'\n\ndef test_two():\n    pass\n"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -535,8 +536,11 @@ for machine in (
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
-TestShortest, TestPrefix, TestTiered = Shortest.TestCase, Prefix.TestCase, Tiered.TestCase
-TestTieredPriority = TieredPriority.TestCase
-TestRecurrent, TestRecurrentPriority = Recurrent.TestCase, RecurrentPriority.TestCase
-TestGrouped, TestGroupedTiered, TestGroupedPriority = Grouped.TestCase, GroupedTiered.TestCase, GroupedPriority.TestCase
-TestForced, TestForcedRecurrent = Forced.TestCase, ForcedRecurrent.TestCase
+TestPrefix, TestTiered = Prefix.TestCase, Tiered.TestCase
+TestRecurrent, TestGrouped = Recurrent.TestCase, Grouped.TestCase
+TestShortest = pytest.mark.long(Shortest.TestCase)
+TestTieredPriority = pytest.mark.long(TieredPriority.TestCase)
+TestRecurrentPriority = pytest.mark.long(RecurrentPriority.TestCase)
+TestGroupedTiered = pytest.mark.long(GroupedTiered.TestCase)
+TestGroupedPriority = pytest.mark.long(GroupedPriority.TestCase)
+TestForced, TestForcedRecurrent = pytest.mark.long(Forced.TestCase), pytest.mark.long(ForcedRecurrent.TestCase)

@@ -244,6 +244,7 @@ async def story(run_world: RunWorld, actions: Sequence[Sequence[Any]], keyed: bo
     return chaos
 
 
+@pytest.mark.long
 @given(
     actions=st.lists(ACTIONS, max_size=60),
     keyed=st.booleans(),

@@ -13,7 +13,6 @@ SHARED_BYTES = {"sm_90": 227 * 1024, "sm_80": 163 * 1024, "gfx942": 64 * 1024}
 SLOWEST = 240
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(SLOWEST + 30),
     pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"),
 ]

@@ -54,6 +54,7 @@ def assert_equal(case: Case, tolerance: float) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.matrix(20)
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "biased"])
 @pytest.mark.parametrize(
     "sizes",
@@ -66,6 +67,7 @@ def test_kernel(triton_device: str, dtype: torch.dtype, tolerance: float, sizes:
     assert_equal(make(sizes, bias=bias, inputs=128, outputs=160, dtype=dtype, device=triton_device), tolerance)
 
 
+@pytest.mark.long
 @settings(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

@@ -73,6 +73,7 @@ def test_the_reference_attends_to_vectors_themselves() -> None:
     torch.testing.assert_close(found[0], expected)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(("heads", "size"), [(16, 576), (20, 288), (40, 64)], ids=["deepseek", "minicpm", "no rest"])
 def test_kernel(triton_device: str, dtype: torch.dtype, tolerance: float, heads: int, size: int) -> None:
     if triton_device == "cpu" and dtype is torch.bfloat16:
@@ -94,6 +95,7 @@ def test_any_shape(triton_device: str, lengths: list[tuple[int, int]], heads: in
     assert_equal(make(sequences, heads=heads, size=size, block_size=block_size, device=triton_device), 1e-5)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("splits", [2, 4, 16])
 def test_splits(triton_device: str, splits: int) -> None:
     """Also if some splits have no work, and together with a sequence that is not a decode."""

@@ -87,6 +87,7 @@ def test_reference_window_and_soft_cap() -> None:
     torch.testing.assert_close(actual[0, 0], weights @ value[0, 4:])
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("group", [1, 3, 4, 8])
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_kernel(triton_device: str, dtype: torch.dtype, tolerance: float, group: int, block_size: int) -> None:
@@ -95,12 +96,14 @@ def test_kernel(triton_device: str, dtype: torch.dtype, tolerance: float, group:
     torch.testing.assert_close(case.run("triton"), case.run("reference"), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("size", [16, 64, 80, 128, 256])
 def test_head_sizes(triton_device: str, size: int) -> None:
     case = make(MIXED, size=size, device=triton_device)
     torch.testing.assert_close(case.run("triton"), case.run("reference"), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "options", [{"window": 1}, {"window": 17}, {"softcap": 2.0, "window": 64, "scale": 0.9}], ids=str
 )
@@ -145,6 +148,7 @@ def per_head(kinds: list[str], device: str, heads: int = 4) -> dict[str, Any]:
     return {name: made[name].to(device) for name in kinds}
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     "options", [{"chunk": 1}, {"chunk": 17}, {"chunk": 64, "softcap": 2.0}, {"chunk": 40, "window": 30}], ids=str
 )
@@ -153,6 +157,7 @@ def test_chunks(triton_device: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(case.run("triton", **options), case.run("reference", **options), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("kind", ["slopes", "sinks"])
 @pytest.mark.parametrize("options", [{}, {"window": 17}, {"chunk": 30}, {"softcap": 2.0}], ids=str)
 def test_slopes_and_sinks(triton_device: str, kind: str, options: dict[str, Any]) -> None:
@@ -164,6 +169,7 @@ def test_slopes_and_sinks(triton_device: str, kind: str, options: dict[str, Any]
     assert not torch.allclose(case.run("reference", **options), expected, atol=1e-2)
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("splits", [1, 2, 8, 32])
 @pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize("more", [[], ["sinks"], ["slopes"]], ids=str)

@@ -123,6 +123,7 @@ TWO = [(9, [1, 5, 40, 17, 1]), (17, [3, 80])]
 OTHERS = [(1, 1), (7, 50), (1, 130)]
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("group", [1, 3, 16])
 @pytest.mark.parametrize("block_size", [8, 32])
 def test_two_groups_and_others(
@@ -134,6 +135,7 @@ def test_two_groups_and_others(
     expect_equal(case, tolerance)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("size", [16, 64, 80, 128, 256])
 def test_head_sizes(triton_device: str, size: int) -> None:
     expect_equal(make(TWO, OTHERS, size=size, device=triton_device))
@@ -149,6 +151,7 @@ def test_more_members_than_a_tile_has(triton_device: str) -> None:
     expect_equal(make([(9, [3] * 9), (8, [7] * 5)], OTHERS, heads=16, kv_heads=1, device=triton_device), parts=3)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("splits", [1, 2, 16])
 @pytest.mark.parametrize("parts", [1, 3, 7])
 @pytest.mark.parametrize("kinds", [["sinks"], ["slopes"]], ids=str)
@@ -160,6 +163,7 @@ def test_divided_among_programs(triton_device: str, splits: int, parts: int, kin
     expect_equal(case, splits=splits, parts=parts, **options)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "options",
     [{"softcap": 2.0}, {"window": 1}, {"window": 150}, {"window": 200}, {"chunk": 150}, {"chunk": 160, "window": 30}],
@@ -179,6 +183,7 @@ def test_nothing_is_shared(triton_device: str) -> None:
     expect_equal(make([], OTHERS, device=triton_device))
 
 
+@pytest.mark.long
 @settings(
     deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

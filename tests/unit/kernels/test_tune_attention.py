@@ -73,6 +73,7 @@ def test_a_small_cache_is_not_tuned(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("changed", ["decode", "prefill", "tile"])
 def test_other_code_is_measured_anew(
     changed: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

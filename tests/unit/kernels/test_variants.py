@@ -11,7 +11,6 @@ from kernel_support.elsewhere import printed
 SLOWEST = 120
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(SLOWEST + 30),
     pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"),
 ]

@@ -52,6 +52,7 @@ def test_any_name_is_valid(source: str) -> None:
     assert VALID.fullmatch(object_name(source))
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(PART, PART, st.none() | PART, st.none() | PART), min_size=1, max_size=4, unique=True))
 def test_models_of_the_hub_are_taken_as_they_are(parts: list[tuple[str, str, str | None, str | None]]) -> None:
     sources = [

@@ -202,6 +202,7 @@ def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
     assert laptop.plimsoll("down").returncode == 1
 
 
+@pytest.mark.long
 def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
     path = laptop.write(
         model("first", "demo://ok", template={"env": [{"name": "OF_BOTH", "value": "1"}]}), model("second", "demo://ok")
@@ -252,6 +253,7 @@ def a_pool(**spec: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_pool_is_one_process(laptop: Laptop, port: int) -> None:
     placed = {"placement": {"pool": "shared"}}
     path = laptop.write(
@@ -271,6 +273,7 @@ def test_a_pool_is_one_process(laptop: Laptop, port: int) -> None:
     assert said.count("b: asleep in memory: 3 min idle\n") == 1
 
 
+@pytest.mark.long
 def test_a_terminal_shows_where_models_of_a_pool_are(laptop: Laptop, port: int) -> None:
     file = laptop.write(a_pool(), model("a", "demo://ok", placement={"pool": "shared"}))
     process, terminal = laptop.up_on_terminal(80, file, "--port", str(port))
@@ -296,6 +299,7 @@ def test_pools_that_cannot_run(laptop: Laptop) -> None:
     assert "no ModelDeployment found, only a RuntimePool; add its models" in alone.stderr
 
 
+@pytest.mark.long
 def test_status_is_a_table_whatever_runs(laptop: Laptop, port: int) -> None:
     long = "a-very-long-name-of-a-model-for-a-narrow-table"
     file = laptop.write(
@@ -357,6 +361,7 @@ def test_what_dies_is_started_again(laptop: Laptop, port: int) -> None:
     assert get(f"http://127.0.0.1:{port}/v1/models/gemma")["owned_by"] == "default"
 
 
+@pytest.mark.long
 def test_nothing_outlives_a_killed_up(laptop: Laptop, port: int) -> None:
     process = laptop.up(laptop.write(model("gemma", "demo://stuck", replicas=2)), "--port", str(port))
     record = laptop.until(port, lambda now: all(entry["phase"] == "loading" for entry in replicas(now)))
@@ -378,6 +383,7 @@ def test_a_second_signal_stops_at_once(laptop: Laptop, port: int) -> None:
     assert gone([replicas(record)[0]["pid"]])
 
 
+@pytest.mark.long
 def test_a_source_runs_and_its_file_is_printed(laptop: Laptop, port: int) -> None:
     arguments = ("demo://gemma-3-270m", "--port", str(port), "--ask", "What is the capital of France?", "--once")
     answer, said = laptop.up(*arguments).communicate(timeout=PATIENCE)
@@ -414,6 +420,7 @@ def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> No
     laptop.until(port, is_told)
 
 
+@pytest.mark.long
 def test_only_what_a_restart_may_cure_is_started_again(laptop: Laptop, port: int) -> None:
     """A model that was ready has fitted into memory, so a restart may help."""
     final, passing = (2, 3, 4, 5), (1, 6, 8, 9, 10)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from model_support.configs import LLAMA
 from model_support.hub import Hub, serving
 
@@ -18,6 +19,7 @@ LINE = re.compile(
 )
 
 
+@pytest.mark.long
 def test_bytes_rate_and_time_left(tmp_path: Path, unused_tcp_port: int) -> None:
     """The hub sends 10 MiB per second. The files are not a valid model, which ends the run."""
     with serving(

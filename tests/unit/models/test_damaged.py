@@ -61,6 +61,7 @@ def load(model: str) -> bool:
     return True
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize(("file", "form"), [
     ("model.safetensors", None), ("config.json", None), ("model.gguf", None),
@@ -90,6 +91,7 @@ def mutated(draw: random.Random, config: dict[str, object]) -> dict[str, object]
     return {**config, key: draw.choice(values)}
 
 
+@pytest.mark.long
 def test_fields_of_a_config_that_hold_anything(tmp_path: Path) -> None:
     save_model(make_model("Gemma3TextConfig", {"num_hidden_layers": 2, "head_dim": 16}), tmp_path)
     path, draw = tmp_path / "config.json", random.Random(1)

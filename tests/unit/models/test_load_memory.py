@@ -99,6 +99,7 @@ FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128,
 MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
 @pytest.mark.parametrize(
     ("architecture", "backend", "said", "stored"),

@@ -72,6 +72,7 @@ def image() -> Iterator[Image]:
     made.close()
 
 
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dtype: torch.dtype) -> None:

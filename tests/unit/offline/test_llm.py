@@ -119,6 +119,7 @@ class FailsOnce(GatheredBackend):
         return attention
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
     overlap: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,7 @@ def test_anywhere(share: float, llm: LLM, expected: list[list[int]], whole: int)
     check_usable(llm, expected)
 
 
+@pytest.mark.long
 def test_everywhere_around_a_step(llm: LLM, expected: list[list[int]]) -> None:
     """At every seventh bytecode of the core, which is more than one for each line, to the end of a call."""
     when = 1

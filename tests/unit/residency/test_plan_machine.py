@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -152,6 +153,7 @@ def test_everybody_is_served_and_nobody_harmed(
     assert max(world.waits, default=0.0) <= len(names) * one + ROUNDING
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(models, st.integers(8, 24), st.integers(0, 2**32))
 def test_swaps_are_bounded_however_many_ask(

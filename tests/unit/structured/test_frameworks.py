@@ -75,6 +75,7 @@ def left_of(name: str) -> list[str]:
     return [each.pointer for each in normalise(json.loads(json.dumps(schema_of(name)))).unenforced]
 
 
+@pytest.mark.matrix(62)
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_are_of_the_schema(name: str) -> None:
     schema = schema_of(name)
@@ -100,6 +101,7 @@ def test_what_is_not_enforced_is_known() -> None:
     assert {name: left for name, left in found.items() if left} == NOT_ENFORCED
 
 
+@pytest.mark.matrix(243)
 @pytest.mark.parametrize("name", NAMES)
 def test_all_of_it_is_enforced_or_it_is_refused(name: str) -> None:
     constraint = Constraint.json(schema_of(name))

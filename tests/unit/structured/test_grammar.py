@@ -20,6 +20,7 @@ def test_there_are_enough_of_them() -> None:
     assert sum(case.ends for case in CASES) >= 0.8 * len(CASES)
 
 
+@pytest.mark.matrix(179)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_schemas_that_are_served(case: Case) -> None:
     check(Constraint.json(case.schema))

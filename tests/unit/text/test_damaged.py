@@ -174,6 +174,7 @@ def files_of(folder: Path) -> ModelFiles:
     return ModelFiles(name="m", root=folder, format="safetensors", config={}, weights=())
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

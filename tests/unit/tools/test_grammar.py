@@ -129,6 +129,7 @@ def arguments(name: str, given: str) -> str:
     )
 
 
+@pytest.mark.matrix(11)
 @pytest.mark.parametrize("name", BODIES)
 def test_what_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     one, two = answer(name, GOOD), answer(name, GOOD, ("now", "{}"))
@@ -141,6 +142,7 @@ def test_what_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) 
             assert takes(source, "", spelling, special_id) == (not required)
 
 
+@pytest.mark.matrix(12)
 @pytest.mark.parametrize("name", BODIES)
 def test_a_document_in_place_of_calls(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     """A document is text, never a call. Calls that are bare objects cannot be combined with documents."""
@@ -176,6 +178,7 @@ def test_a_document_in_place_of_calls(name: str, spelling: LLTokenizer, special_
     ],
     ids=str,
 )
+@pytest.mark.matrix(62)
 def test_what_is_not(name: str, call: tuple[str, str], spelling: LLTokenizer, special_id: SpecialId) -> None:
     if call == ("get_weather", '{"city": 3}') and QUOTES.get(name) == "":
         return  # the value is the text "3"
@@ -196,6 +199,7 @@ def test_a_call_within_text(name: str, spelling: LLTokenizer, special_id: Specia
         assert not takes(source, "I look.\n" + answer(name, ("get_weather", "{}")), spelling, special_id)
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("name", BODIES)
 def test_what_a_grammar_lets_through_is_read_as_calls(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     chance = random.Random(name)
@@ -214,6 +218,7 @@ def test_what_a_grammar_lets_through_is_read_as_calls(name: str, spelling: LLTok
     assert len(seen) > 1
 
 
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize("name", BEGINS)
 def test_a_call_that_has_begun_in_text_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     """A call starts with its first words, after optional white space; a marker alone is text, and may end an output."""
@@ -234,6 +239,7 @@ def test_a_call_that_has_begun_in_text_is_valid(name: str, spelling: LLTokenizer
             jsonschema.validate(json.loads(call[1]), schemas[call[0]])
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", BEGINS)
 def test_a_marker_in_words_is_text(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     """The grammar forces nothing after it, and the parser returns all of it as text, however the output is split."""
@@ -280,6 +286,7 @@ def test_names_and_words_that_grammars_have_their_own_use_for(
     assert not takes(source, answer(name, ("a.b-c", "3")), spelling, special_id)
 
 
+@pytest.mark.matrix(27)
 @pytest.mark.parametrize("given", [{}, {"parameters": None}])
 @pytest.mark.parametrize("name", BODIES)
 def test_a_tool_without_parameters_is_called_with_an_empty_object(

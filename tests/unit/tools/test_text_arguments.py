@@ -57,6 +57,7 @@ def tool(values: dict[str, Any], **more: Any) -> Tool:
     return Tool("f", None, schema | more)
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_a_grammar_lets_through_is_of_the_schema(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     chance = random.Random(name)
@@ -70,6 +71,7 @@ def test_what_a_grammar_lets_through_is_of_the_schema(name: str, spelling: LLTok
             jsonschema.validate(json.loads(call[1]), given.parameters)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_is_not_required_may_be_missing(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     chance = random.Random(name)

@@ -118,7 +118,10 @@ class PiecewiseDecoder:
             inside = {place: values[place] for place in segment.reads}
             found = self._computed(segment, step, inside)
             if odd := [tuple(value.shape) for value in found.values() if len(value) != bucket]:
-                raise RuntimeError(f"the capture of {bucket} rows gave values of the shapes {odd}; each must have {bucket} rows to be padded")
+                raise RuntimeError(
+                    f"the capture of {bucket} rows gave values of the shapes {odd}; each must have {bucket} rows to be "
+                    "padded"
+                )
             targets = {place: self._buffer(place, value) for place, value in found.items()}
             if segment.attends:
                 parts.append(partial(self._attend, segment, inside, targets))

@@ -143,6 +143,7 @@ async def test_a_bad_body_costs_itself(run_server: Any, kept: BatchOptions) -> N
         ([line(0) | {"more": 1}], "unknown_parameter", 1),
     ],
 )
+@pytest.mark.matrix(3)
 async def test_what_is_no_batch_fails_before_it_begins(
     run_server: Any, kept: BatchOptions, lines: Any, code: str, number: int | None
 ) -> None:
@@ -237,6 +238,7 @@ async def test_without_a_folder_the_flag_is_named(fresh: Any) -> None:
         assert caught.value.status_code == 501
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("form", "param"),
     [
@@ -261,6 +263,7 @@ async def test_a_form_that_is_none_is_refused_by_its_field(
         assert await left(running) == []
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize(
     ("headers", "body"),
     [

@@ -156,6 +156,7 @@ def test_a_bad_line_costs_only_itself(batch: Any, tmp_path: Path) -> None:
     assert errors[3]["custom_id"] == "x"
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("suffix", PACKED)
 def test_compressed_files_go_in_and_come_out(batch: Any, tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"in.jsonl{suffix}").write_bytes(PACKED[suffix](jsonl(PLAIN)))
@@ -217,6 +218,7 @@ def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
         ({"in.parquet": b"PAR1"}, {"prompting": PromptRule(column="a")}, "cannot be read as Parquet"),
     ],
 )
+@pytest.mark.matrix(4)
 def test_what_cannot_be_read_is_told(
     batch: Any, tmp_path: Path, files: dict[str, bytes], options: dict[str, Any], told: str
 ) -> None:
@@ -247,6 +249,7 @@ def test_a_template_sees_plain_values_in_a_sandbox(batch: Any, tmp_path: Path) -
         assert "--template" in message
 
 
+@pytest.mark.long
 def test_shards_make_the_whole(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(jsonl(PLAIN))
     batch("in.jsonl", "all.jsonl")

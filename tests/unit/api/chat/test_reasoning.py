@@ -223,6 +223,7 @@ EITHER = PLAIN + "{% if thinking %}<think>{% endif %}"
 """A template that reasons only if told to."""
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("effort", get_args(Effort))
 @pytest.mark.parametrize("stream", [False, True])
 async def test_effort_is_a_hint(thinking: Any, effort: str, stream: bool) -> None:

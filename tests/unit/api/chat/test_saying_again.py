@@ -140,6 +140,7 @@ def is_whole(arguments: str) -> bool:
         return False
 
 
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_chat_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)
@@ -185,6 +186,7 @@ def check_items(response: Any) -> list[Any]:
     return [{"type": "function_call_output", "call_id": call["call_id"], "output": "?"} for call in calls]
 
 
+@pytest.mark.matrix(11)
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_response_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)
@@ -199,6 +201,7 @@ async def test_a_response_goes_on(ask: Ask, seed: int) -> None:
     await ask("/v1/responses", "ok", input=[HELLO, *response["output"]], tools=RESPONSE_TOOLS)
 
 
+@pytest.mark.matrix(7)
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_response_that_was_cancelled_goes_on(ask: Ask, served: tuple[str, Running], seed: int) -> None:
     chance, engine = random.Random(seed), served[1].engine
@@ -217,6 +220,7 @@ async def test_a_response_that_was_cancelled_goes_on(ask: Ask, served: tuple[str
         await ask("/v1/responses", "ok", input=more, previous_response_id=started["id"], tools=RESPONSE_TOOLS)
 
 
+@pytest.mark.matrix(14)
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_message_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)

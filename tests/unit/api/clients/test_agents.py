@@ -17,7 +17,7 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import CLIENTS, HERE, HINT, WAYS, StandIn, Ways, client_python, run_client, standing_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
 TEXT = "It rains."
@@ -48,6 +48,7 @@ def assert_history_has_the_cut_call(stand_in: StandIn) -> None:
     assert stand_in.shown.endswith("And now?")
 
 
+@pytest.mark.long
 async def test_pydantic_ai(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
     python = client_python("pydantic_ai")
     async with standing_in(tokenizer) as stand_in:
@@ -81,6 +82,7 @@ async def test_vercels_ai_sdk(tokenizer: Tokenizer, tiny: Ways, way: str) -> Non
     assert all(map(is_forecast, typed["list"]))
 
 
+@pytest.mark.long
 async def test_smolagents(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
     """Both kinds of agent: one calls tools through the API, the other writes Python that calls them."""
     python = client_python("smolagents")
@@ -120,6 +122,7 @@ def in_fields(values: dict[str, str]) -> str:
     return "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in (values | {"completed": ""}).items())
 
 
+@pytest.mark.long
 async def test_the_command_llm(tokenizer: Tokenizer, tiny: Ways, way: str, tmp_path: Path) -> None:
     """`llm` stores no conversation that ended with an error: `--continue` continues the one before the cut call."""
     python = client_python("llm")

@@ -11,13 +11,14 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import HERE, WAYS, Ways, client_python, run_client, standing_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PROGRAM = HERE / "instructor_client.py"
 FORMS, CALLS = ("JSON_SCHEMA",), ("TOOLS", "TOOLS_STRICT", "RESPONSES_TOOLS")
 SHIPS = [{"name": "Argo", "masts": 1, "flags": ["red"]}, {"name": "Fram", "masts": 3, "flags": ["red", "blue"]}]
 
 
+@pytest.mark.long
 async def test_many_in_an_answer(tokenizer: Tokenizer) -> None:
     """Lists, complete and streamed: their class is instructor's own and allows additional fields."""
     python = client_python("instructor")
@@ -31,6 +32,7 @@ async def test_many_in_an_answer(tokenizer: Tokenizer) -> None:
             assert told == {url: {mode: {"whole": SHIPS, "streamed": SHIPS} for mode in modes} for url in urls}
 
 
+@pytest.mark.long
 def test_an_answer_is_what_was_asked_for(tiny: Ways) -> None:
     """A model of random weights writes what the schema allows; if validation fails, the client asks again."""
     python, modes = client_python("instructor"), (*FORMS, *CALLS)

@@ -15,7 +15,7 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import CLIENTS, HERE, HINT, WAYS, StandIn, run_client, standing_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 ARGUMENTS = '{"city": "Köln"}'

@@ -21,7 +21,7 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import WAYS, standing_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 KEY = SecretStr("none")
 

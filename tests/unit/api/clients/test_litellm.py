@@ -16,7 +16,7 @@ from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import HERE, WAYS, client_python, run_client, standing_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 LONG = "x" * 5000
 Told = Callable[..., Awaitable[list[dict[str, Any]]]]
@@ -49,6 +49,7 @@ def errors(told: list[dict[str, Any]]) -> list[str]:
     return [each["error"] for each in told]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 async def test_prompts_models_and_values(tokenizer: Tokenizer, told_of: Told, way: str) -> None:
     async with standing_in(tokenizer) as stand_in:
@@ -69,6 +70,7 @@ async def test_prompts_models_and_values(tokenizer: Tokenizer, told_of: Told, wa
     assert errors(told) == ["", *["ContextWindowExceededError"] * 6, "NotFoundError", "BadRequestError"]
 
 
+@pytest.mark.long
 async def test_keys(tokenizer: Tokenizer, told_of: Told) -> None:
     async with standing_in(tokenizer, api_keys=("one",)) as stand_in:
         url = stand_in.ways.server
@@ -76,6 +78,7 @@ async def test_keys(tokenizer: Tokenizer, told_of: Told) -> None:
     assert errors(told) == ["", "AuthenticationError", "AuthenticationError"]
 
 
+@pytest.mark.long
 async def test_keys_and_rates_of_a_gateway(tokenizer: Tokenizer, told_of: Told, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     keys.add("slow", requestsPerMinute=1)
@@ -91,6 +94,7 @@ async def test_keys_and_rates_of_a_gateway(tokenizer: Tokenizer, told_of: Told, 
     assert 1 <= int(told[1]["retry_after"]) <= 61
 
 
+@pytest.mark.long
 async def test_a_server_that_is_overloaded(tokenizer: Tokenizer, told_of: Told) -> None:
     async with standing_in(tokenizer, max_waiting=1) as stand_in:
         running = stand_in.running

@@ -18,7 +18,7 @@ from plimsoll_runtime.weights.sources.resolve import resolve
 
 from .conftest import HERE, Ways, client_python, run_client, run_client_within
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CHOICES = ["sails", "sinks fast", "tacks über"]
 
@@ -98,6 +98,7 @@ def compare(told: dict[str, Any], urls: tuple[str, ...], within: float) -> dict[
     return expected
 
 
+@pytest.mark.long
 def test_scores_are_those_of_the_hf_backend(tiny: Ways, tiny_that_calls: Path, tmp_path: Path) -> None:
     python = client_python("lm_eval")
     tasks = write_tasks(tmp_path / "tasks", documents(tiny), until=["{", "\n\n"])
@@ -118,6 +119,7 @@ DEMO_SECONDS = 1800
 """Transformers takes 40 s to read the file on an idle machine."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(DEMO_SECONDS)
 @pytest.mark.demo
 @pytest.mark.skipif(

@@ -101,6 +101,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("what", WRONG)
 async def test_what_is_wrong_with_a_body_is_named(hosting: Any, what: str) -> None:
     body, field = WRONG[what]

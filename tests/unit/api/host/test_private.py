@@ -16,7 +16,7 @@ import pytest
 from model_support.hub import Hub, serving
 from server_support.host import HostProcess, running_host
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 FULL = "the token of the operator, which may do everything"
 RIGHT, WRONG, NEXT = "hf_RightRightRight7", "hf_WrongWrongWrong7", "hf_NextNextNextNext7"
@@ -109,6 +109,7 @@ def hosting(hub: Hub, tmp_path: Path) -> Iterator[Hosting]:
         yield Hosting(host, tmp_path)
 
 
+@pytest.mark.long
 def test_a_token_opens_a_model_for_its_namespace_and_shows_nowhere(hosting: Hosting, hub: Hub) -> None:
     assert hosting.place("team", RIGHT, "Resident").status_code in (200, 202)
     hosting.entry("team", lambda entry: entry["state"] == "Resident")

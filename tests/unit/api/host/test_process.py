@@ -14,8 +14,6 @@ import psutil
 import pytest
 from server_support.host import HostProcess, running_host
 
-pytestmark = pytest.mark.slow
-
 
 @dataclass(frozen=True)
 class Hosted(HostProcess):
@@ -71,6 +69,7 @@ def maps_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="finds an engine by what it maps")
 def test_an_engine_that_is_killed_is_replaced(hosted: Hosted) -> None:
     expected = hosted.complete("one").json()["choices"][0]["text"]

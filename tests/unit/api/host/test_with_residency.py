@@ -144,6 +144,7 @@ async def test_a_lost_device_ends_what_runs_and_what_waits_with_its_reason(
     assert not engines.alive
 
 
+@pytest.mark.long
 async def test_a_dead_engine_takes_no_other_with_it(served: tuple[FakeEngines, str, str]) -> None:
     engines, url, _ = served
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=120) as client:

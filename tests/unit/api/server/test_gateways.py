@@ -54,6 +54,7 @@ async def test_an_api_key_still_has_its_own_tenant_and_the_gateway_needs_none(ru
         assert refused.status_code == 401
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "headers",
     [

@@ -28,8 +28,6 @@ BROKEN = 263
 MANY = 8
 """Outputs of one request, so many that the engine stays busy long after their first tokens."""
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def serve(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
@@ -51,6 +49,7 @@ def ask(served: Served, tokens: int, answers: int = 1) -> Any:
     )
 
 
+@pytest.mark.long
 def test_vectors_come_from_the_same_server(serve: Callable[..., Served], tmp_path: Path) -> None:
     """With OpenAI's own client, which requests base64; requests to generate get an error with the right endpoints."""
     save(build(ENCODERS[0]), tmp_path)
@@ -114,6 +113,7 @@ def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., S
     assert not [line for line in served.lines if "Traceback" in line]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shares", [False, True])
 def test_what_one_key_has_sent_another_cannot_find_out(serve: Callable[..., Served], shares: bool) -> None:
     """Guessing a prompt block by block: the cache reveals a right guess, unless its tenants are separate."""
@@ -138,6 +138,7 @@ def test_what_one_key_has_sent_another_cannot_find_out(serve: Callable[..., Serv
     assert cached("other", secret, "mine") == (63 if shares else 0)
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
     served = serve("--step-timeout", "3")
     engine = served.engine()
@@ -150,6 +151,7 @@ def test_an_engine_that_hangs_ends_the_server_and_every_answer(serve: Callable[.
     assert served.termination_log.read_text().startswith("engine-died: the engine process hung and was killed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served], backend: str) -> None:
     """Its neighbours in the batch continue as if it were alone, and so do later users of its blocks."""
@@ -187,6 +189,7 @@ class Verdict(BaseModel):
     level: Literal["low", "high"]
 
 
+@pytest.mark.long
 def test_answers_are_of_their_schema(serve: Callable[..., Served]) -> None:
     served = serve()
     messages: Any = [{"role": "user", "content": "Hi"}]
@@ -219,6 +222,7 @@ def test_answers_are_of_their_schema(serve: Callable[..., Served]) -> None:
 CALLS_AS_HERMES = "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{{ messages[-1].content }}"
 
 
+@pytest.mark.long
 def test_calls_are_of_their_tools(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
     """A model of random weights calls the required tool, with arguments of the schema, complete and streamed."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "hermes"))
@@ -261,6 +265,7 @@ CHATS_AS_HERMES = CALLS_AS_HERMES.replace(
 )
 
 
+@pytest.mark.long
 def test_responses_are_of_their_schema_and_outlive_the_server(serve: Callable[..., Served], tmp_path: Path) -> None:
     served = serve("--response-store", str(tmp_path / "responses"))
     asked: Any = {"model": "tiny", "input": "Hi", "text_format": Verdict, "extra_body": {"seed": 1}}
@@ -277,6 +282,7 @@ def test_responses_are_of_their_schema_and_outlive_the_server(serve: Callable[..
     assert isinstance(served.client.responses.parse(**asked).output_parsed, Verdict)
 
 
+@pytest.mark.long
 def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
     """OpenAI's own framework: the model calls a tool, reads its result, and writes an answer."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "hermes"))
@@ -328,6 +334,7 @@ def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model:
 THINKS = "{{ messages[-1].content }}<think>\n{# </think> #}"
 
 
+@pytest.mark.long
 def test_thoughts_end_with_their_budget(serve: Callable[..., Served], tiny_model: Path, tmp_path: Path) -> None:
     """A model of random weights reasons up to its budget, then writes output in the requested format."""
     folder = Path(shutil.copytree(tiny_model, tmp_path / "thinks"))

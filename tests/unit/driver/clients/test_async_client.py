@@ -164,6 +164,7 @@ async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
             await answer(engine, request("late", [1]))
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize(
     ("trouble", "message", "error"),
     [
@@ -199,6 +200,7 @@ async def test_a_process_whose_device_has_failed_ends_with_a_code_of_its_own() -
         assert process.exit_code == 8 == ErrorKind.DEVICE.exit_code
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
@@ -313,6 +315,7 @@ async def test_descriptors_are_given_back() -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 async def test_an_engine_that_is_stopped_in_a_step_is_ended_with_all_its_requests() -> None:
     async with running(step_timeout=HUNG_SECONDS) as engine:
         tasks = [await begun(engine, request(f"r{i}", [i], max_tokens=None)) for i in range(3)]
@@ -326,6 +329,7 @@ async def test_an_engine_that_is_stopped_in_a_step_is_ended_with_all_its_request
         assert not engine.alive
 
 
+@pytest.mark.long
 async def test_an_idle_engine_that_is_stopped_is_ended_once_it_is_asked() -> None:
     async with running() as engine:
         await answer(engine, request("r", [1]))

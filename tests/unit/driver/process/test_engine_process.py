@@ -23,6 +23,7 @@ def test_a_killed_parent_takes_its_engine_along(model: str, event: str, tmp_path
         engine.wait(timeout=120)
 
 
+@pytest.mark.long
 def test_even_when_a_fork_of_the_parent_holds_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with start("fine", "EngineInfo", "forks") as parent:
         fork, engine = psutil.Process(int(read_line(parent))), psutil.Process(int(read_line(parent)))

@@ -43,6 +43,7 @@ async def test_what_it_forks_is_our_child_and_shares_what_was_imported(server: F
     other.close()
 
 
+@pytest.mark.long
 async def test_engines_go_on_without_it(server: ForkServer) -> None:
     engine = await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=await server.fork())
     os.kill(server.pid, signal.SIGKILL)
@@ -54,6 +55,7 @@ async def test_engines_go_on_without_it(server: ForkServer) -> None:
     assert not psutil.pid_exists(engine.pid), "it is reaped"
 
 
+@pytest.mark.long
 async def test_how_an_engine_ends_is_told_as_of_any_other(server: ForkServer) -> None:
     with pytest.raises(SourceError, match="no such model"):
         await AsyncEngine.start(EngineConfig(model="source"), factory=FAKE, standby=await server.fork())
@@ -65,6 +67,7 @@ async def test_how_an_engine_ends_is_told_as_of_any_other(server: ForkServer) ->
     await engine.stop()
 
 
+@pytest.mark.long
 async def test_one_that_nobody_waits_for_any_more_ends(server: ForkServer) -> None:
     await server.ready()
     before = set(psutil.Process().children())
@@ -90,6 +93,7 @@ async def test_to_close_it_ends_the_wait_for_a_process() -> None:
     server.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failing", [1, 2], ids=["the one between", "the engine"])
 async def test_a_fork_that_fails_is_refused_and_the_next_one_is_tried(failing: int) -> None:
     code = f"""
@@ -143,6 +147,7 @@ def test_a_fork_that_fails_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) 
             os.fstat(end)
 
 
+@pytest.mark.long
 def test_importing_touches_no_device() -> None:
     """If a process has called a driver, its forks cannot use any device."""
     code = """
@@ -156,6 +161,7 @@ from plimsoll_runtime.driver.process import preload
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.long
 def test_a_killed_parent_takes_it_and_what_it_has_forked_along() -> None:
     with start("stands-by", "", "alone") as parent:
         processes = [psutil.Process(int(read_line(parent))) for _ in range(2)]
@@ -165,7 +171,7 @@ def test_a_killed_parent_takes_it_and_what_it_has_forked_along() -> None:
             process.wait(timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_measuring_a_model_needs_no_import_any_more(server: ForkServer, tmp_path: Path) -> None:
     save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
     standby = await server.fork()

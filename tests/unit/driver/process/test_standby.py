@@ -49,7 +49,7 @@ async def tokens(engine: AsyncEngine, seed: int) -> list[int]:
     return [token async for out in engine.generate(AddRequest("r", prompt, context)) for token in out.token_ids]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(server: ForkServer, tmp_path: Path) -> None:
     """Two models run at the same time; one engine is stopped, the other killed; both wake with the same outputs."""
     images, grants, configs = [], [], []
@@ -113,6 +113,7 @@ async def test_what_cannot_be_imported_is_told_by_the_start(tmp_path: Path) -> N
             await AsyncEngine.start(EngineConfig(model="m"), factory="not_there:build", standby=standby)
 
 
+@pytest.mark.long
 async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(
     cold: StandbyProcess, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby
     assert open_descriptors() == before - 2, "its socket and its page are given back"
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("owner", "name"),
     [

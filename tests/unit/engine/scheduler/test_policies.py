@@ -102,6 +102,7 @@ def any_sequence(draw: st.DrawFn, arrival: int, seconds: int, tokens: int) -> Se
     )
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("policy", POLICIES)
 @given(data=st.data(), seconds=st.integers(0, 1000), tokens=st.integers(0, 10**6))
 def test_whoever_comes_late_enough_ranks_behind(policy: str, data: st.DataObject, seconds: int, tokens: int) -> None:

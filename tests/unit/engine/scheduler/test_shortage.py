@@ -85,7 +85,8 @@ for machine in (Short, ShortGroupedTiered, ShortRecurrent, ShortForced):
         max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 TestShort, TestShortForced = Short.TestCase, ShortForced.TestCase
-TestShortGroupedTiered, TestShortRecurrent = ShortGroupedTiered.TestCase, ShortRecurrent.TestCase
+TestShortRecurrent = ShortRecurrent.TestCase
+TestShortGroupedTiered = pytest.mark.long(ShortGroupedTiered.TestCase)
 
 
 class Scarce:

@@ -117,6 +117,7 @@ def test_kinds_of_attention(
     run.step({d: 40, c: 2})
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("kind", ["plain", "window", "sinks"])
 def test_our_kernels_decode(simulation: Simulate, triton_device: str, kind: str) -> None:
     shapes = [shape(2, 16, **KINDS[kind]), shape(1, 32, **KINDS[kind])]

@@ -56,6 +56,7 @@ STREAMS = {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 1000, "inter
 OWN: Mapping[str, Mapping[str, Any]] = {"YoutuConfig": LATENT, "Gemma3nTextConfig": STREAMS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "backend", "least", "most"),
     [

@@ -63,6 +63,7 @@ WISHES = [
 PROMPTS = [[8 + (i + j) % 12 for j in range(30 - 2 * i)] for i in range(len(WISHES))]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize(
     "options", [{}, {"overlap": False}, {"max_batch_tokens": 16}, {"kv_memory": "64KiB", "block_size": 8}]

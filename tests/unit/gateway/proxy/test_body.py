@@ -267,6 +267,7 @@ async def test_a_body_is_dropped_when_its_answer_begins(world: World, bodies: li
         stream.close()
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("how", ["waiting", "streaming", "cut", "refused", "answered"])
 async def test_nothing_of_a_request_outlives_it(world: World, bodies: list[weakref.ref[Body]], how: str) -> None:
     """However it ends, without the garbage collector."""

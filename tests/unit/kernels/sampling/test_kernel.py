@@ -88,6 +88,7 @@ def test_any_row(
     assert choose(logits[None], [wish], [uniform], triton_device)[0] in allowed(logits, wish, uniform)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
@@ -113,6 +114,7 @@ def test_any_batch(triton_device: str, seed: int, vocab: int, rows: list[tuple[s
             assert token == row.argmax()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wish", [Wish(), Wish(1.5, top_k=12, top_p=0.9, min_p=0.05), Wish(1.3, top_p=0.8)], ids=str)
 def test_even_uniforms_give_the_distribution_itself(triton_device: str, wish: Wish) -> None:
     draws, vocab = 200, 150
@@ -130,6 +132,7 @@ def mixed(rows: int, vocab: int, device: str) -> tuple[torch.Tensor, RowParams, 
     return logits.to(device), row_params(*wishes, device=device), uniform.to(device)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("processors", [1, 5, 500])
 def test_a_row_is_the_same_in_every_batch_and_division(
     triton_device: str, monkeypatch: pytest.MonkeyPatch, processors: int
@@ -189,6 +192,7 @@ def test_several_programs_a_row_and_rows_apart(triton_device: str) -> None:
         assert token in allowed(row, wish, u), wish
 
 
+@pytest.mark.long
 def test_of_equal_logits_the_first_stay(triton_device: str) -> None:
     logits = torch.full((1, 200), -40.0)
     logits[0, 50:150] = 2.0

@@ -48,6 +48,7 @@ WISH = st.builds(
 UNIFORM = st.one_of(st.sampled_from([0.0, 1.0 - 2.0**-53]), st.floats(0.0, 1.0, exclude_max=True))
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("wish", WISHES, ids=str)
 def test_frequencies_match_the_definition(sample: Sample, wish: Wish) -> None:
     logits = torch.randn(300, generator=torch.Generator().manual_seed(3)) * 2
@@ -62,6 +63,7 @@ def test_frequencies_match_the_definition(sample: Sample, wish: Wish) -> None:
     assert chi_square < degrees + 4 * (2 * degrees) ** 0.5 + 4
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("wish", WISHES, ids=str)
 def test_even_uniforms_give_the_distribution_itself(sample: Sample, wish: Wish) -> None:
     logits = torch.randn(300, generator=torch.Generator().manual_seed(3)) * 2
@@ -70,6 +72,7 @@ def test_even_uniforms_give_the_distribution_itself(sample: Sample, wish: Wish) 
     assert np.abs(observed - distribution(logits, wish)).max() <= 1.5 / DRAWS
 
 
+@pytest.mark.matrix(2)
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), vocab=st.integers(1, 3000), shape=SHAPE, wish=WISH, uniform=UNIFORM)
 def test_any_row(sample: Sample, seed: int, vocab: int, shape: str, wish: Wish, uniform: float) -> None:
@@ -79,6 +82,7 @@ def test_any_row(sample: Sample, seed: int, vocab: int, shape: str, wish: Wish, 
     assert tokens.item() in allowed(logits, wish, uniform)
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("vocab", [1, 2, 63, 64, 65, 50_257, 262_144])
 def test_vocabularies(sample: Sample, vocab: int) -> None:
     cases = [

@@ -43,12 +43,14 @@ def load(folder: Path, dtype: torch.dtype, backend: str) -> tuple[Decoder, type[
     return load_decoder(files, program_of(describe(files.config)), dtype, device=CPU, fused=chosen.fused), chosen
 
 
+@pytest.mark.matrix(21)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 129])
 def test_chunks_change_nothing(folder: Path, build: Build, chunk: int) -> None:
     loaded = load(folder, build.dtype, "cpu")
     assert torch.equal(hidden_states(*loaded, PROMPT, chunk), hidden_states(*loaded, PROMPT, 300))
 
 
+@pytest.mark.matrix(27)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> None:
     loaded = load(folder, build.dtype, "cpu")
@@ -75,6 +77,7 @@ def test_as_torch_computes_it(folder: Path, float32_build: Build) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.matrix(6)
 def test_bfloat16_is_nearer_the_truth_than_torch(folder: Path, bfloat16_build: Build) -> None:
     truth = hidden_states(*load(folder, torch.float32, "torch"), PROMPT, 100)
     ours, theirs = (hidden_states(*load(folder, torch.bfloat16, b), PROMPT, 100).float() for b in ("cpu", "torch"))

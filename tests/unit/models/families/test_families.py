@@ -385,6 +385,7 @@ fields = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @given(
     architecture=st.sampled_from(sorted(FAMILIES)),
     changes=st.dictionaries(fields, values, max_size=4),

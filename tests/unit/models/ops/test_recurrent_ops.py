@@ -168,6 +168,7 @@ def values_of(name: str, lengths: Sequence[int], seed: int) -> list[list[Tensor]
     return [[torch.randn(n, w, generator=generator) for w in OPS[name][1]] for n in lengths]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", OPS)
 @settings(deadline=None, max_examples=15)
 @given(data=st.data(), lengths=st.lists(st.integers(1, 150), min_size=1, max_size=4), seed=st.integers(0, 99))

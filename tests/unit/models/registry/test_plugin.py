@@ -34,7 +34,6 @@ def paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return halves.transpose(1, 2).reshape(weight.shape).contiguous()
 
 
-@pytest.mark.slow
 def test_the_example_serves(installed: None, tmp_path: Path) -> None:
     """The example computes what Arcee does in Transformers, on the same weights with reordered rows."""
     assert registry.plugins() == {"BasaltForCausalLM": "plimsoll_basalt:describe"}

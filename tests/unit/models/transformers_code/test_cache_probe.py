@@ -26,6 +26,7 @@ def found_of(name: str, **values: Any) -> Findings:
     return probe(kind, config)
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize(
     ("name", "values", "calling", "takes", "stacks"),
     [
@@ -52,6 +53,7 @@ def test_how_a_class_is_called(
     assert (found.vocab_size, found.hidden_size) == (20, 48)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("name", "values"),

@@ -60,6 +60,7 @@ def loaded(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[ModelFiles
     return files, outline, load_decoder(files, outline, dtype, device=CPU)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_same_from_no_file(name: str, dtype: torch.dtype, image: Image, tmp_path: Path) -> None:

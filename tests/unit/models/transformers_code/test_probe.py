@@ -176,6 +176,7 @@ def test_who_is_refused_by_name(name: str, values: Mapping[str, Any], reason: st
         transformers_outline({**config, "architectures": ["BertLMHeadModel"]} if name == "BertConfig" else config)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("name", "values", "reason"),
     [

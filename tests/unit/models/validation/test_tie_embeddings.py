@@ -70,6 +70,7 @@ BY_TRANSFORMERS = ("LlamaConfig", "GPTNeoXConfig", "Gemma3TextConfig", "Lfm2Conf
 """Classes whose head computes logits from hidden states alone."""
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize(
     ("kind", "impl"), [*((kind, "auto") for kind in HEADS), *((kind, "transformers") for kind in BY_TRANSFORMERS)]
 )
@@ -88,6 +89,7 @@ def test_logits_are_those_of_the_files_head(
     assert "'tie_word_embeddings': True" in told
 
 
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_copy_of_the_embedding_is_no_contradiction(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -153,7 +153,7 @@ class Staging(RuleBasedStateMachine):
         assert not any(isinstance(a, DeletePod) for a in plan_split(self.split).actions)
 
 
-Staging.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+Staging.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestStaging = Staging.TestCase
 
 

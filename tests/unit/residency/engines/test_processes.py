@@ -113,7 +113,7 @@ async def limit_for(model: ModelSpec, models: float) -> int:
         await engines.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_two_models_that_do_not_fit_together_take_turns(tmp_path: Path) -> None:
     specs = {A: spec(tmp_path / "a", 1), B: spec(tmp_path / "b", 2)}
     engines = Processes(await limit_for(specs[A], 1.6))
@@ -136,7 +136,7 @@ async def test_two_models_that_do_not_fit_together_take_turns(tmp_path: Path) ->
     assert not engines_left()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_kv_cache_gives_way_before_its_model_must(tmp_path: Path) -> None:
     """The first model has half of the free memory; the second needs some of it, and both serve."""
     specs = {A: spec(tmp_path / "a", 1, sequences=8000), B: spec(tmp_path / "b", 2, sequences=8000)}
@@ -157,7 +157,7 @@ async def test_a_kv_cache_gives_way_before_its_model_must(tmp_path: Path) -> Non
         await host.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_kill_fails_its_own_requests_and_nobody_elses(tmp_path: Path) -> None:
     specs = {A: spec(tmp_path / "a", 1), B: spec(tmp_path / "b", 2)}
     engines = Processes(await limit_for(specs[A], 2.6))
@@ -182,7 +182,7 @@ async def test_a_kill_fails_its_own_requests_and_nobody_elses(tmp_path: Path) ->
     assert not engines_left()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_kernels_fault_ends_its_engine_and_a_lost_device_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,7 +335,7 @@ async def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monk
         await opened("auto")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_wake_goes_on_though_the_process_that_was_to_be_its_engine_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,7 +362,6 @@ async def test_a_wake_goes_on_though_the_process_that_was_to_be_its_engine_is_ki
     assert not engines_left()
 
 
-@pytest.mark.slow
 async def test_files_that_are_not_there_and_a_grant_that_is_too_small(tmp_path: Path) -> None:
     engines = Processes()
     host = await start(engines, {})

@@ -76,6 +76,7 @@ async def pid(spare: StandbyPool) -> int:
     return (await spare.pids())[1]
 
 
+@pytest.mark.long
 async def test_another_takes_the_place_of_those_that_end_before_they_are_ready(spare: StandbyPool, doom: Doom) -> None:
     made = doom(TRIES - 1)
     assert await pid(spare) == made[-1].pid
@@ -83,6 +84,7 @@ async def test_another_takes_the_place_of_those_that_end_before_they_are_ready(s
     assert [each.alive for each in made] == [False] * (TRIES - 1) + [True]
 
 
+@pytest.mark.long
 async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: StandbyPool, doom: Doom) -> None:
     made = doom(TRIES)
     with pytest.raises(EngineDeadError, match="3 standby processes ended in a row; the last one") as told:
@@ -95,7 +97,6 @@ async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: S
     assert await pid(spare) == made[-1].pid, "the next call tries again"
 
 
-@pytest.mark.slow
 async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
     spare: StandbyPool, doom: Doom, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ async def test_what_an_engine_says_itself_is_told_at_once(spare: StandbyPool, do
     assert len(made) == 2
 
 
+@pytest.mark.long
 async def test_another_forks_where_the_one_that_forks_is_killed(spare: StandbyPool) -> None:
     server, standby = await spare.pids()
     await kill(server)
@@ -127,7 +129,7 @@ async def test_another_forks_where_the_one_that_forks_is_killed(spare: StandbyPo
     assert not {server, standby} & set(await spare.pids())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next_ones(
     spare: StandbyPool, tmp_path: Path
 ) -> None:
@@ -142,6 +144,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
     assert (await spare.needs(config(tmp_path / "m"), None)).max_model_len == 128
 
 
+@pytest.mark.long
 async def test_one_that_never_answers_is_ended_and_holds_nobody_up(
     spare: StandbyPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +158,7 @@ async def test_one_that_never_answers_is_ended_and_holds_nobody_up(
     assert await pid(spare) != standby, "another process replaces it"
 
 
+@pytest.mark.long
 async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up(
     spare: StandbyPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +182,7 @@ async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up
     assert await pid(spare) != standby.pid, "another process replaces it"
 
 
+@pytest.mark.long
 async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(
     spare: StandbyPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +197,7 @@ async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(
     assert server not in await spare.pids()
 
 
+@pytest.mark.long
 async def test_what_has_ended_is_not_measured(spare: StandbyPool) -> None:
     """A process that has ended, reaped or not, counts neither as 0 bytes nor as an error."""
     before = await spare.footprints()

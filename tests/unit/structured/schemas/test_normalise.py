@@ -39,6 +39,7 @@ def rewritten(schema: Any) -> Normalised:
     return normalise(json.loads(json.dumps(schema)))
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.lists(values, min_size=1, max_size=6))
 def test_nothing_is_lost_and_nothing_let_in(schema: dict[str, Any], tried: list[Any]) -> None:
@@ -307,6 +308,7 @@ LARGE: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("kind", LARGE)
 def test_the_work_grows_with_the_schema_and_no_faster(kind: str) -> None:
     """A schema eight times as large takes at most nine times the calls."""
@@ -331,6 +333,7 @@ def calls_of(text: str) -> int:
     return calls
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_branches_take_seconds_at_most() -> None:
     started = time.process_time()
     normalise({"anyOf": [{"maxLength": index} for index in range(100_000)]})

@@ -230,6 +230,7 @@ HTML = b"<html>Please log in to the network</html>"
 JSON_ERROR = b'{"error": "Too many requests"}'
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("unsized", [False, True])
 @pytest.mark.parametrize(
     "odd",
@@ -321,6 +322,7 @@ def test_two_files_that_a_mirror_gives_one_name(hub: Hub, tmp_path: Path) -> Non
     assert found.startswith("found")
 
 
+@pytest.mark.long
 def test_a_cut_download_leaves_nothing_that_looks_whole(hub: Hub, tmp_path: Path) -> None:
     hub.cut = True
     [line] = fetch(hub, tmp_path, "org/model")

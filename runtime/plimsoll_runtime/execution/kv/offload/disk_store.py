@@ -210,7 +210,7 @@ class _Worker:
         if gives_up:
             logger.warning(
                 "the disk tier of the KV cache is switched off after %d failures in a row, the last: %s. "
-                "Requests are still served, and blocks that are not in memory are computed again; repair %s and restart",
+                "Requests are still served. Blocks that are not in memory are computed again; repair %s and restart",
                 FAILURES,
                 error,
                 self._folder.path,

@@ -68,6 +68,7 @@ def test_kinds_of_attention_in_bfloat16(
     several_steps(simulation(backend, [shape(4, 2, 16, **kind)], torch.bfloat16, 16, 40))
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_kinds_of_attention_in_triton(simulation: Simulate, triton_device: str, kind: dict[str, Any]) -> None:
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
@@ -92,6 +93,7 @@ def test_sdpa(simulation: Simulate, dtype: torch.dtype) -> None:
     several_steps(simulation(SdpaBackend, shapes, dtype, 8, 40))
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("block_size", "shapes"),

@@ -246,6 +246,7 @@ def test_with_a_stand_in(simulation: Simulate, backend: type[AttentionBackend], 
 UNCAPPED = [SHAPES[0], replace(SHAPES[1], softcap=None), replace(SHAPES[0], kv_heads=4)]
 
 
+@pytest.mark.matrix(13)
 @pytest.mark.parametrize("stand_in", [varlen_attn, varlen_attn_of_2_11])
 @pytest.mark.parametrize("tokens", [1, 40, 65_536])
 @pytest.mark.parametrize("block_size", [8, 16, 256])

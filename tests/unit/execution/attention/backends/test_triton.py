@@ -76,6 +76,7 @@ def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
     return torch.cat(rows).cpu()
 
 
+@pytest.mark.matrix(2)
 def test_equals_the_reference(folder: Path, triton_device: str) -> None:
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
@@ -125,6 +126,7 @@ class Decodes:
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.long
 @torch.inference_mode()
 def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
     """Replays other lengths and batches than the captured ones."""
@@ -136,6 +138,7 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
     assert len(made.graphs._graphs) == expected, "for one sequence; for two and four with shared prefixes as well"
 
 
+@pytest.mark.long
 @torch.inference_mode()
 def test_decodes_that_share_a_prefix_as_graphs(
     folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +173,7 @@ def counted(counts: dict[Any, int], key: Any, replay: Callable[[], None]) -> Non
     replay()
 
 
+@pytest.mark.matrix(2)
 @torch.inference_mode()
 def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
     """Replays them with and without decodes, padded to buckets."""

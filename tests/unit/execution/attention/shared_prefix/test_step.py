@@ -79,6 +79,7 @@ KINDS = {
 }
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.usefixtures("_anything_pays")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3])
@@ -97,6 +98,7 @@ def test_equals_the_reference(triton_device: str, kind: str, rows: int, monkeypa
     torch.testing.assert_close(actual.cpu(), reference.begin(batch)(0, query, None, None), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @torch.inference_mode()
 def test_a_graph_holds_it(triton_device: str) -> None:
     """A replay follows the tensors' contents: another group, another length, nothing."""
@@ -169,6 +171,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.long
 def test_texts_are_the_same(folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a prefix cache, in one batch: three requests after a cached system prompt, one after another."""
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend

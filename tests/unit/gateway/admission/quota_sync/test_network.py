@@ -216,6 +216,7 @@ def test_who_is_always_asked_gives_up_what_others_want(kind: Kind) -> None:
     assert network.most_in_a_minute() <= 60
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("rate", [6.0, 60.0])
 @pytest.mark.parametrize("near", [1, 2])
 @pytest.mark.parametrize("busy", [0, 1, 2])

@@ -111,6 +111,7 @@ async def admitted(gateways: Gateways, order: list[int]) -> int:
     return count
 
 
+@pytest.mark.long
 async def test_together_they_let_in_the_limit_of_a_key(gateways: Gateways) -> None:
     """Most requests go to one gateway. It gets the others' unused quota within the same minute, and no more."""
     count = 0
@@ -147,6 +148,7 @@ async def test_streams_are_exact_but_for_one_a_gateway(gateways: Gateways) -> No
             response.close()
 
 
+@pytest.mark.long
 async def test_when_one_is_killed_the_others_keep_their_shares(gateways: Gateways) -> None:
     await admitted(gateways, [0, 1, 2] * 5)
     name = 'plimsoll_gateway_key_share{key="rate",limit="requests"}'
