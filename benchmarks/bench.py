@@ -82,7 +82,7 @@ def main() -> int:
         options.write(chosen, written)
     console.print(tables.goals([goals.record(v) for v in verdicts]).rich())
     if chosen.scale < 1:
-        console.print(f"At scale {chosen.scale} this is a look, not a result.")
+        console.print(f"At scale {chosen.scale} this is a quick look; only results at scale 1 count.")
     if failed:
         console.print(f"Failed: {', '.join(failed)}")
         return 2
@@ -92,7 +92,7 @@ def main() -> int:
 def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Options:
     known = (*LINES, *QUESTIONS)
     if unknown := sorted(set(args.only) - set(known)):
-        parser.error(f"nothing is called {', '.join(unknown)}; there is {', '.join(known)}")
+        parser.error(f"unknown benchmark or workload {', '.join(unknown)}; known: {', '.join(known)}")
     return options.from_arguments(args)
 
 

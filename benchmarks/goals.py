@@ -65,7 +65,7 @@ class Results:
         try:
             return statistics.median(figure(r) for r in row["rounds"])
         except KeyError as missing:
-            raise NotMeasured(f"{missing.args[0]} took no part in {workload}") from missing
+            raise NotMeasured(f"{workload} has no result for {missing.args[0]} in some round") from missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,10 @@ def _run(run: Mapping[str, Any]) -> str:
     """Return the section of one run: machine, versions, tables. Raises ReportError for a run at reduced scale."""
     where = run["run"]
     if where["scale"] != 1:
-        raise ReportError(f"a run at scale {where['scale']} is a look, not a result: remove its file, or measure at 1")
+        raise ReportError(
+            f"a run at scale {where['scale']} is a quick look; only results at scale 1 count: remove its file, or "
+            "measure at scale 1"
+        )
     versions = {"Python": where["python"], **where["versions"], **where["peers"]}
     title = f"### {_kind(run)}: {where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['date']}"
     setting = f"`{where['command']}`; {where['rounds']} rounds, {where['threads']} threads; "

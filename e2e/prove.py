@@ -284,7 +284,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-build", action="store_true", help="use the images that were pushed before")
     parser.add_argument("--url", help="with KUBECONFIG: URL of the ingress, such as http://203.0.113.7")
     parser.add_argument("--list", action="store_true", help="list the scenarios, and do nothing")
-    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="scenarios whose name holds WORD")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="the scenario named WORD, else those whose names contain it (repeatable)",
+    )
     parser.add_argument("--long", action="store_true", help="full length, as `make e2e-long` does")
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep results and figures there, as JSON")
     parser.add_argument(

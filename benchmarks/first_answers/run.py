@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo://gemma-3-270m", help="any model (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
-    parser.add_argument("--json", action="store_true", help="file for the complete record with its provenance")
+    parser.add_argument("--json", action="store_true", help="print the complete record with its provenance as JSON")
     args = parser.parse_args()
     result = asyncio.run(measure(args.model, args.seeds))
     if args.json:

@@ -62,7 +62,7 @@ class Judge:
         if rest or not events:
             return f"a stream that ends with {rest[-100:]!r}"
         if any("\ndata: [DONE]" in f"\n{event}" for event in events[:-1]):
-            return "a stream that goes on behind its end"
+            return "events after data: [DONE]"
         for event in events:
             data = event.rpartition("data: ")[2]
             if data == "[DONE]" or event.startswith(":"):

@@ -276,7 +276,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the generated requests (default %(default)s)")
     parser.add_argument("--users", type=int, default=4, metavar="N", help="requests at a time (default %(default)s)")
     parser.add_argument(
-        "--patience", type=float, default=10.0, metavar="S", help="a hang is longer (default %(default)g)"
+        "--patience",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds after which a response counts as hung (default %(default)g)",
     )
     parser.add_argument("--minutes", type=float, default=30.0, metavar="M", help="at most (default %(default)g)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result, with hardware, versions, command")

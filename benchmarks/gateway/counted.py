@@ -28,7 +28,7 @@ _NAMED = re.compile(r"c?fn=\((\d+)\)(?: (.*))?")
 def main() -> int:
     """Count and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--floor", action="store_true", help="the least relay that there is, too")
+    parser.add_argument("--floor", action="store_true", help="also measure the minimal relay (gateway.floor)")
     parser.add_argument(
         "--python", metavar="FILE", help="also measure another interpreter, which must find these sources"
     )

@@ -19,7 +19,7 @@ from gpu.harness.ledger import Ledger
 def main() -> int:
     """Run the benchmarks and return the exit status."""
     parser = call.options(__doc__)
-    parser.add_argument("--rounds", metavar="N", help="of each question (default 5)")
+    parser.add_argument("--rounds", metavar="N", help="rounds of each benchmark (default 5)")
     parser.add_argument("--scale", metavar="SHARE", help="less work for a quick look, never a result")
     args = parser.parse_args()
     given = [("--rounds", args.rounds), ("--scale", args.scale)]

@@ -41,7 +41,7 @@ def main() -> int:
     chosen = options.from_arguments(parser.parse_args())
     known = (*QUESTIONS, *GPU_LINES)
     if unknown := sorted(set(chosen.only) - set(known)):
-        parser.error(f"nothing is called {', '.join(unknown)}; there is {', '.join(known)}")
+        parser.error(f"unknown benchmark or workload {', '.join(unknown)}; known: {', '.join(known)}")
     if not torch.cuda.is_available():
         print("skipped: no GPU")
         return 0

@@ -111,7 +111,7 @@ def least(
 def _ticks(seconds: float) -> int:
     ticks = round(seconds / TICK)
     if abs(ticks * TICK - seconds) > SLACK:
-        raise ValueError(f"{seconds} s are no whole tenths: what is rounded may be no bound")
+        raise ValueError(f"{seconds} s is no multiple of {TICK} s: rounding could make the bound invalid")
     return ticks
 
 

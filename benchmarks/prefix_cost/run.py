@@ -44,7 +44,9 @@ def measure(chosen: Options) -> dict[str, Any]:
         )
     stats = engines[True].stats
     if stats.cache_hit_tokens:
-        raise RuntimeError(f"{stats.cache_hit_tokens} tokens were found in the cache: this is not the question")
+        raise RuntimeError(
+            f"{stats.cache_hit_tokens} prompt tokens hit the prefix cache; this benchmark needs prompts without hits"
+        )
     return {"cost": statistics.median(float(r["cost"]) for r in rounds), "rounds": rounds}
 
 

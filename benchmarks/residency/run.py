@@ -41,7 +41,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=3, help="simulated days of each kind, each with its own seed")
     parser.add_argument("--first-seed", type=int, default=0, help="of the first day; the others follow it")
-    parser.add_argument("--minimum-residency", type=float, metavar="S", help="other than the host's own")
+    parser.add_argument(
+        "--minimum-residency", type=float, metavar="S", help="seconds of minimum residency (default: the host's)"
+    )
     parser.add_argument("--only", action="append", choices=TRACES, help="kinds of days")
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args(words)

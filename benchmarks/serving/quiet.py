@@ -17,4 +17,4 @@ def complaint(cores: float) -> str | None:
     """Return a warning, or None if the machine is idle enough."""
     if cores <= TOLERATED_CORES:
         return None
-    return f"not quiet: others use {cores:.1f} cores, and the figures of this round suffer"
+    return f"other programs use {cores:.1f} cores; these figures are unreliable"

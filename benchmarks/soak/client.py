@@ -104,7 +104,7 @@ def _judge(ask: Ask, collected: Collected) -> Answer:
     if wrong or len(collected.reasons) != len(texts):
         return Answer(f"wrong: finish reasons {', '.join(wrong) or 'missing'}")
     if not ask.least <= collected.tokens <= ask.most:
-        return Answer(f"wrong: {collected.tokens} tokens where {ask.least} to {ask.most} were to come")
+        return Answer(f"wrong: {collected.tokens} tokens instead of {ask.least} to {ask.most}")
     return Answer(WHOLE, texts, collected.tokens)
 
 

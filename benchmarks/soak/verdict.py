@@ -26,7 +26,7 @@ REACHED = (
 
 def of_idleness(metrics: Mapping[str, float]) -> list[str]:
     """Return complaints about resources that an idle server still holds."""
-    return [f"{name} is {metrics[name]:g} though nothing is asked" for name in IDLE if metrics[name]]
+    return [f"{name} is {metrics[name]:g} on an idle server" for name in IDLE if metrics[name]]
 
 
 def of_reach(metrics: Mapping[str, float]) -> list[str]:

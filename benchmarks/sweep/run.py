@@ -82,7 +82,7 @@ def _row(kind: str, config_class: type[Any]) -> Row:
             reference.config.use_cache = False
             expected = of_transformers(reference, PROMPTS)
             if not all(each.isfinite().all() for each in expected):
-                raise ValueError("its own log probabilities are not finite")
+                raise ValueError("Transformers' log probabilities of this model are not finite")
         except Exception as error:  # noqa: BLE001 - any class may reject these sizes
             return Row(kind, "not made", _first_line(error)) if other is None else Row(kind, "other", other)
         try:

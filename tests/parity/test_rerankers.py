@@ -62,7 +62,7 @@ def test_a_second_text_is_cut_where_both_are_too_long(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"at most {LONGEST} are allowed"):
             llm.score("a", long)
         assert llm.score("a", long, truncate=True) == llm.score("a", kept)
-        with pytest.raises(UsageError, match="parts that cannot be truncated have"):
+        with pytest.raises(UsageError, match="tokens and cannot be truncated, but the limit is"):
             llm.score(long, "a", truncate=True)
 
 

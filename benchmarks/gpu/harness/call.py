@@ -36,7 +36,7 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--limit", type=float, metavar="SECONDS", help="time limit of the whole call in seconds; the next call resumes"
     )
-    parser.add_argument("--anyway", action="store_true", help="begin parts although a package is missing")
+    parser.add_argument("--anyway", action="store_true", help="run parts even if a package is missing")
     parser.add_argument("--again", action="store_true", help="run completed parts again from the start")
     return parser
 

@@ -22,8 +22,8 @@ def add_name_options(parser: argparse.ArgumentParser) -> None:
         dest="name_rules",
         metavar="NAMES=NAMESPACES",
         help="reserve served names for namespaces; both are comma-separated lists of exact names or prefixes that end "
-        "in *. If several rules match a name, the most specific one applies (repeatable; default: the oldest claim has "
-        "a name)",
+        "in *. If several rules match a name, the most specific one applies (repeatable; default: the oldest "
+        "ModelDeployment that claims a name gets it)",
     )
     parser.add_argument(
         "--name-record",

@@ -44,9 +44,8 @@ class QueueLimit:
         waiting, most = self._waiting.get(model.key, 0), self._bound(model)
         if waiting >= most:
             self._metrics.of(model.key, self._metrics.refused).inc()
-            raise overloaded(
-                name, most, "--max-waiting" if most == self._most else f"{WAITING_PER_PLACE} for each slot"
-            )
+            by_places = f"{WAITING_PER_PLACE} for each sequence that the replicas batch"
+            raise overloaded(name, most, "--max-waiting" if most == self._most else by_places)
         self._waiting[model.key] = waiting + 1
         return QueueTicket(self, model.key)
 

@@ -173,7 +173,7 @@ def too_many_questions(most: int) -> Refusal:
 def unknown_path(path: str) -> Refusal:
     """404 for an unknown path, with the name of the API that has it, if known."""
     if (what := not_offered(path)) is not None:
-        return Refusal(404, f"{what}: not offered here ({_shortened(path)}).", code="not_offered")
+        return Refusal(404, f"{what}: not offered by this gateway ({_shortened(path)}).", code="not_offered")
     return Refusal(404, f"Unknown path {_shortened(path)}. The OpenAI API is served under /v1.", code="unknown_path")
 
 
@@ -228,8 +228,8 @@ def files_not_shared() -> Refusal:
 def batch_not_allowed(key: str) -> Refusal:
     """403: the key's limits do not allow batches."""
     message = (
-        f"The API key '{key}' may not create batches: its file sets no batchShare for its limits, or too small a one, "
-        "or its list of models is too long."
+        f"The API key '{key}' may not create batches: its file has requestsPerMinute or tokensPerMinute but no "
+        "batchShare or one that rounds to 0, or lists more models than fit in 8 KiB."
     )
     return Refusal(403, message, code="batch_not_allowed")
 

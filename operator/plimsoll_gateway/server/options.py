@@ -137,7 +137,10 @@ def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limit
 
 def _own_namespace(parser: argparse.ArgumentParser) -> tuple[str, ...]:
     if not NAMESPACE_FILE.is_file():
-        parser.error("no models: give --namespace NS, --all-namespaces or --table FILE")
+        parser.error(
+            "no namespace to watch: this is not a pod with a service account token; give --namespace NS, "
+            "--all-namespaces or --table FILE"
+        )
     return (NAMESPACE_FILE.read_text(encoding="utf-8").strip(),)
 
 
@@ -161,11 +164,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--files-model", metavar="NAME",
         help="the model whose replicas answer /v1/files and /v1/batches; they share a folder (plimsoll serve "
-        "--files-dir --files-shared). Default: models with spec.files, else 501",
+        "--files-dir --files-shared). Default: models with spec.files; without any, these paths return 501",
     )  # fmt: skip
     parser.add_argument(
         "--files-claim", type=_claim, metavar="NAMESPACE/CLAIM",
-        help="the claim for files and batches of keys without one in their file, whatever models declare",
+        help="the claim for files and batches of keys whose file names no claim; overrides spec.files of models",
     )  # fmt: skip
     parser.add_argument(
         "--cors-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
@@ -194,12 +197,13 @@ def _add_keys_and_peers(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--gateway-token-file", type=Path, metavar="FILE",
-        help="the credential that proves to runtimes which tenant a request belongs to; they must have the same",
+        help="the credential that proves to runtimes which tenant a request belongs to; the runtimes "
+        "must have the same credential",
     )  # fmt: skip
     parser.add_argument(
         "--peers", type=_place, action="append", default=[], metavar="HOST:PORT",
-        help="the gateways that share the limits of keys: each address of the name is one gateway (repeatable; may "
-        "include this one)",
+        help="the gateways that share the limits of keys: each IP address that HOST resolves to is one gateway "
+        "(repeatable; may include this one)",
     )  # fmt: skip
     parser.add_argument(
         "--peer-address", type=_place, metavar="ADDRESS:PORT",
@@ -215,8 +219,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options of sizes and times."""
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
-        help="largest request body, of all paths that name a model or of one path (repeatable; 8388608, 4194304 if no "
-        "text is generated and for /tokenize, 536870912 for a file)",
+        help="largest request body, of all paths that name a model or of one path (repeatable; defaults: 8388608; "
+        "4194304 for embeddings, score, rerank, classify and /tokenize; 536870912 for /v1/files)",
     )  # fmt: skip
     parser.add_argument(
         "--max-held-bytes", type=_positive, default=MOST_HELD, metavar="N",
@@ -231,7 +235,8 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-connections", type=_positive, default=0, metavar="N",
         help="most connections of clients; beyond it idle ones are closed, or if none is idle, new ones are refused "
-        "with 503 (half of the memory limit, at 64 KiB each)",
+        "with 503 (default: as many as fit in half of the memory limit at 64 KiB each, and in the open-files limit at "
+        "2 files each)",
     )  # fmt: skip
     parser.add_argument(
         "--hold-seconds", type=_seconds, default=HOLD_SECONDS, metavar="S",

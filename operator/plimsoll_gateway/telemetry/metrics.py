@@ -36,7 +36,9 @@ class Families:
         )
         self.in_flight = gauge("plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS)
         self.retries = counter(
-            "plimsoll_gateway_retries", "Second attempts, by the failure of the first.", (*LABELS, "reason")
+            "plimsoll_gateway_retries",
+            "Requests sent again, to another replica if possible, by the reason the first attempt failed.",
+            (*LABELS, "reason"),
         )
         self.held = gauge("plimsoll_gateway_held", "Requests that wait for a ready replica of their model.", LABELS)
         text = "Seconds from the first request without a replica until one was ready, and until a response began."

@@ -158,7 +158,7 @@ class CanaryController:
         failure = next((p.failure for p in split.canary_view.observed.pods if p.live and p.failure is not None), None)
         hindrance = failure.message if failure is not None else ""
         if not split.wanted:
-            hindrance = NO_ROOM if spec.replicas else "0 replicas are wanted"
+            hindrance = NO_ROOM if spec.replicas else "the model has 0 replicas"
         return Facts(
             wanted=split.wanted,
             ready=split.ready,

@@ -77,7 +77,9 @@ def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
         if why is not None:
             return Verdict(taken_back(canary, why, facts.now))
     if facts.wanted < 1:
-        return Verdict(replace(canary, message=f"{_where(canary)}: waits: {facts.hindrance or 'no pod is wanted'}"))
+        return Verdict(
+            replace(canary, message=f"{_where(canary)}: waiting: {facts.hindrance or 'the model has 0 replicas'}")
+        )
     if facts.ready < facts.wanted:
         return _not_ready(canary, terms, facts)
     if canary.state is State.STARTING:
@@ -107,8 +109,10 @@ def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
         return Verdict(_saying(canary, _task(step)), min(end - facts.now, LOOK_AGAIN))
     answered = 0 if facts.canary is None else facts.canary.requests
     if answered < terms.least_requests:
-        lacking = "no gateway reports counts" if facts.canary is None else "fewer are so far"
-        return Verdict(_saying(canary, f"until {terms.least_requests} are answered; {lacking}"), LOOK_AGAIN)
+        lacking = "no gateway reports counts" if facts.canary is None else "it has fewer so far"
+        return Verdict(
+            _saying(canary, f"waiting for {terms.least_requests} requests in this step; {lacking}"), LOOK_AGAIN
+        )
     if canary.step < len(terms.steps):
         return Verdict(_starting(canary, canary.step + 1, terms, facts.now), timedelta(0))
     return Verdict(None)

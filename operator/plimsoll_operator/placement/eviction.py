@@ -73,7 +73,10 @@ class EvictionSets:
             own = known.rate / (awake + 1) * known.wake * known.model.weight
             lost = sum(self._worth(slot) for slot in equals)
             if lost * MARGIN > own:
-                return f"the victims are worth {3600 * lost:.2g} s of loading an hour, the replica {3600 * own:.2g}"
+                return (
+                    f"evicting the victims of its priority would cost {3600 * lost:.2g} s of loading an hour; the "
+                    f"replica would save only {3600 * own:.2g}, and must save at least {MARGIN:g} times as much"
+                )
         return ""
 
     def _why_none(self, ledger: Ledger, room: int, allowed: list[Slot]) -> tuple[Refused, str]:

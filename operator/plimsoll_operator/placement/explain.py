@@ -68,8 +68,8 @@ def _facts(index: PoolIndex, key: ObjectKey) -> Iterator[str]:
     yield f"  replicas: {wanted.desired} awake on demand, {wanted.least} always, at most {wanted.most}"
     yield (
         f"  {60 * known.rate:.2g} requests a minute; {count(known.waiting, 'request')} waiting for "
-        f"{span(known.waited)}{_held(known)}; another replica awake is worth "
-        f"{index.worth(known):.2g} s of loading an hour and GiB"
+        f"{span(known.waited)}{_held(known)}; another awake replica has the "
+        f"retention value {index.worth(known):.2g} (seconds of loading saved an hour for each GiB)"
     )
 
 
@@ -85,7 +85,7 @@ def _copy(index: PoolIndex, slot: Slot) -> str:
     use = f"{slot.copy.active} in flight, " if slot.copy.active else ""
     used = f"last used {span(max(0.0, index.now - slot.copy.last_used))} ago" if slot.copy.last_used else "never used"
     worth = f", value {index.value(slot):.2g}" if slot.state in (State.RESIDENT, State.IN_HOST) else ""
-    old = "" if slot.stays else ", to leave"
+    old = "" if slot.stays else ", has to leave this host"
     time = slot.ledger.host.time
     told = f" (reported {span(max(0.0, index.now - time))} ago)" if time else ""
     state = f"{slot.state} for {span(max(0.0, index.now - slot.copy.since))}"

@@ -87,7 +87,8 @@ def unfit(known: Known, ledger: Ledger) -> tuple[Refused, str] | None:
     if model.device and model.device != host.device:
         return Refused.NO_DEVICE, f"its device class is {host.device or 'unset'}, not {model.device}"
     if known.device > host.line - host.reserved:
-        return Refused.TOO_LARGE, f"{size(known.device)} exceed its {size(host.line - host.reserved)}"
+        line = size(host.line - host.reserved)
+        return Refused.TOO_LARGE, f"it needs {size(known.device)} of device memory, and the host has {line} for models"
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.host_option import HostOption
 from plimsoll_operator.placement.ledger import Known
+from plimsoll_operator.placement.retention_value import HALF_LIFE
 from plimsoll_operator.placement.units import size, span
 
 
@@ -28,7 +29,8 @@ class Journal:
         if known.model.key == self._key:
             self.lines.append("To have its files on another host:")
             self.lines += [
-                f"  {number}. {option.ledger.key}: {option.taken:.0%} of its fair share with it{_wishes(option)}"
+                f"  {number}. {option.ledger.key}: would hold {option.taken:.0%} of its fair share of the pool's models"
+                f"{_wishes(option)}"
                 for number, option in enumerate(options, 1)
             ]
 
@@ -39,11 +41,12 @@ def _awake(option: HostOption) -> str:
     home = "has a copy" if option.own is not None else "fetches it from another host or from its source"
     if option.evictions:
         names = ", ".join(f"{slot.copy.model} ({size(slot.device)})" for slot in option.evictions)
-        cost = f"puts {names} to sleep, which costs {option.lost:.2g} s of loading an hour"
+        lost = f"{option.lost:.2g} s of loading within {span(HALF_LIFE)} (weighted)"
+        cost = f"puts {names} to sleep, which is expected to cost {lost}"
     else:
         cost = "has free memory"
-    wishes = _wishes(option)
-    return f"{option.ledger.key}: {span(option.seconds)}, {home}, {cost}, {option.taken:.0%} of its line after{wishes}"
+    after = f"{option.taken:.0%} of its line used afterwards{_wishes(option)}"
+    return f"{option.ledger.key}: {span(option.seconds)}, {home}, {cost}, {after}"
 
 
 def _wishes(option: HostOption) -> str:

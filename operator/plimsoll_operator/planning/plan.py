@@ -92,7 +92,7 @@ def plan(seen: PodView[Workload]) -> Plan:
     kept = [p for p in seen.staying if p not in surplus]
     removed += [(p, _why_gone(p, seen)) for p in _replaced(seen)]
     first, wait = _first(seen, kept, {p.uid for p, _ in removed})
-    removed += [(p, f"{_why_gone(p, seen)}, and its replacement needs its room") for p in first]
+    removed += [(p, f"{_why_gone(p, seen)}, and its replacement cannot start before it is gone") for p in first]
     there = len(seen.live) + seen.stopping if spec.rollout.takes_over else len(seen.live) - len(removed)
     room = spec.replicas + (spec.rollout.surge(spec.replicas) if going else 0) - there
     missing = max(0, min(spec.replicas - len(kept), room))
@@ -201,4 +201,4 @@ def _why(seen: PodView[Workload]) -> str:
         return f"node {seen.leaving[0].node} is being drained"
     if seen.ended:
         return f"{seen.ended[-1].name} has ended for good"
-    return f"{len(seen.live)} of {seen.spec.replicas} are there"
+    return f"{len(seen.live)} of {seen.spec.replicas} pods exist"

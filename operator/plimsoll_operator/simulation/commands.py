@@ -139,7 +139,7 @@ def _print(text: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="plimsoll", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    told = commands.add_parser("explain", help="the whole decision for one model")
+    told = commands.add_parser("explain", help="explain the planner's decision for one model")
     told.add_argument(
         "state", type=Path, nargs="?", help="JSON file with a recorded PoolState (default: read from the cluster)"
     )
@@ -158,16 +158,21 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     run.add_argument("--trace", default="zipf", help=f"{', '.join(KINDS)}, or a recorded file with --state")
     run.add_argument("--state", type=Path, help="JSON file with the PoolState (models and hosts) of a recorded trace")
     run.add_argument("--hosts", type=_count, default=4, help="number of hosts (default: 4)")
-    run.add_argument("--line", type=_size, default=80 * 2**30, help="memory for models on each host (default: 80Gi)")
     run.add_argument(
-        "--sleepers", type=_size, default=40 * 2**30, help="memory for weight images on each host (default: 40Gi)"
+        "--line", type=_size, default=80 * 2**30, help="device memory for awake models on each host (default: 80Gi)"
+    )
+    run.add_argument(
+        "--sleepers",
+        type=_size,
+        default=40 * 2**30,
+        help="host memory for weight images on each host (default: 40Gi)",
     )
     run.add_argument("--models", type=_count, default=72, help="number of models in a generated trace (default: 72)")
     run.add_argument("--hours", type=_positive, default=1.0, help="hours of a generated trace (default: 1)")
     run.add_argument(
         "--rate", type=_positive, default=0.5, help="requests per second of a generated trace (default: 0.5)"
     )
-    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--seed", type=int, default=0, help="seed of a generated trace (default: 0)")
     run.add_argument("--decisions", action="store_true", help="print every action and its reason")
     return parser.parse_args(arguments)
 

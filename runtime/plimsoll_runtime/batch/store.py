@@ -55,7 +55,9 @@ class JobFile(GrowingFile):
         super().__init__(path)
         if self.size < size:
             self.close()
-            raise UsageError(f"{path} is shorter than at its last sync; start over with --restart")
+            raise UsageError(
+                f"{path} has lost data since the last run (it is shorter than recorded); start over with --restart"
+            )
         self._cut(size)
 
     def add(self, line: bytes) -> None:

@@ -119,7 +119,7 @@ def show(args: argparse.Namespace) -> int:
         + (
             "each step is one call of Plimsoll's kernels"
             if reason is None
-            else f"op by op in torch: the backend cpu {reason}"
+            else f"op by op in torch, because the CPU executor {reason}"
         )
     )
     return 0

@@ -35,7 +35,7 @@ each model.
   IDLE       time since the last request ended; - while one is in flight
 
 Processes that do not serve are listed below the table, with the reason.
-Exits with 1 if nothing runs."""
+Exits with 1 if no `plimsoll up` is running."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(records, indent=2))
     elif not records:
         where = "" if args.port is None else f" on port {args.port}"
-        print(f"nothing runs{where}; start a model with `plimsoll up MODEL`")
+        print(f"no `plimsoll up` is running{where}; start a model with `plimsoll up MODEL`")
     for number, record in enumerate(() if args.json else records):
         print("\n" * bool(number), end="")
         _show(record, verbose=args.verbose)

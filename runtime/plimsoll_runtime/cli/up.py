@@ -233,7 +233,7 @@ def run_down(args: argparse.Namespace) -> int:
     record = runs[0].read() if runs else None
     if record is None:
         where = "" if args.port is None else f" on port {args.port}"
-        print(f"nothing runs{where}")
+        print(f"no `plimsoll up` is running{where}")
         return 1
     _signal(record["pid"], signal.SIGTERM)
     if args.now:  # a different signal: two equal pending signals merge into one

@@ -101,7 +101,8 @@ def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ..
     notes: list[str] = []
     if memory is None or memory > NEARLY_ALL * memory_left:
         asked = "resources.profile is unknown on a laptop" if memory is None else f"{gib_text(memory)} are not free"
-        notes.append(f"{asked}: models get {line} of {gib_text(memory_left)}, less the memory of sleepers")
+        free = gib_text(memory_left)
+        notes.append(f"{asked}: models get {line} of {free} of free memory, minus the memory for sleeping models")
         sleepers = min(sleepers, memory_left // 3)
     else:
         line = str(parse_size(line, memory - sleepers))

@@ -70,7 +70,8 @@ def placement_line(model: Mapping[str, Any], now: float) -> str:
         parts.append(model["why"])
     held = model["weights"] + model["workspace"] + model["kv"]
     if held or model["hostBytes"]:
-        parts.append(f"{size_text(held)} on the device, {size_text(model['hostBytes'])} asleep")
+        image = size_text(model["hostBytes"])
+        parts.append(f"{size_text(held)} of device memory, {image} of host memory for its image")
     if model["active"] or model["waiting"]:
         parts.append(f"{model['active']} requests in flight, {model['waiting']} waiting")
     if model["error"]:
@@ -107,10 +108,10 @@ def _why(model: Mapping[str, Any]) -> str:
 def memory_line(report: Mapping[str, Any]) -> str:
     """Return the granted device memory and its limit, the memory of sleeping models, and the memory pressure."""
     device, sleepers = report["device"], report["sleepers"]
-    taken = f"{size_text(device['used'])} of the line of {size_text(device['line'])} taken"
+    taken = f"{size_text(device['used'])} of {size_text(device['line'])} (--line) granted"
     asleep = f"{size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} for sleepers"
-    own = size_text(device["reserved"])
-    return f"{device['name']}: {taken} ({own} by the runtime itself), {asleep}, pressure {device['pressure']}"
+    own, pressure = size_text(device["reserved"]), f"memory pressure {device['pressure']}"
+    return f"{device['name']}: {taken} ({own} of it reserved for the runtime), {asleep}, {pressure}"
 
 
 def findings_lines(findings: Sequence[str]) -> list[str]:

@@ -86,7 +86,7 @@ class PoolingCalls:
     ) -> list[float]:
         if not ones or len(ones) not in (1, len(others)):
             raise UsageError(
-                f"{len(ones)} texts do not match {len(others)} others; give as many others, or one text for all"
+                f"`ones` has {len(ones)} texts and `others` {len(others)}; give the same number, or one text in `ones`"
             )
         if instruction is not None and not self._texts.takes_instruction:
             raise UsageError("this model takes no instruction; leave it out")

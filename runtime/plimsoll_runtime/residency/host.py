@@ -192,7 +192,7 @@ class Host:
         Raises NotPlaced, UsageError, OperationConflict.
         """
         if level is Level.RESIDENT:
-            raise UsageError("level must be InHost or OnDisk; Resident is no sleep level")
+            raise UsageError("level must be InHost or OnDisk to put a model to sleep")
         done, new = self._begin(name, operation, "sleep", level)
         if done is not None:
             return done

@@ -204,7 +204,7 @@ def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
     wrong, messages = messages_of(to_llguidance(constraint))
     if not messages:
         return
-    words = readable_error(messages[0]) if wrong else f"cannot be kept to: {readable_error(messages[0])}"
+    words = readable_error(messages[0]) if wrong else f"cannot be enforced: {readable_error(messages[0])}"
     if constraint.kind == "json":
         [schema] = _schemas(constraint)
         place = failing(schema, lambda part: not messages_of(_HEAD + "start: " + documents_of(part))[1])
@@ -313,7 +313,7 @@ def _tags(source: str, schemas: Sequence[Normalised]) -> str:
 def _trigger(begin: str, triggers: list[str]) -> str:
     found = next((trigger for trigger in triggers if trigger and begin.startswith(trigger)), None)
     if found is None:
-        raise ConstraintError(f"the structure that begins with {begin[:40]!r} starts with none of the triggers")
+        raise ConstraintError(f"no trigger is a prefix of the structure's begin {begin[:40]!r}; add one to 'triggers'")
     return found
 
 

@@ -181,7 +181,12 @@ class Tokenizer:
             beside = self._backend.num_special_tokens_to_add(is_pair=second is not None)
             beside += 0 if second is None else len(first.ids)
             if most <= beside:
-                raise TextError(f"the parts that cannot be truncated have {beside} tokens, but the limit is {most}")
+                if second is None:
+                    raise TextError(f"the special tokens alone are {beside} tokens, but the limit is {most}")
+                raise TextError(
+                    f"special tokens and the first text have {beside} tokens and cannot be truncated, but the limit is "
+                    f"{most}; shorten the first text"
+                )
             (first if second is None else second).truncate(most - beside)
         whole = self._backend.post_process(first, second, add_special_tokens=True)
         return list(whole.ids), 0 if second is None or 1 not in whole.type_ids else whole.type_ids.index(1)

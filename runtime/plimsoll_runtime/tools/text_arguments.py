@@ -156,7 +156,7 @@ def _forms(value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Seq
         options = [value["const"]] if "const" in value else _typed(value, "enum", where, lambda v: isinstance(v, list))
         texts = [_Form(option) for option in options if isinstance(option, str)]
         if not texts:
-            raise ConstraintError(f"{where}: no text satisfies it")
+            raise ConstraintError(f"{where}: its const or enum has no string; add one")
         return texts
     return [_Form(None, tuple(_patterns(value, where)))]
 

@@ -114,10 +114,12 @@ def choose_gguf(source: str, files: Sequence[str], wanted: str | None) -> tuple[
         found = [name for name in models if wanted in (name, *models[name])]
     else:
         found = _of_kind(models, wanted)
+    if not models:
+        raise SourceError(f"{source} has no GGUF file of a model")
     if len(found) != 1:
         told = ", ".join(list(models)[:_NAMED]) + (" ..." if len(models) > _NAMED else "")
         what = "has no GGUF file of that name or type" if not found else "has several matching GGUF files"
-        raise SourceError(f"{source} {what}; use hf://ORG/NAME:FILE with one of {told or 'none'}")
+        raise SourceError(f"{source} {what}; use hf://ORG/NAME:FILE with one of {told}")
     return models[found[0]]
 
 

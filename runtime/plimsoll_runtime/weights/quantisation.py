@@ -16,14 +16,14 @@ MOST = 2**20
 """Most rows or columns of a quantisation block."""
 REASONS: Mapping[str, str] = {
     "awq": "four bits with a zero point for each group, in columns whose order is AWQ's own",
-    "gptq": "integers of two to eight bits with zero points, in columns whose order each file has by itself",
-    "bitsandbytes": "codes of tables that its own CUDA kernels read, with scales that are quantised once more",
+    "gptq": "integers of two to eight bits with zero points, in a column order that differs between files",
+    "bitsandbytes": "codes of lookup tables, with quantised scales, for its own CUDA kernels",
     "aqlm": "codes of codebooks that are added up",
     "vptq": "codes of codebooks of vectors",
-    "quark": "a form for each layer, by a scheme that its own library reads",
+    "quark": "a different format for each layer, which only Quark's library reads",
     "nvfp4": "four bits with scales of scales",
-    "bitnet": "weights of three values, four in a byte, whose products round activations too",
-    "torchao": "tensors that Python's pickle has to make",
+    "bitnet": "ternary weights, four in a byte, for products with quantised activations",
+    "torchao": "tensor subclasses that only Python's pickle can load",
 }
 """Unsupported methods, with a description of what they store."""
 
@@ -122,7 +122,10 @@ def _block(value: Any, field: str) -> tuple[int, int] | None:
             return None
         case [int(rows), int(columns)] if 0 < rows <= MOST and 0 < columns <= MOST:
             return rows, columns
-    raise ModelError(f"config.json: quantization_config: {field} is {str(value)[:40]}; it must give rows and columns")
+    raise ModelError(
+        f"config.json: quantization_config: {field} is {str(value)[:40]}; it must be two integers from 1 to {MOST}, "
+        "rows and columns"
+    )
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Quantisation]] = {

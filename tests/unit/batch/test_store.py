@@ -153,7 +153,7 @@ def test_what_was_safe_and_is_gone_is_told(tmp_path: Path) -> None:
         store.take(answered(0))
         store.mark()
     (OutputPaths(tmp_path / "out.jsonl").work / ANSWERS).write_bytes(b"")
-    with pytest.raises(UsageError, match="is shorter than at its last sync"):
+    with pytest.raises(UsageError, match="has lost data since the last run"):
         opened(tmp_path)
 
 

@@ -116,7 +116,7 @@ def test_damage_is_damage(seed: int) -> None:
         (ASKED, Answer(400, {"content-type": "text/plain"}, b"x"), "in 'text/plain'"),
         (STREAM, Answer(200, EVENTS, b"data: [DONE]\n\n"), None),
         (STREAM, Answer(200, EVENTS, b"data: [DONE]"), "ends with"),
-        (STREAM, Answer(200, EVENTS, b"data: [DONE]\n\ndata: {}\n\n"), "goes on behind its end"),
+        (STREAM, Answer(200, EVENTS, b"data: [DONE]\n\ndata: {}\n\n"), "events after data: [DONE]"),
         (STREAM, Answer(200, EVENTS, b"data: {}\n\ndata: [DONE]\n\n"), "is not as described"),
         (STREAM, Answer(200, EVENTS, b"data: %s\n\n" % ERROR), "in the stream: It is not so."),
     ],

@@ -62,7 +62,7 @@ def test_a_disturbed_measurement_is_not_kept(
     noise = [(StepWork(1, 0, 1 + i % 4, i, 0), 0.01 * (1 + 5 * (i % 3))) for i in range(30)]
     calm = [(StepWork(1, p, d, 50 * d, 0), 0.004 + 0.001 * d + 0.0002 * p) for p in (0, 9) for d in range(1, 9)]
     before = command.COST_FILE.read_text()
-    for samples, cores, told in ((noise, 0.0, "half of the steps miss"), (calm, 1.0, "others use 1.0 cores")):
+    for samples, cores, told in ((noise, 0.0, "half of the steps miss"), (calm, 1.0, "other programs use 1.0 cores")):
         monkeypatch.setattr("scheduling.measure.measure", lambda threads, samples=samples: samples)
         monkeypatch.setattr("serving.quiet.cores_in_use", lambda cores=cores: cores)
         assert command.main(["--fit"]) == 1

@@ -84,7 +84,7 @@ def test_a_block_that_is_held_by_nobody_is_found() -> None:
     idle = dict.fromkeys(verdict.IDLE, 0.0)
     assert verdict.of_idleness(idle) == []
     assert verdict.of_idleness(idle | {"plimsoll_kv_blocks_used": 1.0}) == [
-        "plimsoll_kv_blocks_used is 1 though nothing is asked"
+        "plimsoll_kv_blocks_used is 1 on an idle server"
     ]
 
 
@@ -252,7 +252,7 @@ async def url() -> AsyncIterator[str]:
     ("todo", "options", "outcome"),
     [
         ("length", {"least": 3, "most": 3}, WHOLE),
-        ("length", {"least": 4, "most": 4}, "wrong: 3 tokens where 4 to 4 were to come"),
+        ("length", {"least": 4, "most": 4}, "wrong: 3 tokens instead of 4 to 4"),
         ("error", {"least": 3, "most": 3}, "wrong: finish reasons error"),
         (None, {"least": 3, "most": 3}, "wrong: finish reasons missing"),
         ("refuse", {}, "400 invalid_value"),

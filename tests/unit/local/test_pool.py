@@ -63,7 +63,8 @@ def test_what_is_free_is_what_it_has_where_that_is_less() -> None:
     assert (told["line"], told["sleepers"]) == ("90%", GIB)
     assert made is not None
     assert made.notes == (
-        "RuntimePool shared: 6.0 GiB are not free: models get 90% of 3.0 GiB, less the memory of sleepers",
+        "RuntimePool shared: 6.0 GiB are not free: models get 90% of 3.0 GiB of free memory, minus the memory "
+        "for sleeping models",
     )
 
 

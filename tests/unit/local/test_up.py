@@ -156,7 +156,7 @@ def test_ask_once_prints_the_answer_and_leaves_nothing(laptop: Laptop, port: int
     assert "gemma-0: loading: reading weights 25%" in said
     assert said.count("Gemma Terms of Use") == 1, "the user does not see the runtime's log"
     assert laptop.record(port) is None
-    assert "nothing runs" in laptop.plimsoll("status").stdout
+    assert "no `plimsoll up` is running" in laptop.plimsoll("status").stdout
 
 
 def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
@@ -231,9 +231,12 @@ def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
     assert second.split()[7:] == ["0", "-"], "requests wait for it"
     shown = laptop.plimsoll("status", "--verbose").stdout
     assert "default/second as second\n    asleep in memory for " in shown
-    assert "; 3 min idle; 0 MiB on the device, 7 MiB asleep; 0 requests in flight, 2 waiting" in shown
-    assert "a processor: 512 MiB of the line of 1.0 GiB taken (256 MiB by the runtime itself), " in shown
-    assert "7 MiB of 64 MiB for sleepers, pressure none" in shown
+    assert (
+        "; 3 min idle; 0 MiB of device memory, 7 MiB of host memory for its image; 0 requests in flight, 2 waiting"
+        in shown
+    )
+    assert "a processor: 512 MiB of 1.0 GiB (--line) granted (256 MiB of it reserved for the runtime), " in shown
+    assert "7 MiB of 64 MiB for sleepers, memory pressure none" in shown
     assert "    device: 3.0 GiB of it are held by a game\n    device: it has no bfloat16\n" in shown
     (shown_record,) = json.loads(laptop.plimsoll("status", "--json").stdout)
     assert shown_record["host"]["instance"] == "fake"

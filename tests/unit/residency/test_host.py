@@ -331,7 +331,7 @@ def test_a_model_that_cannot_fit_is_refused_with_the_numbers_until_something_cha
         engines.behaviours[A] = Behaviour(image=20)
         await placed(host, A)
         for _ in range(2):
-            with pytest.raises(DoesNotFit, match=r"team/a needs .* but of the line of"):
+            with pytest.raises(DoesNotFit, match=r"team/a needs .* but of the .* that may be granted"):
                 await use(host, A)
         assert entry(host, A).state == "OnDisk"
         assert [d.action for d in host.report().decisions] == ["Refused"]

@@ -44,7 +44,7 @@ def test_what_is_cut_leaves_what_stands_around_it(tmp_path: Path) -> None:
     assert texts.single("a b", most=4) == PooledText(ids("[CLS] a b [SEP]"))
     assert texts.pair("a b", "", most=7) == PooledText(ids("[CLS] a b [SEP] [SEP]"), 4)
     assert texts.pair("a b", "c d e f", most=7) == PooledText(ids("[CLS] a b [SEP] c d [SEP]"), 4)
-    with pytest.raises(TextError, match="cannot be truncated have 5 tokens, but the limit is 5"):
+    with pytest.raises(TextError, match="the first text have 5 tokens and cannot be truncated, but the limit is 5"):
         texts.pair("a b", "c", most=5)
 
 

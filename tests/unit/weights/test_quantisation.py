@@ -64,7 +64,7 @@ def test_what_configs_say(config: Mapping[str, Any], found: Quantisation | None)
         (said(quant_method="fp8", fmt="e5m2"), r"numbers in the format e5m2 \(only e4m3"),
         (
             said(quant_method="fp8", weight_block_size=[128]),
-            r"weight_block_size is \[128\]; it must give rows and columns",
+            r"weight_block_size is \[128\]; it must be two integers from 1 to 1048576, rows and columns",
         ),
         (said(quant_method="fp8", weight_block_size=[0, 128]), r"weight_block_size is \[0, 128\]"),
         (said(quant_method="fp8", weight_block_size="9" * 5000), "weight_block_size is"),

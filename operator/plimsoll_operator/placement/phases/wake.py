@@ -147,14 +147,17 @@ def _awake(known: Known) -> list[Slot]:
 
 
 def _why_evicted(builder: PlanBuilder, victim: Slot, known: Known) -> str:
-    """Return the reason of an eviction, such as: value 0.8 against 3.1, idle for 12 min, 4.0 s to bring back."""
+    """Return the reason of an eviction, such as: retention value 0.8 (3.1 for the model that needs the memory), idle
+    for 12 min, 4.0 s to wake it again.
+    """
     value = builder.index.value(victim)
     ours = builder.index.worth(known)
     idle = span(max(0.0, builder.index.now - victim.copy.last_used)) if victim.copy.last_used else "ever"
     back = span(builder.index.seconds_back(victim))
     lower = victim.known is not None and victim.known.model.priority < known.model.priority
     reason = f"evicted for {known.model.key}, of higher priority" if lower else f"evicted for {known.model.key}"
-    return f"{reason}: value {value:.2g} against {ours:.2g}, idle for {idle}, {back} to bring back"
+    values = f"retention value {value:.2g} ({ours:.2g} for the model that needs the memory)"
+    return f"{reason}: {values}, idle for {idle}, {back} to wake it again"
 
 
 def _refuse(builder: PlanBuilder, known: Known, request: WakeRequest, options: list[HostOption]) -> None:

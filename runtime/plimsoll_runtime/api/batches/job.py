@@ -179,7 +179,10 @@ class Work:
             kept.tries, kept.rows = 0, rows
         kept.tries += 1
         if kept.tries > MOST_TRIES:
-            message = f"The batch was started {MOST_TRIES} times without a new result; its next lines may be at fault."
+            message = (
+                f"The batch was started {MOST_TRIES} times without a new result. One of its unfinished lines may crash "
+                "the engine; remove it and create a new batch."
+            )
             kept.told.errors = BatchFaults([BatchFault("no_progress", message)])
             return False
         await self._keep()

@@ -145,8 +145,15 @@ def read_form(row: Row, terms: Terms) -> Form:
     elif url is None:
         url = next((url for name, url in _ASKED_BY.items() if name in fields), None)
         if url is None:
-            raise ApiError(f"The line has none of {', '.join(_ASKED_BY)}, nor a body.", code="invalid_line")
+            raise ApiError(_no_request(fields), code="invalid_line")
     return Form(custom_id, ENDPOINTS[url], {**terms.defaults, **fields})
+
+
+def _no_request(fields: Fields) -> str:
+    """Return why an unchecked line is neither a request nor a body."""
+    if "body" in fields:
+        return f"The line has 'body' and other fields than {', '.join(sorted(_FORM))}; remove these."
+    return f"The line has no 'body' and none of the fields {', '.join(_ASKED_BY)}; add one."
 
 
 def read_line(row: Row, terms: Terms) -> Line:

@@ -128,7 +128,7 @@ class MultipartReader:
             self._rest = bytearray(line)  # keep the line end: it ends an empty list of headers
             self._state = _State.HEADERS
         elif line not in (b"", b"\r", b"-") or len(self._rest) > MAX_HEADERS:
-            raise MultipartError("text follows a boundary on the same line")
+            raise MultipartError("a multipart boundary is followed by text on the same line")
 
     def _read_headers(self) -> Iterator[Event]:
         end = self._rest.find(_HEADERS_END)

@@ -45,7 +45,8 @@ def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord)
     ones, others = body.text_1, body.text_2
     if len(ones) not in (1, len(others)):
         raise invalid(
-            "text_1", f"{len(ones)} texts do not match {len(others)} in 'text_2'; give as many, or one text for all"
+            "text_1",
+            f"it has {len(ones)} texts and 'text_2' has {len(others)}; send as many, or 1 to compare with all of them",
         )
     reader = Reader(body, model)
     texts, scores = _compared(reader, body, ones, others, ("text_1", "text_2"))

@@ -228,7 +228,7 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
 def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
     """Raise ApiError for a prompt without tokens, or with a token that is not in the vocabulary."""
     if not ids:
-        raise invalid(param, "it has no tokens")
+        raise invalid(param, "it is empty (0 tokens); send at least one token")
     check_token_ids(model, [max(ids)], param)
 
 

@@ -38,8 +38,8 @@ class HostConfig(FrontConfig):
     models: tuple[tuple[ModelName, ModelSpec], ...] = ()
     keep_alive: float = option(
         KEEP_ALIVE_SECONDS,
-        "time after which a waiting stream gets its HTTP headers, then the interval of its keep-alive comments; "
-        "later failures are error events",
+        "seconds until a stream that waits for its model gets its HTTP headers, and between its keep-alive comments "
+        "after that; later failures are error events",
         HOST_API,
         group="requests for models that sleep",
         flag="--keep-alive-seconds",

@@ -37,7 +37,7 @@ def too_late(reason: str) -> ApiError:
     """Return the error (504) for a missed deadline, with the header that stops automatic retries of OpenAI's
     clients."""
     return ApiError(
-        f"The request missed its deadline: {reason}. Allow more time, or send less.",
+        f"The request missed its deadline: {reason}. Allow more time, send a shorter input, or ask for fewer tokens.",
         status=HTTPStatus.GATEWAY_TIMEOUT,
         code="deadline_exceeded",
         headers={"x-should-retry": "false"},

@@ -143,7 +143,7 @@ class ChatRequest(SamplingFields):
         if self.prompt_cache_options is not None:
             self.prompt_cache_options.check()
         if self.tools and self.functions:
-            raise invalid("functions", "'tools' replaces it")
+            raise invalid("functions", "'tools' is also set; leave out 'functions'")
         if not self.tools and self.tool_choice not in (None, "none", "auto"):
             raise invalid("tool_choice", "it needs 'tools'")
         if not self.functions and self.function_call not in (None, "none", "auto"):
@@ -151,7 +151,7 @@ class ChatRequest(SamplingFields):
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "it needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise invalid("max_tokens", "it differs from 'max_completion_tokens', which replaces it")
+            raise invalid("max_tokens", "it differs from 'max_completion_tokens'; send only that one")
         if None not in (self.thinking_budget, self.thinking_token_budget):
             raise invalid("thinking_token_budget", "'thinking_budget' is also set; leave one out")
         if self.continue_final_message and self.add_generation_prompt:

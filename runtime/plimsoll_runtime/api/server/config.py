@@ -158,7 +158,7 @@ class ServerConfig(FrontConfig):
     serving: ServingOptions = field(default_factory=ServingOptions)
     findings_file: Path | None = option(
         None,
-        "file for the findings about the device",
+        "file that gets the warnings about the device, one per line",
         SERVER,
         where=("serve",),
         flag="",

@@ -149,7 +149,10 @@ class Gateways:
         if given is None or not self:
             return None
         if not self._tokens.has(given.encode("latin-1")):
-            raise unavailable("The gateway's credential is unknown to this server; its operator must set it.")
+            raise unavailable(
+                "The gateway's credential is not among this server's (--gateway-token-file or "
+                "PLIMSOLL_GATEWAY_TOKEN); the operator of the server must add it."
+            )
         name = headers.get(TENANT_HEADER, "")
         if not _TENANT.fullmatch(name):
             raise unavailable(

@@ -154,7 +154,8 @@ class Server:
 def _log_summary(model: ServedModel) -> None:
     info = model.engine.info
     logger.info(
-        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %.2f GiB for %.1f of them",
+        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, "
+        "KV cache %.2f GiB (%.1f sequences of that length)",
         ", ".join(model.names),
         info.architecture,
         info.dtype,

@@ -74,13 +74,21 @@ def _memory(report: Report) -> Metric:
 def _counters(counters: Counters) -> Iterator[Metric]:
     for name, text, value in (
         ("plimsoll_host_evictions", "Models put to sleep because others needed their memory.", counters.evictions),
-        ("plimsoll_host_drops", "Images dropped for others.", counters.drops),
+        (
+            "plimsoll_host_drops",
+            "Weight images dropped from host memory to make space for others, or under memory pressure.",
+            counters.drops,
+        ),
         ("plimsoll_host_deaths", "Engines that died.", counters.deaths),
         ("plimsoll_host_failures", "Loads and wakes that failed.", counters.failures),
         ("plimsoll_host_resizes", "KV caches shrunk or grown.", counters.resizes),
     ):
         yield CounterMetricFamily(name, text, value=value)
-    refusals = CounterMetricFamily("plimsoll_host_refusals", "Requests refused instead of held.", labels=("code",))
+    refusals = CounterMetricFamily(
+        "plimsoll_host_refusals",
+        "Requests refused because their model could not be woken in time, or too many requests waited.",
+        labels=("code",),
+    )
     for code, count in counters.refusals.items():
         refusals.add_metric((code,), count)
     yield refusals

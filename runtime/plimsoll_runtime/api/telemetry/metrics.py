@@ -42,7 +42,12 @@ STATS: tuple[Series, ...] = (
     (COUNTER, "plimsoll_preemptions", "Sequences preempted for lack of blocks or for more urgent ones.", "preemptions"),
     (COUNTER, "plimsoll_evictions", "Cached blocks evicted for new ones.", "evictions"),
     (COUNTER, "plimsoll_expired", "Requests whose deadline passed before their first token.", "expired"),
-    (COUNTER, "plimsoll_broken_off", "Sequences ended because their logits were not finite.", "broken_off"),
+    (
+        COUNTER,
+        "plimsoll_broken_off",
+        "Running sequences ended by an error, such as logits that are not finite or too little device memory.",
+        "broken_off",
+    ),
     (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
     (COUNTER, "plimsoll_kernels_compiled", "Kernels compiled in service, not at the warm-up.", "kernels_compiled"),
 )
@@ -55,7 +60,12 @@ TIERS: tuple[Series, ...] = (
     (COUNTER, "plimsoll_tier_dropped_blocks", "Blocks dropped on the way to host memory for lack of space.", "dropped"),
     (COUNTER, "plimsoll_tier_loaded_blocks", "Blocks read from disk.", "loaded"),
     (COUNTER, "plimsoll_tier_failed_blocks", "Blocks whose write to disk or read failed.", "failed"),
-    (COUNTER, "plimsoll_tier_passed_blocks", "Blocks on disk that were computed instead, as faster.", "passed"),
+    (
+        COUNTER,
+        "plimsoll_tier_passed_blocks",
+        "Blocks on disk that were computed again because that was expected to be faster than reading them.",
+        "passed",
+    ),
 )
 SNAPSHOTS: tuple[Series, ...] = (
     (GAUGE, "plimsoll_state_snapshots", "Capacity for snapshots of recurrent states.", "rows"),

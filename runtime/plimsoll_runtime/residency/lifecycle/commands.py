@@ -97,8 +97,8 @@ class Pins:
         if total + device.reserved > device.line:
             raise DoesNotFit(
                 f"pinned together, {', '.join(str(model.name) for model in kept)} would take {size_text(total)}, but "
-                f"of the line of {size_text(device.line)} the runtime itself takes {size_text(device.reserved)}; "
-                "pin fewer"
+                f"of the {size_text(device.line)} that may be granted (--line) the runtime itself takes "
+                f"{size_text(device.reserved)}; pin fewer"
             )
 
     def set(self, model: Model, *, pinned: bool, weight: float, priority: int) -> None:

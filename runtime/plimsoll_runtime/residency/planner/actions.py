@@ -118,8 +118,9 @@ def evicted(victim: ModelView, wanted: ModelView, now: float, clock: float) -> s
 def turned(victim: ModelView, wanted: ModelView, now: float) -> str:
     """Return the reason to evict a model after its service slice."""
     return (
-        f"evicted {victim.name}: it is {wanted.name}'s turn, which waits for {duration(now - (wanted.asked or now))}; "
-        f"awake for {duration(now - victim.since)}, reload {duration(victim.reload_seconds)}"
+        f"evicted {victim.name}: its service slice is over, and {wanted.name} has waited to wake for "
+        f"{duration(now - (wanted.asked or now))}; awake for {duration(now - victim.since)}, reload "
+        f"{duration(victim.reload_seconds)}"
     )
 
 
@@ -138,7 +139,7 @@ def never_fits(model: ModelView, line: int, reserved: int, pinned: int) -> str:
     kept = f" and {size_text(pinned)} pinned models" if pinned else ""
     return (
         f"{model.name} needs {size_text(sizes.least)} (weights {size_text(sizes.weights)}, workspace "
-        f"{size_text(sizes.workspace)}, KV cache {size_text(sizes.kv_minimum)}), but of the line of "
-        f"{size_text(line)} the runtime itself takes {size_text(reserved)}{kept}; give the pod more memory, or the "
-        "model a smaller minimumKv, maxModelLen or maxBatchTokens"
+        f"{size_text(sizes.workspace)}, KV cache {size_text(sizes.kv_minimum)}), but of the "
+        f"{size_text(line)} that may be granted (--line) the runtime itself takes {size_text(reserved)}{kept}; "
+        "give the pod more memory, or the model a smaller minimumKv, maxModelLen or maxBatchTokens"
     )

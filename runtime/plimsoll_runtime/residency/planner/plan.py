@@ -195,7 +195,9 @@ class _Draft:
         """Return whether the model cannot wake now, whatever is evicted, and record why."""
         view = self._view
         if wanted.retry_at > view.now:
-            self.actions.append(Wait(wanted.name, "it failed; the next attempt comes later", wanted.retry_at))
+            left = actions.duration(wanted.retry_at - view.now)
+            why = f"it could not be loaded; the next attempt is in {left}"
+            self.actions.append(Wait(wanted.name, why, wanted.retry_at))
             self._look_again(wanted.retry_at)
             return True
         pinned = sum(m.sizes.least for m in view.models if m.pinned and m.grant is not None and m.name != wanted.name)
@@ -236,7 +238,8 @@ class _Draft:
             self._evict(wanted, room, [actions.turned(victim, wanted, now) for victim in room.victims])
             return
         names = ", ".join(str(victim.name) for victim in room.victims)
-        self.actions.append(Wait(wanted.name, f"its turn comes in {actions.duration(turn - now)}, after {names}", turn))
+        why = f"it can be woken in {actions.duration(turn - now)}, in place of {names}"
+        self.actions.append(Wait(wanted.name, why, turn))
         self._look_again(turn)
         self._later += room.gained - wanted.sizes.least
         for model in (*room.victims, *(model for model, _ in room.shrinks)):

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plimsoll_runtime.structured.schemas.context import Schema, Site
-from plimsoll_runtime.structured.schemas.problems import REASONS
+from plimsoll_runtime.structured.schemas.problems import MOST_DEPENDENCIES, REASONS
 from plimsoll_runtime.structured.schemas.references import evaluated
 from plimsoll_runtime.structured.schemas.scalars import pattern_problem
 from plimsoll_runtime.structured.schemas.types import ALL, OF_TYPE, SHAPES, canonical, kinds_of, types_of
 
-_MOST_DEPENDENCIES = 6
-"""Limit, because each dependency doubles the number of cases in a grammar."""
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _NO_OBJECT = {"type": types_of(ALL - {"object"})}
 _MOST_STEPS = 8
@@ -206,12 +204,12 @@ def _dependencies(site: Site) -> None:
             elif found is not True:
                 asked.append((key, found, keyword))
     kind: dict[str, Any] = {"type": "object"} if site.kinds == OF_TYPE["object"] else {}
-    for key, then, _ in asked[:_MOST_DEPENDENCIES]:
+    for key, then, _ in asked[:MOST_DEPENDENCIES]:
         branches = [kind | {"properties": {key: False}}]
         if isinstance(then, Mapping):
             branches.append({**kind, **then})
         site.also({"anyOf": branches})
-    for keyword in dict.fromkeys(keyword for _, _, keyword in asked[_MOST_DEPENDENCIES:]):
+    for keyword in dict.fromkeys(keyword for _, _, keyword in asked[MOST_DEPENDENCIES:]):
         site.leave(keyword)
 
 

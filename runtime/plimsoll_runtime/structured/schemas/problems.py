@@ -44,7 +44,12 @@ class Place:
         return found if len(found) <= MOST_SHOWN else f"{found[:half]}...{found[-half:]}"
 
 
+MOST_DEPENDENCIES = 6
+"""Limit for one object, because each dependency doubles the number of cases in a grammar."""
 _CHECK = "leave it out and check the output"
+_DEPENDENCIES = (
+    f"at most {MOST_DEPENDENCIES} dependencies of an object can be enforced: use anyOf with a branch for each case"
+)
 REASONS = {
     "oneOf": "its branches may overlap: give each a required property with a constant of its own, or use anyOf",
     "uniqueItems": f"unique items cannot be enforced: {_CHECK}",
@@ -53,10 +58,12 @@ REASONS = {
     "contains": f"it cannot be enforced: {_CHECK}",
     "propertyNames": "it cannot be enforced here: use patternProperties with additionalProperties false",
     "patternProperties": "its patterns may overlap: let no name match two of them",
-    "additionalProperties": "it cannot be enforced next to a pattern of patternProperties that cannot",
-    "dependentRequired": "it is too much to enforce here: use anyOf with a branch for each case",
-    "dependentSchemas": "it is too much to enforce here: use anyOf with a branch for each case",
-    "dependencies": "it is too much to enforce here: use anyOf with a branch for each case",
+    "additionalProperties": (
+        "it cannot be enforced, because patternProperties cannot be enforced completely: correct or remove patterns"
+    ),
+    "dependentRequired": _DEPENDENCIES,
+    "dependentSchemas": _DEPENDENCIES,
+    "dependencies": _DEPENDENCIES,
     "unevaluatedProperties": "it cannot be enforced here: use additionalProperties in each branch",
     "unevaluatedItems": "it cannot be enforced here: use items, or maxItems",
     "minProperties": "it cannot be enforced with optional properties: make them required",

@@ -198,7 +198,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [1, 2.5]}, "prompt", "must not mix"),
     ({"prompt": [True]}, "prompt", "must not mix"),
     ({"prompt": [-1]}, "prompt", "must not mix"),
-    ({"prompt": [[]]}, "prompt", "it has no tokens"),
+    ({"prompt": [[]]}, "prompt", "it is empty (0 tokens)"),
     ({"prompt": [264]}, "prompt", "264 is not in the vocabulary of 264"),
     ({"prompt": [10**30]}, "prompt", "must not mix"),
     ({"prompt": ["a"] * 2049}, "prompt", "at most 2048 prompts"),

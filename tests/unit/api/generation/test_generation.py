@@ -100,6 +100,6 @@ async def test_a_stream_has_each_piece_and_then_the_last(tokenizer: Any, make_en
 
 
 async def test_a_prompt_is_refused_by_the_name_of_its_field(tokenizer: Any, make_engine: Any) -> None:
-    with pytest.raises(ApiError, match="'words': it has no tokens") as refused:
+    with pytest.raises(ApiError, match="'words': it is empty") as refused:
         await ask(tokenizer, make_engine(), words=[""])
     assert refused.value.param == "words"

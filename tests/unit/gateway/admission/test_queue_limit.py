@@ -81,7 +81,7 @@ def test_no_more_wait_than_the_replicas_can_be_expected_to_answer() -> None:
     for ticket in entered[:37]:
         ticket.leave()
     entered.append(limit.enter(model("a"), "a"))
-    with pytest.raises(Refusal, match=r"64 requests already wait .* \(64 for each slot\)"):
+    with pytest.raises(Refusal, match=r"64 requests already wait .* \(64 for each sequence that the replicas batch\)"):
         limit.enter(model("a"), "a")
     places = 2
     limit.enter(model("a"), "a")

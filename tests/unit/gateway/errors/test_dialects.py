@@ -100,4 +100,4 @@ async def test_what_is_not_offered_is_named(world: World, path: str) -> None:
     async with world.post(path=path) as response:
         error = (await response.json())["error"]
     assert (response.status, error["type"], error["code"]) == (404, "invalid_request_error", "not_offered")
-    assert f"not offered here ({path})" in error["message"]
+    assert f"not offered by this gateway ({path})" in error["message"]

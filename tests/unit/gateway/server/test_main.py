@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         (["--namespace", "a", "--all-namespaces"], "mutually exclusive"),
         (["--table", "x", "--name-rule", "a=b"], "--table has one owner for each name"),
         (["--all-namespaces", "--name-rule", "a"], "argument --name-rule: 'a' has no =; write NAMES=NAMESPACES"),
-        ([], "no models: give --namespace"),
+        ([], "no namespace to watch: this is not a pod with a service account token; give --namespace"),
         (["--all-namespaces", "--port", "70000"], "argument --port: '70000' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "-1"], "'-1' is not a number of seconds from 0"),
         (["--all-namespaces", "--max-body-bytes", "0"], "'0' is not a whole number from 1"),

@@ -48,7 +48,7 @@ def test_a_step_lasts_as_long_as_it_says_and_until_enough_are_answered() -> None
     assert (early.canary, early.wait) == (judge(at, terms(), facts()).canary, timedelta(seconds=1))
     few = judge(at, terms(), facts(seconds=60, canary=RequestCounts(49, 0), stable=GOOD))
     assert few.canary is not None
-    assert few.canary.message.endswith("until 50 are answered; fewer are so far")
+    assert few.canary.message.endswith("waiting for 50 requests in this step; it has fewer so far")
     assert few.wait == LOOK_AGAIN
     untold = judge(at, terms(), facts(seconds=60)).canary
     assert untold is not None
@@ -106,7 +106,7 @@ def test_where_no_pod_can_be_it_waits_and_says_why() -> None:
     found = judge(begin("b", "a", terms(), EPOCH), terms(), facts(0, 0, seconds=10**6, hindrance="why")).canary
     assert found is not None
     assert (found.state, found.weight) == (State.STARTING, 0)
-    assert found.message.endswith("waits: why")
+    assert found.message.endswith("waiting: why")
 
 
 def test_other_terms_keep_it_where_it_is() -> None:

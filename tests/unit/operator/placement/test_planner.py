@@ -103,8 +103,8 @@ def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> 
     assert isinstance(sleep, Sleep)
     assert isinstance(wake, Wake)
     assert (sleep.model.name, sleep.level, sleep.because) == ("b", Level.IN_HOST, ActionCause.EVICTED)
-    assert "evicted for team/c: value" in sleep.why
-    assert "idle for 17 min, 1.0 s to bring back" in sleep.why
+    assert "evicted for team/c: retention value" in sleep.why
+    assert "idle for 17 min, 1.0 s to wake it again" in sleep.why
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_an_explanation_tells_every_host_what_is_done_and_why() -> None:
     text = explain(state, key("c"))
     assert "1 request waiting" in text
     assert "1. pool/h1: 10 s, has a copy, puts team/b (40 B) to sleep" in text
-    assert "2. pool/h2: no (TooLarge): 50 B exceed its 45 B" in text
+    assert "2. pool/h2: no (TooLarge): it needs 50 B of device memory, and the host has 45 B for models" in text
     assert "put team/b on pool/h1 to sleep as InHost (Evicted): evicted for team/c" in text
     with pytest.raises(KeyError, match="the pool has no model team/x; it has team/a, team/b, team/c"):
         explain(state, key("x"))

@@ -46,8 +46,8 @@ def test_nothing_is_there() -> None:
     assert planned(2, service=ServiceState.MISSING) == Plan(
         (
             CreateService("the Service is missing"),
-            CreatePod("0 of 2 are there", "0"),
-            CreatePod("0 of 2 are there", "1"),
+            CreatePod("0 of 2 pods exist", "0"),
+            CreatePod("0 of 2 pods exist", "1"),
         )
     )
 
@@ -161,7 +161,7 @@ def test_where_no_room_is_an_old_pod_goes_first_as_far_as_some_may_be_missing() 
     found = roll(2, *old, stuck, age=patience)
     assert deleted(found) == ["a"]
     assert isinstance(found.actions[0], DeletePod)
-    assert "its replacement needs its room" in found.actions[0].why
+    assert "its replacement cannot start before it is gone" in found.actions[0].why
     assert roll(2, *old, stuck, age=patience, max_unavailable=0) == Plan(())
     draining = pod("x", pod_hash="old")
     draining.gone_by = EPOCH + timedelta(seconds=99)
@@ -221,7 +221,7 @@ def test_who_waits_for_a_turn_is_left_alone_and_still_scaled() -> None:
     waiting = [pod("a", pod_hash="new@other"), pod("b", pod_hash="new@other")]
     assert roll(2, *waiting, may_roll=False) == Plan(())
     assert len(roll(2, *waiting).actions) == 1
-    assert roll(3, *waiting, may_roll=False) == Plan((CreatePod("2 of 3 are there", "0"),))
+    assert roll(3, *waiting, may_roll=False) == Plan((CreatePod("2 of 3 pods exist", "0"),))
     assert deleted(roll(1, *waiting, may_roll=False)) == ["a"]
     assert deleted(roll(2, pod("a", pod_hash="old"), waiting[1], pod("c"), may_roll=False)) == ["a"]
 

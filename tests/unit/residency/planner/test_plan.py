@@ -84,21 +84,24 @@ def test_the_churn_guard_keeps_what_is_worth_more_until_the_turn_comes() -> None
     hot = (resident("hot", frequency=40.0), resident("hotter", frequency=90.0))
     found = plan(host(*hot, wanted("cold", asked=NOW - 2)), Settings())
     # A swap costs 4 s of waking, and 4 s more for the model that must come back.
-    assert found.actions == (Wait(ModelName("team", "cold"), "its turn comes in 6.0 s, after team/hot", NOW + 6),)
+    assert found.actions == (
+        Wait(ModelName("team", "cold"), "it can be woken in 6.0 s, in place of team/hot", NOW + 6),
+    )
     assert found.look_at == NOW + 6
     from_disk = wanted("cold", asked=NOW - 2, seconds=Seconds(load=100.0, wake=4.0), state=State.ON_DISK, image=0)
     assert plan(host(*hot, from_disk), Settings()).look_at == NOW + 28
     sleep, _ = actions(host(*hot, wanted("cold", asked=NOW - 8)))
     assert isinstance(sleep, Sleep)
     assert sleep.why == (
-        "evicted team/hot: it is team/cold's turn, which waits for 8.0 s; awake for 17 min, reload 4.0 s"
+        "evicted team/hot: its service slice is over, and team/cold has waited to wake for 8.0 s; awake for 17 min, "
+        "reload 4.0 s"
     )
 
 
 def test_a_turn_waits_for_the_slice_of_whom_it_ends() -> None:
     fresh = (resident("a", frequency=9.0, since=NOW - 12), resident("b", frequency=9.0, since=NOW - 5, active=2))
     found = plan(host(*fresh, wanted("cold", asked=NOW - 100)), Settings(minimum_residency=30.0))
-    assert found.actions == (Wait(ModelName("team", "cold"), "its turn comes in 18 s, after team/a", NOW + 18),)
+    assert found.actions == (Wait(ModelName("team", "cold"), "it can be woken in 18 s, in place of team/a", NOW + 18),)
     assert found.look_at == NOW + 18
 
 
@@ -169,8 +172,9 @@ def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     assert isinstance(refuse, Refuse)
     assert refuse.code == "does_not_fit"
     assert refuse.why.startswith(
-        "team/new needs 4.00 GiB (weights 2.00 GiB, workspace 1.00 GiB, KV cache 1.00 GiB), but of the line of "
-        "7.00 GiB the runtime itself takes 512.0 MiB and 4.00 GiB pinned models; give the pod more memory"
+        "team/new needs 4.00 GiB (weights 2.00 GiB, workspace 1.00 GiB, KV cache 1.00 GiB), but of the "
+        "7.00 GiB that may be granted (--line) the runtime itself takes 512.0 MiB and 4.00 GiB pinned models; "
+        "give the pod more memory"
     )
 
 
