@@ -1,8 +1,9 @@
 """`python -m mutation.run`: which mutants `make test` kills, and which only `make test-long` does.
 
-Three steps, each of which keeps its result in the results' file: --draw chooses the mutants, --record runs all tests
-once to learn which of them reach each mutant, and without either the tests that reach a mutant are run with it.
-Every step works on a copy of the committed tree.
+Three steps: --draw chooses the mutants and writes them into benchmarks/results/mutants.json, --record runs all tests
+once to learn which of them reach each mutant (build/mutant-tests.json), and without either the tests that reach a
+mutant are run with it, and the results' file gets the outcomes. Every step works on a copy of the
+committed tree.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from provenance import provenance
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULT = ROOT / "benchmarks/results/mutants.json"
+REACHING = ROOT / "build/mutant-tests.json"
+"""The tests that reach each mutant, by --record."""
 FOLDERS = (
     "runtime/plimsoll_runtime/engine",
     "kernels/plimsoll_kernels",
@@ -152,10 +155,12 @@ def main() -> int:
         drawn = draw(ROOT, FOLDERS, chosen.draw, chosen.seed)
         known = {"seed": chosen.seed, "mutants": [asdict(mutant) for mutant in drawn]}
     elif chosen.record:
-        known["tests"] = record(_mutants(known), chosen.arguments)
+        REACHING.parent.mkdir(exist_ok=True)
+        REACHING.write_text(json.dumps(record(_mutants(known), chosen.arguments)))
+        return 0
     else:
         known["run"] = provenance()
-        known["killed_by"] = _outcomes(_mutants(known), known["tests"])
+        known["killed_by"] = _outcomes(_mutants(known), json.loads(REACHING.read_text()))
     RESULT.write_text(json.dumps(known, indent=1) + "\n")
     return 0 if "killed_by" not in known else _verdict(known["killed_by"])
 

@@ -80,7 +80,7 @@ def test_the_readmes_first_deployment_is_accepted() -> None:
         admit(Document("README.md", yaml.safe_load(block)))
 
 
-@pytest.mark.matrix(31)
+@pytest.mark.matrix(17)
 @pytest.mark.parametrize("verdict", VERDICTS, ids=str)
 def test_laptop_mode_says_what_the_api_server_says(verdict: Verdict) -> None:
     if verdict.refusal is None:

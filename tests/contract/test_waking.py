@@ -128,6 +128,7 @@ async def test_requests_wake_a_sleeping_model_once_and_are_answered(hosted: Host
     assert (after["loads"], after["wakes"]) == (before["loads"], before["wakes"] + 1)
 
 
+@pytest.mark.long
 async def test_a_stream_to_a_sleeping_model_is_told_to_wait(hosted: Hosted) -> None:
     async with gateway_of("InHost", Limits(hold_seconds=0.0)) as client:
         await asyncio.to_thread(hosted.until_asleep)

@@ -102,7 +102,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return str(folder), of_transformers(loaded_by_transformers(folder), TEXTS), GROUPS[request.param]
 
 
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("backend", ["cpu", "torch", "sdpa", "reference"])
 def test_every_backend(served: tuple[str, list[Tensor], int], backend: str) -> None:
     folder, expected, _ = served
@@ -114,7 +114,7 @@ def test_every_backend(served: tuple[str, list[Tensor], int], backend: str) -> N
     assert largest_difference(found, expected) < TOLERANCE
 
 
-@pytest.mark.matrix(7)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -168,6 +168,7 @@ def check(folder: str, texts: Sequence[Sequence[int]], found: list[Tensor], toke
     assert largest_difference(found, parts) < TOLERANCE
 
 
+@pytest.mark.matrix(4)
 def test_groups_are_there(served: tuple[str, list[Tensor], int]) -> None:
     folder, _, groups = served
     rules = load(folder, kv_memory="8MiB").info.groups
@@ -175,7 +176,7 @@ def test_groups_are_there(served: tuple[str, list[Tensor], int]) -> None:
     assert isinstance(rules[-1], Full) == any(name in folder for name in KEEPS_ALL)
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 def test_preemption_in_a_small_cache(served: tuple[str, list[Tensor], int]) -> None:
     folder, _, _ = served
     llm = load(folder, kv_memory=str(held_for(folder, 1.4)), max_batch_tokens=64)

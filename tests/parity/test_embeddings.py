@@ -46,7 +46,7 @@ def ours(folder: Path, **options: Any) -> LLM:
     return LLM(str(folder), **{**OPTIONS, **cached, **options})
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("kind", ALL, ids=str)
 def test_vectors_equal_those_of_sentence_transformers(kind: Kind, backend: str, saved: Saved) -> None:
@@ -60,7 +60,7 @@ def test_vectors_equal_those_of_sentence_transformers(kind: Kind, backend: str, 
         assert np.abs(alone - expected[:4]).max() < TOLERANCE
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("kind", [ENCODERS[0], ENCODERS[4], *DECODERS], ids=str)
 def test_small_steps_give_the_same(kind: Kind, saved: Saved) -> None:
     """Decoders compute a prompt in chunks; encoders compute it in one step."""

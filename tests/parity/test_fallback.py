@@ -104,7 +104,7 @@ def computed(folder: Path, **options: Any) -> list[Tensor]:
     return of_engine(str(folder), PROMPTS, model_impl="transformers", **options)
 
 
-@pytest.mark.matrix(7)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["together", "in-chunks"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -112,6 +112,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(computed(folder, max_batch_tokens=tokens), expected) < TOLERANCE
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", ["cwm", "deepseek-v2", "gemma3n", "opt"])
 def test_alone(name: str, saved: Saved) -> None:
     folder, expected = saved(name)
@@ -126,7 +127,7 @@ def test_every_backend_of_a_cpu(name: str, backend: str, saved: Saved) -> None:
     assert largest_difference(computed(folder, attention_backend=backend), expected) < TOLERANCE
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_answers_with_prefix_hits(name: str, saved: Saved) -> None:
     """Compares each token of an output whose prompt is cached, and of concurrent ones."""
@@ -163,6 +164,7 @@ def test_preempted_requests(saved: Saved) -> None:
     assert answers[0] == answers[1]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", ["cohere", "gemma2", "granite", "nanochat"])
 def test_a_head_without_its_scale_or_cap_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, expected = saved(name)

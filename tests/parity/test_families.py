@@ -308,7 +308,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -317,7 +317,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(actual, expected) < TOLERANCE
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
     """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""
@@ -327,6 +327,7 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
     assert asked_of_the_host(saved(name)[0]) == []
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", with_mistakes(CASES))
 def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks the comparison above: with one wrong detail of the spec the logits differ widely."""
@@ -339,7 +340,7 @@ WIDE: Mapping[str, Any] = {"n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 
 """Heads of 16 dimensions for the CPU kernels. (A longrope's factors fit only the cases' 12.)"""
 
 
-@pytest.mark.matrix(10)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("phi3-short", "phi3-long")])
 def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path: Path) -> None:
     if kernels(torch.float32) is None:

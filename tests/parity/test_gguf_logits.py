@@ -97,13 +97,13 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
     assert largest_difference(actual, of_transformers(model, PROMPTS)) < TOLERANCE
 
 
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", MORE)
 def test_more_families(name: str, tmp_path: Path) -> None:
     compare(MORE[name], Kind.F32, tmp_path / "model.gguf")
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", [*CONVERTED, *HYBRIDS])
 def test_families_whose_tensors_change(name: str, tmp_path: Path) -> None:
     """Compares with the model itself, whose numbers eight bits a block store exactly: plain and quantised."""
@@ -170,7 +170,7 @@ def test_every_architecture_is_compared() -> None:
     assert {name.split("-parallel")[0] for name in compared} == set(GGUF)
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", DETAILS)
 def test_details(name: str, tmp_path: Path) -> None:
     compare(DETAILS[name], Kind.F32, tmp_path / "model.gguf")

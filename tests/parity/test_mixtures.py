@@ -359,7 +359,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return saved_cases(tmp_path_factory, CASES, PROMPTS)
 
 
-@pytest.mark.matrix(8)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -368,7 +368,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(actual, expected) < TOLERANCE
 
 
-@pytest.mark.matrix(8)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_on_torchs_executor(name: str, saved: Saved) -> None:
     folder, expected = saved(name)
@@ -383,6 +383,7 @@ LACKING = {
 """Reasons why the CPU kernels cannot compute cases, by prefix of their names."""
 
 
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernels_compute_each(name: str, saved: Saved) -> None:
     """Makes sure that the comparison above uses the kernels if they were built and support the case."""
@@ -397,7 +398,7 @@ def test_every_mixture_is_compared(saved: Saved) -> None:
     assert {registry.describe(resolve(str(saved(name)[0])).config).architecture for name in CASES} == MIXTURES
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
     """Its graphs must not use the host: checked with hollow tensors for a device that does not exist."""

@@ -32,7 +32,7 @@ LATENT = {
 GPT_OSS = {**WIDE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_dense_model(name: str, tmp_path: Path) -> None:
     folder, plain = tmp_path / "folder", tmp_path / "plain"

@@ -229,7 +229,7 @@ def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> N
     assert asked_of_the_host(saved(name)[0]) == []
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
@@ -238,7 +238,7 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(actual, expected) < TOLERANCE
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     """Sequences decode together with few blocks, so that some are preempted and computed again."""
@@ -251,7 +251,7 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     assert bool(llm.stats.preemptions) == whole, "if no layer keeps all tokens, there are enough blocks"
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) -> None:
     """Prompts with a common beginning, in chunks, some repeated, with few blocks: some continue from snapshots."""
@@ -265,6 +265,7 @@ def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) ->
     assert llm.stats.cache_hit_tokens >= 2 * 64
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("name", [f"{name}-walked" for name in WALKED])
 def test_the_kernels_walk_them(name: str, saved: Saved) -> None:
     assert why_not_fused(program_of(describe(resolve(str(saved(name)[0])).config))) is None

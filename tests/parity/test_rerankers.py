@@ -33,6 +33,7 @@ def logits_of(model: Any, ids: list[int], types: list[int] | None = None) -> tor
     return found
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("kind", [ENCODERS[0], ENCODERS[2], ENCODERS[4], MEAN, ENCODERS[5], DECODERS[0]], ids=str)
 def test_cross_encoders_score_as_in_sentence_transformers(kind: Kind, tmp_path: Path) -> None:
     save(build(kind, HEADED, num_labels=1), tmp_path)

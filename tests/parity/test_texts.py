@@ -118,6 +118,7 @@ def test_batches_equal_transformers(model: Path, expected: list[list[int]], opti
     assert tokens(llm, prompts()) == expected, "with every prefix in the cache"
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("overlap", [False, True], ids=["one-step-after-another", "overlapping"])
 @pytest.mark.parametrize("captured", [True, False], ids=["graphs", "no-graphs"])
 def test_graphs_change_no_text(
@@ -189,6 +190,7 @@ def test_logprobs_equal_transformers(model: Path) -> None:
             )
 
 
+@pytest.mark.long
 def test_in_a_child_process(model: Path, expected: list[list[int]]) -> None:
     with load(model, engine="child") as llm:
         assert tokens(llm, prompts()) == expected

@@ -84,6 +84,7 @@ async def soon(direct: Direct, model: str, pods: int, *, without: str = "") -> N
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("lease")
 async def test_without_kopfs_watch_no_change_is_acted_on(server: ApiServer, direct: Direct) -> None:
     cuttable = Cuttable(server)

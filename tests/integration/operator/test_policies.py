@@ -163,7 +163,7 @@ LINES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("line", LINES)
 def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct, pod: Json, line: str) -> None:
     change, words = LINES[line]

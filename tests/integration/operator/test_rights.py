@@ -224,6 +224,7 @@ def needed(who: str) -> dict[str | None, frozenset[Right]]:
     return {WATCHED: RIGHTS, TOLD: RIGHTS | TOKEN_RIGHTS, NARROW_NAMESPACE: own}
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("who", ALL)
 def test_the_chart_gives_what_the_code_needs_and_no_more(accounts: dict[str, Account], who: str) -> None:
     found: dict[str | None, set[Right]] = {}
@@ -232,6 +233,7 @@ def test_the_chart_gives_what_the_code_needs_and_no_more(accounts: dict[str, Acc
     assert found == needed(who)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("who", ALL)
 def test_each_rule_is_in_force_and_its_neighbours_are_refused(
     server: ApiServer, accounts: dict[str, Account], who: str

@@ -31,7 +31,7 @@ def test_no_model_brings_code_of_its_own(direct: Direct) -> None:
     assert "trustRemoteCode" not in str(stored["spec"])
 
 
-@pytest.mark.matrix(43)
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("verdict", VERDICTS, ids=str)
 def test_the_api_servers_verdict(direct: Direct, verdict: Verdict) -> None:
     if verdict.refusal is None:

@@ -134,6 +134,7 @@ async def refused_at(running: Any, path: str) -> dict[str, str]:
     return refused
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", PARAMS)
 async def test_values(running: Any, keep_server: Callable[..., Awaitable[Any]], path: str) -> None:
     server = await keep_server(pooling=PoolingInfo("embed", 4)) if path == "/v1/embeddings" else running

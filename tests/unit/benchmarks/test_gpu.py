@@ -153,6 +153,7 @@ def test_the_floor_of_what_64_share() -> None:
     assert apart.bytes(shape, 2) / floors.pop() == pytest.approx(13.5, abs=0.1)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("together", [True, False])
 def test_what_is_shared_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
     interpreted(triton_device)
@@ -255,6 +256,7 @@ def test_experts_are_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch) 
     assert [row[0] for row in table({"limits": ZERO, "experts": [found]}).rows] == ["few"]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("work", [steps.Decodes(1, 17), steps.Decodes(5, 30)], ids=str)
 def test_decodes_are_timed(triton_device: str, work: steps.Decodes) -> None:
     interpreted(triton_device)
@@ -274,6 +276,7 @@ def test_more_sequences_cost_their_caches_and_not_the_weights_again() -> None:
     assert five.flops == pytest.approx(5 * one.flops)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("chunk", [20, 8])
 def test_prefill_is_timed(triton_device: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreted(triton_device)
@@ -308,7 +311,7 @@ def test_logits_as_models_give_them() -> None:
     assert (flat.topk(20).values.sum(-1) < 0.1).all()
 
 
-@pytest.mark.matrix(13)
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("name", small_ops.OPS)
 def test_small_ops(triton_device: str, name: str) -> None:
     found = small_ops.difference(name, torch.device(triton_device))
@@ -398,6 +401,7 @@ def test_requests_that_end_too_soon(drawn: str, monkeypatch: pytest.MonkeyPatch)
         idle.begin(engine(drawn, max_sequences=2, overlap=False), idle.Decoding(5, 40))
 
 
+@pytest.mark.long
 def test_sleeping_and_waking_are_timed(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sleeping, "COPIED", 2**20)
     found = sleeping.measure(drawn, 2, CPU, dtype="float32")
@@ -504,6 +508,7 @@ def test_starts_are_timed(drawn: str) -> None:
     assert len(table({"limits": ZERO, "start": found}).rows) == 2
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the server ended with"):
         start.start(str(tmp_path / "no-model"), tmp_path)

@@ -84,6 +84,7 @@ def test_what_a_record_lacks_is_told(samples: list[list[Any]], asked: list[Asked
         judged(samples, asked)
 
 
+@pytest.mark.long
 def test_who_is_asked_for_more_often_than_requests_wait_has_to_be_awake_for_it() -> None:
     """Two models take turns on a host of one. The slowest request took 25 s: considering pairs of requests, nothing
     need be paid.

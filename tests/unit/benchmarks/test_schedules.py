@@ -115,6 +115,7 @@ def test_a_bound_for_who_waits_no_longer_than_he_did_is_higher() -> None:
     assert lower_bound(asked, hosts, [25.0] * 24) == lower_bound(asked, hosts, 25.0)
 
 
+@pytest.mark.long
 def test_what_a_line_cannot_hold_whole_is_no_room() -> None:
     assert fullest([4, 4, 4], 10) == 8
     assert fullest([4, 6, 3], 10) == 10

@@ -72,7 +72,7 @@ def test_a_disturbed_measurement_is_not_kept(
         assert command.COST_FILE.read_text() == before
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name)
 def test_everybody_is_answered_or_given_up_in_time(name: str, trace: Trace) -> None:

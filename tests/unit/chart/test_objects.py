@@ -276,6 +276,7 @@ def test_the_policy_that_needs_an_object_touches_no_pods_of_others(render: Rende
     assert {tuple(rule["operations"]) for rule in constraints["resourceRules"]} == {("CREATE",)}
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("values", "closed"),
     [

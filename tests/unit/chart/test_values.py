@@ -9,7 +9,7 @@ from chart_support.helm import KUBERNETES
 Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
-@pytest.mark.matrix(15)
+@pytest.mark.matrix(7)
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -69,6 +69,7 @@ def without_torch(*arguments: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("config", "options", "code", "words"),
     [
@@ -94,6 +95,7 @@ def hub() -> Iterator[Hub]:
         yield made
 
 
+@pytest.mark.long
 def test_of_a_hubs_model_the_config_comes_first(hub: Hub, tmp_path: Path) -> None:
     """The second start, from the cache, is rejected too; a later, supported revision is not."""
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}

@@ -97,6 +97,7 @@ def without_words(node: Any) -> Any:
     return [without_words(value) for value in node] if isinstance(node, list) else node
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("part", ["resources", "template", "rollout", "responses", "files"])
 def test_pods_of_a_pool_are_described_as_those_of_a_model(part: str) -> None:
     of_model = without_words(schema("modeldeployments")["properties"]["spec"]["properties"][part])

@@ -53,6 +53,7 @@ def kept(home: Path) -> list[bytes]:
     return sorted(path.read_bytes() for path in (home / "hub" / "models--org--model" / "blobs").iterdir())
 
 
+@pytest.mark.long
 def test_a_snapshot_and_what_can_be_wrong_with_one(hub: Hub, tmp_path: Path) -> None:
     assert HubFetch()("org/model", None, None) == tmp_path / "hub" / "models--org--model" / "snapshots" / MAIN
     with pytest.raises(SourceError, match=r"hf://org/model@v2: the hub has no revision 'v2' of this model"):

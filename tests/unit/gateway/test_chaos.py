@@ -259,6 +259,7 @@ def test_every_request_ends_once_whatever_happens(
     asyncio.run(story(run_world, actions, keyed, fields))
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("fields", [{"scales_to": 2}, {"pooled": True}])
 async def test_to_zero_and_back_under_load(run_world: RunWorld, keyed: bool, fields: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ def compiled() -> list[dict[str, Any]]:
     return printed("kernel_support.ahead", *SHARED_BYTES, seconds=SLOWEST)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", SHARED_BYTES)
 def test_every_kernel_compiles_and_fits(compiled: list[dict[str, Any]], target: str) -> None:
     from kernel_support.launches import KERNELS

@@ -123,7 +123,7 @@ TWO = [(9, [1, 5, 40, 17, 1]), (17, [3, 80])]
 OTHERS = [(1, 1), (7, 50), (1, 130)]
 
 
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("group", [1, 3, 16])
 @pytest.mark.parametrize("block_size", [8, 32])
 def test_two_groups_and_others(

@@ -22,6 +22,7 @@ def asked() -> list[dict[str, Any]]:
     return printed("kernel_support.step_variants", seconds=SLOWEST)
 
 
+@pytest.mark.long
 def test_batches_of_any_size_compile_nothing_after_the_warm_up(asked: list[dict[str, Any]]) -> None:
     first, *steps, _ = asked
     assert first["step"] == "warm-up"

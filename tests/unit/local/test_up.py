@@ -146,6 +146,7 @@ def gone(pids: list[int]) -> bool:
     return not alive
 
 
+@pytest.mark.long
 def test_ask_once_prints_the_answer_and_leaves_nothing(laptop: Laptop, port: int) -> None:
     file = laptop.write(model("gemma", "demo://gemma-3-270m", replicas=2, template={"nodeSelector": {"a": "b"}}))
     process = laptop.up(file, "--port", str(port), "--ask", "What is the capital of France?", "--once")
@@ -350,6 +351,7 @@ def test_status_is_a_table_whatever_runs(laptop: Laptop, port: int) -> None:
     assert [one["answers"] for one in replicas(record)[:4]] == [True, True, True, False]
 
 
+@pytest.mark.long
 def test_what_dies_is_started_again(laptop: Laptop, port: int) -> None:
     laptop.up(laptop.write(model("gemma", "demo://gemma-3-270m")), "--port", str(port))
     record = laptop.until(port, all_ready)
@@ -376,6 +378,7 @@ def test_nothing_outlives_a_killed_up(laptop: Laptop, port: int) -> None:
         pass
 
 
+@pytest.mark.long
 def test_a_second_signal_stops_at_once(laptop: Laptop, port: int) -> None:
     process = laptop.up(laptop.write(model("gemma", "demo://stuck")), "--port", str(port))
     record = laptop.until(port, lambda now: replicas(now)[0]["phase"] == "loading")
@@ -407,6 +410,7 @@ def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
     assert "plimsoll up: bad-0 does not become ready: exited with code 4: unknown architecture 'Nonsense'" in said
 
 
+@pytest.mark.long
 def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> None:
     file = laptop.write(model("gemma", "demo://gemma-3-270m"), model("bad", "demo://crash"))
     laptop.up(file, "--port", str(port))
@@ -435,6 +439,7 @@ def test_only_what_a_restart_may_cure_is_started_again(laptop: Laptop, port: int
     assert "failed" not in {one["phase"] for one in again}
 
 
+@pytest.mark.long
 def test_it_ends_where_no_model_is_left(laptop: Laptop, port: int) -> None:
     file = laptop.write(
         model("a", "demo://exit-3"), model("b", "demo://exit-3", replicas=2), model("c", "demo://x", replicas=0)
@@ -448,6 +453,7 @@ def test_it_ends_where_no_model_is_left(laptop: Laptop, port: int) -> None:
     assert laptop.record(port) is None
 
 
+@pytest.mark.long
 def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) -> None:
     file = laptop.write(model("gemma", "demo://gemma-3-270m"))
     asked = ("--ask", "What is the capital of France?", "--once")
@@ -458,6 +464,7 @@ def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) 
     assert "The capital of France is Paris." in text
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [

@@ -99,7 +99,7 @@ FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128,
 MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
 @pytest.mark.parametrize(
     ("architecture", "backend", "said", "stored"),
@@ -121,6 +121,7 @@ def test_a_mixture_is_never_there_twice(
     assert_never_twice(tmp_path, {**CONFIG, **said, "architectures": [architecture]}, backend, stored)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
 def test_a_table_that_is_the_output_layer_too_is_never_there_twice(tmp_path: Path) -> None:
     """The table takes 48 MiB when read, and again when packed; 7 layers of 28 MiB follow."""

@@ -99,7 +99,7 @@ def test_the_table_has_these_rows() -> None:
     assert list(outcomes()) == list(ROWS)
 
 
-@pytest.mark.matrix(18)
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize("row", ROWS)
 def test_a_model_without_contradiction_is_served_without_a_word(
     row: str, saved: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -108,7 +108,7 @@ def test_a_model_without_contradiction_is_served_without_a_word(
     assert not warnings(caplog)
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("row", rows("followed", "warned"))
 def test_one_statement_counts(
     row: str, saved: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -128,7 +128,7 @@ def test_one_statement_counts(
     assert case.like is not None or case.unlike is not None
 
 
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("row", rows("refused"))
 def test_both_statements_are_refused(row: str, saved: Callable[[str], Path], tmp_path: Path) -> None:
     folder = changed(saved(row), tmp_path / "m", ROWS[row].change)

@@ -72,7 +72,7 @@ def image() -> Iterator[Image]:
     made.close()
 
 
-@pytest.mark.matrix(10)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dtype: torch.dtype) -> None:
@@ -97,6 +97,7 @@ def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dt
         assert torch.equal(decoder.logits(hidden), logits)
 
 
+@pytest.mark.matrix(12)
 def test_a_decoder_without_weights_takes_the_same_places(folder: Path, image: Image) -> None:
     files = resolve(str(folder))
     program = program_of(describe(files.config))

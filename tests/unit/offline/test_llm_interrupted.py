@@ -109,6 +109,7 @@ def whole(llm: LLM, expected: list[list[int]]) -> int:
     return counting.seen
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(share=st.floats(0, 1))
 def test_anywhere(share: float, llm: LLM, expected: list[list[int]], whole: int) -> None:

@@ -131,7 +131,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_however_it_is_computed_the_answer_is_the_same(llm: LLM, folder: str, way: str) -> None:
     prompts = [[5 + i, 7, 9, 11, 13, 15, 17, 19] for i in range(10)]

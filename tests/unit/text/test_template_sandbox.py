@@ -99,6 +99,7 @@ ONCE = {
 }
 
 
+@pytest.mark.matrix(42)
 @pytest.mark.parametrize("template", [*LOOPED.values(), *ONCE.values()], ids=[*LOOPED, *ONCE])
 def test_what_would_take_too_much_is_refused_before_it_does(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_BYTES", LEAST)

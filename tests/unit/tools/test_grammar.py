@@ -199,7 +199,7 @@ def test_a_call_within_text(name: str, spelling: LLTokenizer, special_id: Specia
         assert not takes(source, "I look.\n" + answer(name, ("get_weather", "{}")), spelling, special_id)
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("name", BODIES)
 def test_what_a_grammar_lets_through_is_read_as_calls(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     chance = random.Random(name)

@@ -57,7 +57,7 @@ def tool(values: dict[str, Any], **more: Any) -> Tool:
     return Tool("f", None, schema | more)
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", PLAIN)
 def test_what_a_grammar_lets_through_is_of_the_schema(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
     chance = random.Random(name)

@@ -85,6 +85,7 @@ def test_nothing_is_filled_twice(image: Image) -> None:
     assert torch.equal(filled.place((3,), torch.float32, lambda to: to.fill_(7)), torch.ones(3))
 
 
+@pytest.mark.long
 def test_it_is_read_only_once_it_is_filled_and_gone_when_nobody_reads_it(image: Image) -> None:
     assert mappings() == []
     arena = FillingArena(image)

@@ -403,6 +403,7 @@ async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOp
         assert (await mine.files.delete(batch.input_file_id)).deleted
 
 
+@pytest.mark.long
 async def test_a_large_file_streams_through_the_gateway(run_server: Any, kept: BatchOptions) -> None:
     """The file is larger than the gateway's memory; the gateway finds its server by the answers of the models and
     stores nothing."""

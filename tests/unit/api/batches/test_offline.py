@@ -165,6 +165,7 @@ def test_compressed_files_go_in_and_come_out(batch: Any, tmp_path: Path, suffix:
     assert texts([json.loads(line) for line in lines]) == [line["prompt"][::-1] for line in PLAIN]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
 def test_a_damaged_file_is_told_and_what_was_read_is_kept(batch: Any, tmp_path: Path, suffix: str) -> None:
     whole = PACKED[suffix](os.urandom(30_000).hex().encode())
@@ -218,7 +219,7 @@ def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
         ({"in.parquet": b"PAR1"}, {"prompting": PromptRule(column="a")}, "cannot be read as Parquet"),
     ],
 )
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 def test_what_cannot_be_read_is_told(
     batch: Any, tmp_path: Path, files: dict[str, bytes], options: dict[str, Any], told: str
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_library_that_is_missing_is_told_before_the_model_is_loaded(
     assert len(loader.mirrors) == count
 
 
+@pytest.mark.long
 def test_a_template_sees_plain_values_in_a_sandbox(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(jsonl([{"a": "x"}]))
     for template in ("{{ a.__class__ }}", "{{ missing }}", "{% for i in range(10**9) %}x{% endfor %}"):
@@ -260,6 +262,7 @@ def test_shards_make_the_whole(batch: Any, tmp_path: Path) -> None:
     assert by_id == {line["custom_id"]: texts([line]) for line in read(tmp_path / "all.jsonl")}
 
 
+@pytest.mark.long
 def test_each_row_has_a_seed_of_its_own(batch: Any, loader: Loader, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(jsonl([{"prompt": "a"}, {"prompt": "a"}, {"prompt": "a", "seed": 5}]))
     asked = []

@@ -140,7 +140,7 @@ def is_whole(arguments: str) -> bool:
         return False
 
 
-@pytest.mark.matrix(10)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_chat_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)
@@ -161,6 +161,7 @@ async def test_a_chat_goes_on(ask: Ask, seed: int) -> None:
         await ask("/v1/chat/completions", "ok", messages=[HELLO, message, *more], tools=TOOLS)
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_chat_in_the_form_before_goes_on(ask: Ask, served: tuple[str, Running], seed: int) -> None:
     if "ids" in served[0]:

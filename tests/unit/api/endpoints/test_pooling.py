@@ -303,6 +303,7 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", WHOLE)
 async def test_strange_values_are_answered_or_refused(servers: dict[str, Any], path: str) -> None:
     task, body = WHOLE[path]

@@ -55,6 +55,7 @@ async def test_generating(running: Any, path: str, text: str) -> None:
     assert message.startswith("prompt is too long: ") == (path == "/v1/messages")
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("path", EMBEDDING)
 @pytest.mark.parametrize("text", [LONG, HUGE], ids=["long", "huge"])
 async def test_vectors(keep_server: Callable[..., Awaitable[Any]], path: str, text: str) -> None:

@@ -60,6 +60,7 @@ async def test_the_same_operation_again_has_no_second_effect(hosting: Any) -> No
     assert (other.status_code, other.json()["error"]["code"]) == (409, "operation_conflict")
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
@@ -101,7 +102,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("what", WRONG)
 async def test_what_is_wrong_with_a_body_is_named(hosting: Any, what: str) -> None:
     body, field = WRONG[what]

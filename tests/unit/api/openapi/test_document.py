@@ -128,7 +128,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert described == routed == {(operation.method, operation.path) for operation in OPERATIONS}
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(("path", "body"), ASKED)
 async def test_requests_and_answers_are_as_described(fresh: Any, path: str, body: dict[str, Any]) -> None:
     async with fresh.http() as http:

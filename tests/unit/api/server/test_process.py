@@ -99,6 +99,7 @@ def text_of(stream: Any) -> str:
     return "".join(chunk.choices[0].text for chunk in stream)
 
 
+@pytest.mark.long
 def test_a_killed_engine_ends_the_server_and_every_answer(serve: Callable[..., Served]) -> None:
     served = serve()
     engine = served.engine()

@@ -42,6 +42,7 @@ async def metrics(running: Any) -> str:
         return str((await http.get("/metrics")).text)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 async def test_one_more_than_may_wait_is_told_to_come_back(small: Any, endpoint: str, stream: bool) -> None:

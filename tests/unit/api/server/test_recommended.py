@@ -35,6 +35,7 @@ def sampled(engine: Any) -> dict[str, float]:
     return {field: getattr(params, field) for field in USUAL}
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", BODIES)
 async def test_requests_that_leave_a_field_out_have_the_models(run_server: Any, path: str) -> None:
     async with run_server(recommended=SAID) as server, server.http() as http:
@@ -52,6 +53,7 @@ async def test_requests_that_leave_a_field_out_have_the_models(run_server: Any, 
                 assert (told["temperature"], told["top_p"]) == (expected["temperature"], expected["top_p"])
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", BODIES)
 async def test_without_a_recommendation_they_have_openais(run_server: Any, path: str) -> None:
     async with run_server() as server, server.http() as http:

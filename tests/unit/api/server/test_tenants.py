@@ -42,6 +42,7 @@ def test_a_salt_of_the_clients_own_leads_into_no_other_tenant() -> None:
     assert [salted("", salt) for salt in (None, "", "a")] == ["", "", "a"]
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 @pytest.mark.parametrize("shares", [False, True])
 async def test_the_key_of_a_request_salts_it(run_server: Any, endpoint: str, shares: bool) -> None:

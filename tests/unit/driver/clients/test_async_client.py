@@ -221,6 +221,7 @@ async def test_why_it_could_not_be_loaded(model: str, kind: ErrorKind, message: 
     assert isinstance(caught.value, DeviceLostError) == (kind is ErrorKind.DEVICE)
 
 
+@pytest.mark.long
 async def test_an_engine_that_must_have_a_gpu_and_finds_none_says_that_it_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_killed_engine_ends_the_wait() -> None:
             engine.step()
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_ends_the_wait() -> None:
     with running(step_timeout=3) as engine:
         engine.add(request("r", [1], max_tokens=None))

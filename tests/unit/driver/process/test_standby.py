@@ -93,6 +93,7 @@ async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(server
         image.close()
 
 
+@pytest.mark.long
 async def test_a_process_imports_what_builds_its_engine_before_it_is_told_what_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ async def test_a_process_imports_what_builds_its_engine_before_it_is_told_what_t
         assert imported.exists(), "orders are carried out one after the other"
 
 
+@pytest.mark.long
 async def test_what_cannot_be_imported_is_told_by_the_start(tmp_path: Path) -> None:
     with contextlib.closing(StandbyProcess.spawn(factory="not_there:build")) as standby:
         with pytest.raises(SourceError, match="does not exist"):
@@ -133,6 +135,7 @@ async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(
     assert not cold.alive
 
 
+@pytest.mark.long
 async def test_a_model_is_measured_for_the_device_that_it_is_to_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +190,7 @@ async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loo
     assert waits[1:] == [("plimsoll-standby-end", KILL_SECONDS), ("plimsoll-standby-end", None)]
 
 
+@pytest.mark.long
 async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: StandbyProcess) -> None:
     os.kill(cold.pid, signal.SIGKILL)
     await asyncio.to_thread(cold.process.wait)

@@ -57,6 +57,7 @@ def test_stock_torch(simulation: Simulate, backend: type[AttentionBackend], shap
     past_the_windows(simulation(backend, shapes, torch.float32, 16, 30, groups=GROUPS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shapes", [SHAPES, MIXED], ids=["alike", "mixed"])
 def test_triton(simulation: Simulate, triton_device: str, shapes: list[AttentionShape]) -> None:
     past_the_windows(simulation(TritonBackend, shapes, torch.float32, 16, 30, groups=GROUPS, device=triton_device))

@@ -101,6 +101,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.matrix(11)
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_kinds_of_attention(
@@ -228,6 +229,7 @@ def test_keys_and_values_are_written_once_before_any_row_attends(monkeypatch: py
     assert seen == ["attended 5", "attended 2"], "a layer that reads what another one has written"
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("rows", [[1, 5, 1, 3], [7, 3]], ids=["both", "chunks"])
 def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str, rows: list[int]) -> None:
     """Triton's backend rotates, the other does not."""

@@ -151,6 +151,7 @@ def equal(one: KvCache, other: KvCache) -> bool:
     return all(torch.equal(mine.nan_to_num(7.0), theirs.nan_to_num(7.0)) for mine, theirs in pairs)
 
 
+@pytest.mark.matrix(4)
 @torch.inference_mode()
 def test_bit_by_bit_what_they_are_without(decoder: TorchDecoder) -> None:
     caches = new_cache(decoder), new_cache(decoder)

@@ -74,6 +74,7 @@ def params() -> st.SearchStrategy[SamplingParams]:
     )
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(data=st.data())
 def test_they_are_the_samplers(data: st.DataObject) -> None:

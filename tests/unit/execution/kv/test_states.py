@@ -233,6 +233,7 @@ SHARED = [(3 * i + i // 7) % (VOCAB - 1) for i in range(200)]
 FOLLOWING = st.tuples(st.integers(60, 180), st.lists(st.integers(0, VOCAB - 2), min_size=1, max_size=80))
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("groups", [ONE_FULL, NOTHING_READ])
 @settings(deadline=None, max_examples=8)

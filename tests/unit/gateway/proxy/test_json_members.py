@@ -21,6 +21,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(others=st.dictionaries(st.text(), VALUES, max_size=20), name=st.text(min_size=1), after=st.booleans())
 def test_it_is_what_a_json_parser_finds(others: dict[str, object], name: str, after: bool) -> None:
     others.pop("model", None)

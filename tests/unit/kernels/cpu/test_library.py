@@ -248,9 +248,7 @@ def test_a_choice_that_cannot_be_had_is_refused(built: Path, monkeypatch: pytest
         pytest.skip("this processor runs one set of instructions only")
     least, *_, best = runnable()
     monkeypatch.setenv(library.VARIABLE, best)
-    with pytest.raises(
-        InstructionsError, match=f"for {least}, but {library.VARIABLE}={best} selects the kernels of"
-    ):
+    with pytest.raises(InstructionsError, match=f"for {least}, but {library.VARIABLE}={best} selects the kernels of"):
         library.choose(torch.bfloat16, least)
     library.choose(torch.bfloat16, best)
 

@@ -23,6 +23,7 @@ def numbers(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.matrix(3)
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.integers(1, 120),

@@ -86,6 +86,7 @@ def _amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library._best.cache_clear()
 
 
+@pytest.mark.long
 def test_a_refusal_is_told_once_and_vectors_compute() -> None:
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True, timeout=120)
     chosen, error = done.stdout.splitlines()
@@ -134,6 +135,7 @@ def tiles_in_use(program: str) -> list[bool]:
     return found
 
 
+@pytest.mark.long
 def test_no_thread_keeps_tiles_after_a_step() -> None:
     found = tiles_in_use(STEPS)
     assert len(found) >= 3

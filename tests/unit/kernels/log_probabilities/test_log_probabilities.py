@@ -41,6 +41,7 @@ def check(found: Reports, logits: Tensor, tokens: Tensor, wanted: list[int]) -> 
         torch.testing.assert_close(found.top[row, :count].double(), expected, rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.matrix(2)
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32), vocab=st.integers(1, 700), data=st.data())
 def test_any_rows(report: Report, seed: int, vocab: int, data: st.DataObject) -> None:

@@ -62,6 +62,7 @@ def choose(logits: torch.Tensor, wishes: list[Wish], uniform: list[float], devic
     return chosen
 
 
+@pytest.mark.long
 @settings(
     deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -155,6 +156,7 @@ def test_more_candidates_than_the_list_holds(triton_device: str, monkeypatch: py
     assert torch.equal(actual[1], expected[1])
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("wish", [Wish(top_k=8, min_p=0.5), Wish(top_p=0.9, min_p=0.5)], ids=str)
 def test_the_smallest_weight_counts_where_another_filter_ends(triton_device: str, wish: Wish) -> None:
     logits = torch.full((300,), -20.0)
@@ -201,6 +203,7 @@ def test_of_equal_logits_the_first_stay(triton_device: str) -> None:
         assert set(tokens) == set(range(50, 60)), wish
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_row_that_is_not_finite_is_told_and_disturbs_nobody(triton_device: str, bad: float) -> None:
     logits = torch.stack([shaped(i, 90, "peaked") for i in range(3)]).to(triton_device)
@@ -216,6 +219,7 @@ def test_a_row_that_is_not_finite_is_told_and_disturbs_nobody(triton_device: str
     assert torch.equal(tokens[[0, 2]], expected[1][[0, 2]])
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("vocab", [33, 500])
 def test_what_a_mask_leaves_out_counts_for_nothing(triton_device: str, vocab: int) -> None:
     wishes = [Wish(0.0), Wish(), Wish(0.8, 40, 0.95), Wish(1.0, 0, 0.9), Wish(1.3, 0, 1.0, 0.01), Wish(2.0, 20, 0.99)]

@@ -48,6 +48,7 @@ def sure() -> torch.Tensor:
     return logits
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("wish", [Wish(0.0), Wish(1e5)], ids=str)
 @pytest.mark.parametrize("shape", ["flat", "equal"])
 def test_without_filters_once(wish: Wish, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ WISH = st.builds(
 UNIFORM = st.one_of(st.sampled_from([0.0, 1.0 - 2.0**-53]), st.floats(0.0, 1.0, exclude_max=True))
 
 
-@pytest.mark.matrix(5)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("wish", WISHES, ids=str)
 def test_frequencies_match_the_definition(sample: Sample, wish: Wish) -> None:
     logits = torch.randn(300, generator=torch.Generator().manual_seed(3)) * 2
@@ -137,6 +137,7 @@ def mixed_batch(rows: int, vocab: int) -> tuple[Tensor, RowParams, Tensor]:
     return logits, row_params(*wishes), torch.rand(rows, dtype=torch.float64)
 
 
+@pytest.mark.matrix(7)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_row_is_the_same_in_every_batch(sample: Sample, threads: int) -> None:
     logits, params, uniform = mixed_batch(24, 3001)
@@ -186,6 +187,7 @@ def test_rows_apart_from_each_other(sample: Sample) -> None:
     assert torch.equal(sample(wide[:, 100:600], params, uniform)[1], sample(logits, params, uniform)[1])
 
 
+@pytest.mark.matrix(9)
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 500, 4099])
 def test_what_a_mask_leaves_out_counts_for_nothing(sample: Sample, vocab: int) -> None:
     for seed in range(5):

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_every_kernel_has_one_variant_for_batches_of_all_sizes() -> None:
     found = printed("kernel_support.sampling_variants", seconds=SLOWEST)
     assert found

@@ -43,14 +43,14 @@ def load(folder: Path, dtype: torch.dtype, backend: str) -> tuple[Decoder, type[
     return load_decoder(files, program_of(describe(files.config)), dtype, device=CPU, fused=chosen.fused), chosen
 
 
-@pytest.mark.matrix(21)
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("chunk", [1, 7, 16, 129])
 def test_chunks_change_nothing(folder: Path, build: Build, chunk: int) -> None:
     loaded = load(folder, build.dtype, "cpu")
     assert torch.equal(hidden_states(*loaded, PROMPT, chunk), hidden_states(*loaded, PROMPT, 300))
 
 
-@pytest.mark.matrix(27)
+@pytest.mark.matrix(9)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> None:
     loaded = load(folder, build.dtype, "cpu")
@@ -63,6 +63,7 @@ def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> Non
         share(before)
 
 
+@pytest.mark.matrix(8)
 def test_nothing_is_read_of_what_an_earlier_step_left(folder: Path, build: Build) -> None:
     decoder, backend = load(folder, build.dtype, "cpu")
     first = hidden_states(decoder, backend, PROMPT, 300)
@@ -72,12 +73,13 @@ def test_nothing_is_read_of_what_an_earlier_step_left(folder: Path, build: Build
     assert torch.equal(hidden_states(decoder, backend, PROMPT, 300), first)
 
 
+@pytest.mark.matrix(3)
 def test_as_torch_computes_it(folder: Path, float32_build: Build) -> None:
     ours, theirs = (hidden_states(*load(folder, torch.float32, b), PROMPT, 100) for b in ("cpu", "torch"))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.matrix(6)
+@pytest.mark.matrix(2)
 def test_bfloat16_is_nearer_the_truth_than_torch(folder: Path, bfloat16_build: Build) -> None:
     truth = hidden_states(*load(folder, torch.float32, "torch"), PROMPT, 100)
     ours, theirs = (hidden_states(*load(folder, torch.bfloat16, b), PROMPT, 100).float() for b in ("cpu", "torch"))

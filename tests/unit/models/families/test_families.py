@@ -59,6 +59,7 @@ def config(architecture: str = "LlamaForCausalLM", **values: Any) -> dict[str, A
     return {**NEEDED, "head_dim": 16, "architectures": [architecture], **values}
 
 
+@pytest.mark.matrix(31)
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_what_is_unsaid_means_what_it_means_to_transformers(architecture: str) -> None:
     from transformers import CONFIG_MAPPING
@@ -70,6 +71,7 @@ def test_what_is_unsaid_means_what_it_means_to_transformers(architecture: str) -
     assert unsaid == describe({**theirs, "architectures": [architecture]})
 
 
+@pytest.mark.matrix(32)
 @pytest.mark.parametrize(("model_type", "architecture"), MODEL_TYPES.items())
 def test_a_config_without_architectures_goes_by_its_model_type(model_type: str, architecture: str) -> None:
     unsaid: list[Values] = [{}, {"architectures": None}, {"architectures": []}]

@@ -37,6 +37,7 @@ def choice(seed: int, rows: int, each: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(rows, INPUTS, generator=generator), order, torch.rand(rows, each, generator=generator)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @given(seed=st.integers(0, 2**31), rows=st.integers(1, 12), each=st.integers(1, COUNT), biased=st.booleans())

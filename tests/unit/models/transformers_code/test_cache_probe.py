@@ -26,7 +26,7 @@ def found_of(name: str, **values: Any) -> Findings:
     return probe(kind, config)
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("name", "values", "calling", "takes", "stacks"),
     [

@@ -35,6 +35,7 @@ def test_what_is_found_of_a_plain_model() -> None:
     assert found.widest == 80
 
 
+@pytest.mark.long
 def test_large_models_have_no_memory_while_they_are_asked() -> None:
     """Probes 70 billion parameters in a process with a hundredth of their memory."""
     config = LlamaConfig(

@@ -139,6 +139,7 @@ def connection_to(server: BaseTestServer) -> Connection:
     return Connection(client.Configuration(host=str(server.make_url("")).rstrip("/")))
 
 
+@pytest.mark.long
 async def test_the_lease_is_given_back_when_what_is_being_written_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next leader acts immediately on its first lists, which would miss a write that ends later."""
     api, app, stop = Hanging(), web.Application(), asyncio.Event()

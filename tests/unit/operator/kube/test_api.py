@@ -59,6 +59,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
         yield Api(http)
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize(
     ("code", "refusal", "passing"),
     [

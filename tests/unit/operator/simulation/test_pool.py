@@ -84,6 +84,7 @@ def test_a_scan_asks_for_every_model_in_turn() -> None:
     assert asked[:5] == asked[5:10]
 
 
+@pytest.mark.long
 def test_every_request_is_served_whatever_the_trace() -> None:
     for kind in KINDS:
         trace = make(kind, Shape(models=12, hours=0.2), 0)

@@ -384,6 +384,7 @@ async def test_files_that_are_not_there_and_a_grant_that_is_too_small(tmp_path: 
         await ask(host, A)
 
 
+@pytest.mark.long
 async def test_sleepers_that_leave_nothing_are_refused() -> None:
     engines = Processes(2**30)
     try:

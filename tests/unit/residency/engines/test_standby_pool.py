@@ -97,6 +97,7 @@ async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: S
     assert await pid(spare) == made[-1].pid, "the next call tries again"
 
 
+@pytest.mark.long
 async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
     spare: StandbyPool, doom: Doom, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
     await engine.stop()
 
 
+@pytest.mark.long
 async def test_what_an_engine_says_itself_is_told_at_once(spare: StandbyPool, doom: Doom, tmp_path: Path) -> None:
     made = doom(0)
     with pytest.raises(SourceError, match="does not exist"):

@@ -92,6 +92,7 @@ def reports(hub: Hub, home: Path, model: str, **environment: str) -> list[list[i
     return [[int(number) for number in report.split("/")] for report in line.split()]
 
 
+@pytest.mark.long
 def test_a_download_tells_its_bytes(hub: Hub, tmp_path: Path) -> None:
     """The total counts all missing wanted files, including those whose download has not begun."""
     shards = {f"model-{index}.safetensors": os.urandom(12 * 2**20) for index in range(12)}
@@ -211,6 +212,7 @@ def test_a_mirror_that_answers_nonsense(hub: Hub, tmp_path: Path) -> None:
     assert line.startswith("FetchError hf://org/model cannot be fetched: JSONDecodeError")
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, "SourceError"), (408, "FetchError"), (429, "FetchError"), (451, "SourceError")]
 )
@@ -289,6 +291,7 @@ def test_without_a_network_what_is_broken_is_named_with_the_way_out(hub: Hub, tm
     assert config.read_bytes() == HTML, "who cannot fetch it again removes nothing"
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("listed", [(), ("model.safetensors",), ("config.json",), ("README.md", "onnx/config.json")])
 def test_a_list_of_files_that_lacked_some_does_not_stay(hub: Hub, tmp_path: Path, listed: tuple[str, ...]) -> None:
     hub.listed = listed

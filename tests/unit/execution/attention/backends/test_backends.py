@@ -49,6 +49,7 @@ def test_reference(simulation: Simulate) -> None:
     several_steps(simulation(ReferenceBackend, shapes, torch.float32, 16, 30))
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend, GatheredBackend])
 @pytest.mark.parametrize("kind", [*KINDS.values(), COARSE, LATENT], ids=[*KINDS, "coarse", "latent"])
 def test_kinds_of_attention(simulation: Simulate, backend: type[AttentionBackend], kind: dict[str, Any]) -> None:
@@ -80,6 +81,7 @@ def test_kinds_of_attention_in_triton(simulation: Simulate, triton_device: str, 
 LATENTS = [shape(4, 1, 32, **LATENT), shape(20, 1, 40, **LATENT), shape(4, 2, 16)]
 
 
+@pytest.mark.long
 def test_latents_in_triton(simulation: Simulate, triton_device: str) -> None:
     from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 

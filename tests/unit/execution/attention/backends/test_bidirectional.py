@@ -59,6 +59,7 @@ def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypat
     assert torch.allclose(found.double(), torch.cat(wanted), atol=1e-6)
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("build", BUILDS, ids=str)
 def test_our_kernels_do_so_too(build: Build) -> None:
     @settings(max_examples=12, deadline=None)

@@ -30,7 +30,7 @@ def build(request: pytest.FixtureRequest) -> Iterator[Build]:
         yield build
 
 
-@pytest.mark.matrix(26)
+@pytest.mark.matrix(11)
 @pytest.mark.parametrize(
     ("block_size", "shapes"),
     [
@@ -56,7 +56,7 @@ def test_several_steps(simulation: Simulate, build: Build, block_size: int, shap
     run.step({b: 14})
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_any_batch(simulation_class: Simulate, build: Build, data: st.DataObject) -> None:

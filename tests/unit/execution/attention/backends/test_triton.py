@@ -210,6 +210,7 @@ MIXTURES: Mapping[str, Mapping[str, Any]] = {
 """Mixtures of experts without and with biases."""
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("config", MIXTURES)
 def test_mixtures_by_the_grouped_product(
     config: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,7 @@ def ask(llm: LLM, times: int) -> list[list[int]]:
     return texts
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 @pytest.mark.parametrize("questions", [1, 3, 40])
 @pytest.mark.parametrize(
     "options",

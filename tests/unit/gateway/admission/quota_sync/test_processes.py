@@ -129,6 +129,7 @@ async def test_together_they_let_in_the_limit_of_a_key(gateways: Gateways) -> No
     assert all(age >= 0 for age in ages)
 
 
+@pytest.mark.long
 async def test_streams_are_exact_but_for_one_a_gateway(gateways: Gateways) -> None:
     held: list[aiohttp.ClientResponse] = []
     try:

@@ -21,7 +21,7 @@ def shape(heads: int, kv_heads: int, head_dim: int, **more: Any) -> AttentionSha
     return AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=head_dim**-0.5, **more)
 
 
-@pytest.mark.matrix(15)
+@pytest.mark.matrix(9)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 @pytest.mark.parametrize("group", [1, 2, 4, 8])
