@@ -127,7 +127,7 @@ def test_a_run_is_kept_and_what_is_no_record_is_told(tmp_path: Path) -> None:
 def test_what_a_simulated_pool_pays_is_what_its_samples_say_and_no_less_than_the_bound() -> None:
     keys = [ObjectKey("t", name) for name in "abcd"]
     models = tuple(Model(key, "1", (Need(10, host=10),), load_seconds=10.0, wake_seconds=1.0) for key in keys)
-    order = "abcdabdcadbcabcd" * 3
+    order = "abcdabdcadbcabcd" * 2
     requests = tuple(Request(40.0 * at, keys["abcd".index(name)], 1.0) for at, name in enumerate(order))
     counted = Counting(Trace("test", models, requests), [Host("h1", 20, 5), Host("h2", 10, 10)], PlannerPolicy())
     before = counted.sample()

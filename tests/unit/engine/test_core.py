@@ -53,8 +53,15 @@ def test_the_model_limit_counts_prompt_and_answer() -> None:
     core, _ = make_core(max_model_len=10)
     core.add(request("r", [1] * 9, max_tokens=50))
     assert len(tokens_of(drain(core)["r"])) == 1
-    with pytest.raises(UsageError, match=r"10 tokens, but .* at most 10 .* raise --max-model-len$"):
+    expected = r"10 tokens, but .* at most 10 \(the KV cache holds 256\); shorten the prompt or raise --max-model-len$"
+    with pytest.raises(UsageError, match=expected):
         core.add(request("s", [1] * 10))
+
+
+def test_a_cache_that_holds_no_longer_prompt_is_named() -> None:
+    core, _ = make_core(num_blocks=4)
+    with pytest.raises(UsageError, match=r"at most 12 \(the KV cache holds 12\); .*--max-model-len and --kv-memory$"):
+        core.add(request("s", [1] * 12))
 
 
 def test_logprobs_go_with_their_tokens() -> None:

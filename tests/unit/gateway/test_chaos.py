@@ -251,7 +251,7 @@ async def story(run_world: RunWorld, actions: Sequence[Sequence[Any]], keyed: bo
     fields=st.sampled_from([{"scales_to": 2}, {"pooled": True}]),
 )
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_every_request_ends_once_whatever_happens(
     run_world: RunWorld, actions: list[tuple[Any, ...]], keyed: bool, fields: dict[str, Any]

@@ -128,14 +128,9 @@ def client_python(package: str) -> str:
 
 def run_client(*command: str | Path, **environment: str) -> Any:
     """Run a client in a process of its own; return the JSON on the last line of its output."""
-    return run_client_within(SECONDS, *command, **environment)
-
-
-def run_client_within(seconds: float, *command: str | Path, **environment: str) -> Any:
-    """Run a client with a time limit, like `run_client`."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
-        command, env=os.environ | offline | environment, capture_output=True, text=True, timeout=seconds, check=False
+        command, env=os.environ | offline | environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])

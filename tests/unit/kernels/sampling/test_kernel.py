@@ -118,7 +118,7 @@ def test_any_batch(triton_device: str, seed: int, vocab: int, rows: list[tuple[s
 @pytest.mark.long
 @pytest.mark.parametrize("wish", [Wish(), Wish(1.5, top_k=12, top_p=0.9, min_p=0.05), Wish(1.3, top_p=0.8)], ids=str)
 def test_even_uniforms_give_the_distribution_itself(triton_device: str, wish: Wish) -> None:
-    draws, vocab = 200, 150
+    draws, vocab = 100, 150
     logits = torch.randn(vocab, generator=torch.Generator().manual_seed(3)) * 2
     uniform = [(i + 0.5) / draws for i in range(draws)]
     tokens = choose(logits.expand(draws, -1).contiguous(), [wish] * draws, uniform, triton_device)

@@ -108,6 +108,19 @@ def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> 
 
 
 @pytest.mark.parametrize(
+    ("left", "waited", "level"),
+    [(0.0001, 0, Level.IN_HOST), (1.0, 0, Level.ON_DISK), (0.0001, 1, Level.ON_DISK)],
+    ids=["worth less", "worth more", "waited for"],
+)
+def test_an_image_is_dropped_for_another_that_is_worth_more(left: float, waited: int, level: Level) -> None:
+    """`a` makes room for `c`, and host memory holds the image of `b` already."""
+    copies = [awake("a", 80, rate=0.001), image("b", rate=left, waiting=waited), files("c")]
+    state = pool([model("a", 80), model("b"), model("c", 50)], [host("h1", *copies, sleepers=80)], c=0)
+    slept = [(each.model.name, each.level) for each in actions(state) if isinstance(each, Sleep)]
+    assert slept == ([("b", Level.ON_DISK)] if level is Level.IN_HOST else []) + [("a", level)]
+
+
+@pytest.mark.parametrize(
     ("changes", "more"),
     [
         ({"active": 1}, {}),

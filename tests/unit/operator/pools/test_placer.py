@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
+from prometheus_client import REGISTRY
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.planning.nodes import Node
@@ -66,6 +67,16 @@ def test_settled_costs_no_write() -> None:
     before = len(process.api.asked)
     run(process.settle())
     assert process.api.asked[before:] == []
+
+
+def test_the_age_of_the_oldest_report_is_measured() -> None:
+    world, process = settled()
+    run(process.poll())
+    world.now += 7
+    ages = "plimsoll_operator_report_age_seconds_sum"
+    before = REGISTRY.get_sample_value(ages) or 0.0
+    run(process.one_pass(POOL.of(PLACEMENT)))
+    assert (REGISTRY.get_sample_value(ages) or 0.0) - before == 7.0
 
 
 def test_a_modelhost_shows_what_its_pod_has_and_belongs_to_it() -> None:

@@ -44,6 +44,9 @@ MODELS = {
 }
 
 
+GRAPHED = ("LlamaConfig", "Gemma3TextConfig", "YoutuConfig")
+
+
 @pytest.fixture(scope="module", params=MODELS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("model")
@@ -127,6 +130,7 @@ class Decodes:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("folder", GRAPHED, indirect=True)
 @torch.inference_mode()
 def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
     """Replays other lengths and batches than the captured ones."""
@@ -139,13 +143,14 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("folder", GRAPHED, indirect=True)
 @torch.inference_mode()
 def test_decodes_that_share_a_prefix_as_graphs(
     folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pairs share a prefix, then others, then none: the tables are sent when they change."""
     monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
-    decodes = Decodes(folder, triton_device, sequences=5, longest=300)
+    decodes = Decodes(folder, triton_device, sequences=5, longest=256)
     cache, graphs = decodes.cache, decodes.graphs
     if cache.shapes[0].latent:
         assert graphs._shared is None, "heads of one sequence fill tiles already"
