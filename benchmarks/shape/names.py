@@ -61,8 +61,8 @@ def rows_of(page: str) -> Iterator[Row]:
 
 def complaints_of(rows: dict[str, Row], old: str, new: str) -> Iterator[str]:
     """Return missing and wrong entries of the page for two commits."""
-    there = set(_files(new))
-    for path in _files(old):
+    there = set(_files(new, "."))
+    for path in _files(old, *FOLDERS):
         row = rows.get(path)
         if row is None:
             yield f"{path}: has no row"
@@ -88,8 +88,8 @@ def public_names(commit: str, path: str) -> frozenset[str]:
     return frozenset(name for name in found if not name.startswith("_"))
 
 
-def _files(commit: str) -> list[str]:
-    listed = _git("ls-tree", "-r", "--name-only", commit, "--", *FOLDERS).splitlines()
+def _files(commit: str, *folders: str) -> list[str]:
+    listed = _git("ls-tree", "-r", "--name-only", commit, "--", *folders).splitlines()
     return [path for path in listed if path.endswith(".py")]
 
 
