@@ -52,7 +52,8 @@ def sequence(
     arrived = int(seconds * SECOND_NS)
     due = None if chosen.deadline is None else arrived + int(chosen.deadline * SECOND_NS)
     queue = QueueEntry(arrival, arrived, tokens, due, prefix)
-    return sequence_of(chosen, queue, [1] * prompt, prompt + limit, () if chosen.ignore_eos else (2,))
+    stop_ids = (*chosen.stop_token_ids, *(() if chosen.ignore_eos else (2,)))
+    return sequence_of(chosen, queue, [1] * prompt, prompt + limit, stop_ids)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,14 @@ def test_what_cannot_end_early_is_as_long_as_it_may_be() -> None:
         lengths.learn(_ended(sequence(limit=100, ignore_eos=True), 100))
     assert lengths.expect(sequence(limit=100, ignore_eos=True)) == 100
     assert lengths.expect(sequence(limit=100)) == 10
+
+
+def test_an_output_that_a_stop_token_may_end_is_learnt() -> None:
+    lengths = LengthEstimator()
+    options: dict[str, Any] = {"ignore_eos": True, "stop_token_ids": [7]}
+    for _ in range(ENOUGH):
+        lengths.learn(_ended(sequence(limit=100, **options), 10))
+    assert lengths.expect(sequence(limit=100, **options)) == 10
 
 
 def test_what_is_learnt_follows_the_traffic() -> None:
