@@ -197,7 +197,7 @@ def test_what_cannot_end_early_is_as_long_as_it_may_be() -> None:
 
 def test_an_output_that_a_stop_token_may_end_is_learnt() -> None:
     lengths = LengthEstimator()
-    options: dict[str, Any] = {"ignore_eos": True, "stop_token_ids": [7]}
+    options: dict[str, Any] = {"ignore_eos": True, "stop_token_ids": (7,)}
     for _ in range(ENOUGH):
         lengths.learn(_ended(sequence(limit=100, **options), 10))
     assert lengths.expect(sequence(limit=100, **options)) == 10
