@@ -1,4 +1,4 @@
-"""The command `plimsoll-operator`: the operator, or `simulate` and `explain`."""
+"""The command `plimsoll-operator`: runs the operator, or the subcommand `simulate` or `explain`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 r"""Runs the operator under `kopf run`, from a checkout, against the cluster of a kubeconfig.
 
-    PLIMSOLL_OPERATOR_ARGS="--runtime-image plimsoll-runtime:dev --lease-namespace default" \\
+    PLIMSOLL_OPERATOR_ARGS="--runtime-image plimsoll-runtime:dev --lease-namespace default" \
         kopf run -A -m plimsoll_operator.dev
 
 The variable has the options of `plimsoll-operator`. Pass namespaces to both: `-n NAME` and `--namespace NAME`.

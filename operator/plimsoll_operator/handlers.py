@@ -1,6 +1,6 @@
 """All handlers that kopf calls. Start here to see what the operator does.
 
-kopf watches ModelDeployments and RuntimePools, which users write. Each event ends in a store of `Controller`, which
+kopf watches ModelDeployments and RuntimePools, which users write. Each event updates a store of `Controller`, which
 queues a reconcile of the object (`controller/model_reconciler.py`, `pools/pool_reconciler.py`). A reconcile compares
 spec and cluster, plans (`planning/plan.py`), acts and writes the status. It never reads the event: one reconcile may
 handle many events, or none.
@@ -30,8 +30,8 @@ def register(controller: Controller, connection: Connection, registry: kopf.Oper
 
     @kopf.on.login(registry=registry)
     async def log_in(**_: Any) -> kopf.AiohttpSession:
-        """Give kopf's requests our certificates, token and proxy. After each list of kopf, the operator's own store
-        lists the collection again.
+        """Return a session for kopf's requests, with the operator's certificates, token and proxy. Each time that kopf
+        has listed a collection with it, the operator lists the collection again for its own store.
         """
         return await login.session()
 
@@ -53,5 +53,5 @@ def register(controller: Controller, connection: Connection, registry: kopf.Oper
 
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:
-        """Wait for running writes, then release the Lease to the next operator."""
+        """Stop reconciling, wait for running writes, then release the Lease, so that another operator can take it."""
         await controller.stop()

@@ -1,4 +1,4 @@
-"""The runtime's command line: each field of `spec.runtime` is the camelCase of a flag of `plimsoll serve`."""
+"""The runtime's command line: each field of `spec.runtime` is the name of a flag of `plimsoll serve` in camelCase."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def device_arguments(spec: Workload) -> list[str]:
 
 
 def model_argument(source: str) -> str:
-    """Return the MODEL argument of `plimsoll serve`: a path in a claim's mount, a file's path, or the source as it is,
-    which the runtime resolves.
+    """Return the MODEL argument of `plimsoll serve`: for a pvc:// source the path in the mount of its
+    PersistentVolumeClaim, for file:// the path, else the source itself, which the runtime resolves.
     """
     if claim := claim_name(source):
         path = source.removeprefix(f"pvc://{claim}").strip("/")

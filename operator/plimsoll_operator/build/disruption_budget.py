@@ -11,8 +11,8 @@ from plimsoll_operator.spec.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """`made`: create PodDisruptionBudgets. `of_one`: also for objects with one replica, if the operator can watch nodes
-    and so moves that pod off a node before it is drained.
+    """`made`: whether PodDisruptionBudgets are created. `of_one`: whether objects with one replica get one too, which
+    blocks node drains unless the operator watches nodes and replaces the pods on a cordoned node.
     """
 
     made: bool = True

@@ -26,7 +26,7 @@ class HostKeyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """The secret from which the operator derives the tokens of all hosts. It is never logged or shown."""
+    """The secret from which the operator derives one API token for the hosts of each pool. It is never logged."""
 
     key: bytes = field(repr=False)
 
@@ -66,7 +66,7 @@ def read_key(folder: Path) -> HostKey:
 
 
 def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: str = "0") -> dict[str, Any]:
-    """Build one pod. Two pods of one spec, image and key differ only in `suffix` and `group`."""
+    """Build the pod of one host. Two pods of one spec, image and key differ only in `suffix` and `group`."""
     parts = Parts(
         role=HOSTING,
         group=group,

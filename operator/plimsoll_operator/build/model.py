@@ -30,8 +30,8 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
 
 
 def _token(spec: Spec) -> dict[str, Any]:
-    """Return HF_TOKEN as a reference to the model's Secret; empty without a token. The kubelet reads the Secret, so the
-    operator needs no access to it.
+    """Return the environment variable HF_TOKEN as a reference to the Secret of `spec.model.tokenSecret`; empty if the
+    spec has none. The kubelet reads the Secret, so the operator needs no access to it.
     """
     if spec.token is None:
         return {}

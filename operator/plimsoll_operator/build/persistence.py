@@ -19,7 +19,7 @@ contains it.
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A claim that pods write to, the name of its volume, and the mount path."""
+    """A PersistentVolumeClaim that pods write to, the name of its volume in the pod, and the mount path."""
 
     volume: str
     claim: str
@@ -34,8 +34,8 @@ def store_arguments(spec: Workload) -> list[str]:
 
 
 def stores(spec: Workload) -> tuple[Store, ...]:
-    """Return the stores on claims: of responses and of files. If both use one claim, they have the same volume name,
-    because a pod can mount a claim only once.
+    """Return the stores that are on PersistentVolumeClaims: first that of responses, then that of files. If both use
+    one claim, they have the same volume name, because a pod can mount a claim only once.
     """
     responses, files = _responses_claim(spec), spec.files
     volume = FILES_VOLUME if files is not None and responses == files.claim else RESPONSES_VOLUME

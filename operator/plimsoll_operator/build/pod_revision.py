@@ -75,7 +75,7 @@ def _added(spec: Workload) -> dict[str, Any]:
 
 
 def fits(spec: Workload, image: Image, more: str = "") -> Fits:
-    """Return a function that compares a pod's hash with that of a pod built now."""
+    """Return a function from the hash of an existing pod to its `Fit`. `more`: as for `revision`."""
     user = user_part(spec)
     wanted = _label(user, spec, image, more)
 

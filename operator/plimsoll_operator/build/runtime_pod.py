@@ -42,8 +42,9 @@ NODE_LOST_SECONDS = 60
 class Parts:
     """The differences between pods of models and pods of pools.
 
-    `environment` maps a variable to its text, or to the source of its value (`valueFrom`). `claims` maps each claim to
-    the name of its volume; claims are mounted read-only at /models/CLAIM. `stores` are mounted writable.
+    `environment` maps a variable to its text, or to the source of its value (`valueFrom`). `claims` maps the name
+    of a PersistentVolumeClaim to the name of its volume; each is mounted read-only at /models/CLAIM. `stores` are
+    mounted writable.
     """
 
     role: str
@@ -80,7 +81,7 @@ def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -
 
 
 def _with_defaults(body: dict[str, Any], spec: Workload) -> dict[str, Any]:
-    """Add the size limit of the cache, and a spread over nodes unless the template has its own."""
+    """Return the pod spec with a size limit of the volume `cache`, and a spread over nodes unless it has one."""
     limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
     volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
     return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}
@@ -91,7 +92,7 @@ def _selector(spec: Workload, uid: str | None = None) -> dict[str, str]:
 
 
 def _spread(spec: Workload, constraints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the constraints, applied to the object's own pods unless they have a selector."""
+    """Return the topology spread constraints; one without a label selector gets that of the object's own pods."""
     own = {"labelSelector": {"matchLabels": _selector(spec)}}
     return [{**own, **constraint} for constraint in constraints]
 

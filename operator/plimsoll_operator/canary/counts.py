@@ -1,4 +1,4 @@
-"""Counts of a revision's requests: all, failed, and the times of their first bytes."""
+"""Counts of the requests to a revision's pods: all, failed, and a histogram of the time to first byte."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """`requests` that have ended, of which `failed` got no output or an incomplete one.
+    """`requests`: those whose response has begun, or that got none. `failed` of them got no response, one with a status
+    of 500 or above, or one that broke off.
 
-    `first_bytes`: for each upper bound in seconds, how many of the `timed` streamed outputs had begun by then.
+    `first_bytes`: pairs of an upper bound in seconds and how many of the `timed` streamed responses had their first
+    data within it after the request arrived. The counts are cumulative.
     """
 
     requests: int = 0
@@ -25,7 +27,7 @@ class RequestCounts:
 
     @property
     def rate(self) -> float:
-        """The failed share of the requests."""
+        """The failed share of the requests, from 0 to 1; 0 without requests."""
         return self.failed / self.requests if self.requests else 0.0
 
     def check_integrity(self) -> None:
@@ -40,8 +42,8 @@ NOTHING = RequestCounts()
 
 
 def _combined(one: RequestCounts, other: RequestCounts, sign: int) -> RequestCounts:
-    """Add or subtract counts. Bounds that only one of them has are left out, because the other's count is unknown
-    there.
+    """Return `one` plus `sign` times `other`. If both have timed responses, bounds that only one of them has are left
+    out, because the other's count is unknown there.
     """
     if not one.timed:
         first_bytes = tuple((bound, sign * count) for bound, count in other.first_bytes)

@@ -22,14 +22,15 @@ from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.template import SpecError
 
 TotalsSource = Callable[[ObjectKey], Totals | None]
-"""Returns the counts of a model by gateway process, or None if no gateway reports any."""
+"""Returns the request counts of a model by gateway process and revision; None if no gateway reports."""
 NEVER_MIND = "the spec is that of the stable revision again"
 NO_ROOM = "1 replica without rollout.maxSurge leaves no pod for the canary: raise replicas or rollout.maxSurge"
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryDecision:
-    """`split` is None if all pods should have the present spec. `stable`: the revision to roll back to, "" for none.
+    """`split` is None if all pods should have the present spec. `stable`: label of the revision to roll back
+    to, "" for none.
 
     `wait`: time until the next decision; None if only a change can lead to another one.
     """
@@ -50,7 +51,7 @@ class CanaryDecision:
 
 
 class CanaryController:
-    """Decides on canaries. Its only state is the requests that gateways have counted since each canary's step began.
+    """Decides on the canaries of all models. Its only state is the request counts since each canary's state began.
 
     `check` raises SpecError for a spec that cannot be built in this installation.
     """

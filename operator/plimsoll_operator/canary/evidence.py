@@ -1,7 +1,8 @@
-"""Requests counted since a canary's step began: differences of each gateway process's totals.
+"""Requests counted since a canary entered its present state of its step (starting or observing): the growth of each
+gateway process's totals.
 
 The counts are only in memory. After a change of the leader they start at zero, so the step lasts until enough requests
-have been counted again. A gateway's first report after the step began is the baseline and counts nothing.
+have been counted again. The first report of a gateway in the state is the baseline and counts nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ Totals = Mapping[str, Mapping[str, RequestCounts]]
 
 @dataclass(slots=True)
 class Account:
-    """`last`: the latest totals of each gateway process, by revision. `sums`: by how much the totals have grown since
-    the step began, by revision. `of` identifies the step.
+    """`last`: the latest totals of each gateway process, by revision. `sums`: by how much the totals of all
+    processes together have grown since the canary's state began, by revision. `of`: the canary's revision, its step,
+    and its state with the time when it began.
     """
 
     of: tuple[str, int, str]
@@ -29,13 +31,13 @@ class Account:
 
 
 class Evidence:
-    """The counts of all models with a canary."""
+    """The request counts of all models with a canary, each since the canary's state began."""
 
     def __init__(self) -> None:
         self._accounts: dict[ObjectKey, Account] = {}
 
     def since(self, key: ObjectKey, canary: Canary, totals: Totals) -> tuple[RequestCounts, RequestCounts]:
-        """Return the counts of the canary and of all other revisions since the canary's state began."""
+        """Return two counts since the canary's state began: of its revision, and of all other revisions together."""
         of = (canary.revision, canary.step, f"{canary.state}@{canary.since.isoformat()}")
         account = self._accounts.get(key)
         if account is None or account.of != of:
@@ -49,7 +51,7 @@ class Evidence:
         return _whole(account.sums.get(canary.revision, NOTHING)), _whole(stable)
 
     def forget(self, key: ObjectKey) -> None:
-        """Discard the counts of a model without a canary."""
+        """Discard the counts of a model that no longer has a canary."""
         self._accounts.pop(key, None)
 
     def check_integrity(self) -> None:
@@ -60,8 +62,8 @@ class Evidence:
 
 
 def _whole(seen: RequestCounts) -> RequestCounts:
-    """Return the counts with at least as many requests as failures: an output may begin before the step and fail in it.
-    Such a request counts for the step.
+    """Return the counts with `requests` raised to `failed` if that is higher. A response may begin before the canary's
+    state and break off in it: then only its failure counts for the state.
     """
     return replace(seen, requests=max(seen.requests, seen.failed))
 

@@ -1,6 +1,6 @@
 """Decides the next state of a canary: wait, next step, promote or roll back.
 
-A pure function of the spec's terms and of the facts. It is idempotent: from its result the same facts lead no further.
+A pure function of the canary's present state, of the spec's terms and of the facts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LOOK_AGAIN = timedelta(seconds=5)
 class Facts:
     """`ready` of the `wanted` canary pods serve; those that are not ready at `deadline` have failed.
 
-    `hindrance`: why they are not ready, "" if unknown. `canary` and `stable` are counts since the state began; None if
-    no gateway reports.
+    `hindrance`: why they are not ready, "" if unknown. `canary` and `stable`: request counts of the canary's revision
+    and of all others since the canary's state began; None if no gateway reports.
     """
 
     wanted: int
@@ -69,7 +69,7 @@ def counted(canary: Canary, wanted: int, ready: int, now: datetime) -> Canary:
 
 
 def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
-    """Return the canary's next state."""
+    """Return the next state of the canary, which may be the present one, or that it is promoted."""
     if canary.state is State.TAKEN_BACK:
         return Verdict(canary)
     if canary.weight and facts.canary is not None:
@@ -119,7 +119,7 @@ def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
 
 
 def _starting(canary: Canary, step: int, terms: CanarySpec, now: datetime) -> Canary:
-    """Return the canary at the start of a step: its pods are created, and its weight stays as it was."""
+    """Return the canary at the start of a step: its pods are still to be created, so its weight is not changed yet."""
     moved = replace(
         canary,
         step=step,

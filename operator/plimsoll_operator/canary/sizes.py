@@ -32,7 +32,7 @@ def canary_pods(weight: int, replicas: int, rollout: Rollout) -> int:
 
 
 def stable_pods(replicas: int, rollout: Rollout, wanted: int, ready: int, *, blocked: bool) -> int:
-    """Return the number of stable pods while `ready` of the `wanted` canary pods serve.
+    """Return how many stable pods there should be while `ready` of the `wanted` canary pods serve.
 
     `blocked`: some canary pods find no node, or may not exist beyond `replicas`.
     """
@@ -67,5 +67,5 @@ def side_rollout(replicas: int, rollout: Rollout, count: int, others: int, ready
 
 
 def room_for_canary(replicas: int, rollout: Rollout, others: int) -> int:
-    """Return the number of pods that the canary may have in addition to `others`."""
+    """Return how many pods the canary may have while `others` pods of other revisions exist."""
     return max(0, replicas + rollout.surge(replicas) - others)

@@ -70,12 +70,12 @@ class CanarySplit:
 
     @property
     def replicas(self) -> int:
-        """The number of wanted pods of both revisions."""
+        """The wanted number of pods of both revisions together."""
         return self.sides.present.replicas
 
     @property
     def is_present(self) -> bool:
-        """Whether the canary is the present spec, and not one that was abandoned."""
+        """Whether the canary has the present spec. False if the spec is that of the stable revision again."""
         return user_part(self.sides.present) == self.canary.revision
 
     @property
@@ -84,7 +84,9 @@ class CanarySplit:
         return self.canary_view.good_ready
 
     def merged(self) -> PodView[Spec]:
-        """Return the pods of both sides as one view for the status. Pods on their proper side do not count as old."""
+        """Return the pods of both sides as one view for the status. Pods that fit the spec of their side do not
+        count as old.
+        """
         one, other = self.stable_view, self.canary_view
         return PodView(
             replace(self.sides.present, replicas=one.spec.replicas + other.spec.replicas),
@@ -132,7 +134,7 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
 def plan_split(split: CanarySplit) -> SplitPlan:
     """Return the next actions. Surplus canary pods are deleted first, and new canary pods are created last.
 
-    The pods of a canary that was rolled back are deleted immediately, except those in `kept`.
+    The pods of a canary that was rolled back are deleted immediately, except `kept` ready ones.
     """
     first, wait = split.stable_plan, None
     if split.canary.state is State.TAKEN_BACK:

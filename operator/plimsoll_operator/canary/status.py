@@ -47,7 +47,9 @@ def _loaded(split: CanarySplit) -> str:
 
 
 def step_event(before: Canary | None, now: Canary | None, stable: str) -> tuple[Reason, str] | None:
-    """Return the event of a change; None if a condition reports it or nothing changed."""
+    """Return reason and message of the event for the change of a canary from `before` to `now`; None if nothing changed
+    or a condition reports it. `stable`: the stable revision after the change.
+    """
     if now is None:
         if before is None or before.state is State.TAKEN_BACK or before.revision != stable:
             return None

@@ -56,7 +56,9 @@ from plimsoll_operator.spec.identity import KIND, POOL_KIND, ObjectKey
 
 
 def request_totals_of(registry: GatewayRegistry, clock: Callable[[], float]) -> TotalsSource:
-    """Return a source of request counts by gateway process and revision; it returns None while no gateway reports."""
+    """Return a function from a model to its request counts by gateway process and revision; it returns None while no
+    gateway reports.
+    """
 
     def totals(key: ObjectKey) -> Totals | None:
         answers = registry.believed(clock())
@@ -93,8 +95,8 @@ kopf.
 
 
 async def follow_cluster(connection: Connection, stores: Stores) -> None:
-    """Follow the kinds that the operator creates or only reads with reflectors. List ModelDeployments and RuntimePools
-    whenever kopf's events may be incomplete.
+    """Keep the stores up to date forever: reflectors list and watch all kinds except ModelDeployments and RuntimePools.
+    Those two come from kopf's events, and are listed here whenever the events may be incomplete.
     """
     async with asyncio.TaskGroup() as group:
         group.create_task(follow(connection, *stores.secondaries()))
@@ -104,7 +106,8 @@ async def follow_cluster(connection: Connection, stores: Stores) -> None:
 class Controller:
     """One operator process, which is the leader or may become it.
 
-    `on_end` is called when the work ends by itself, for example because the Lease is lost; `end` is then the reason.
+    `on_end` is called when the work ends by itself, for example because the Lease is lost. `end`: the error that ended
+    the start or the work, else None.
     """
 
     def __init__(
@@ -198,7 +201,7 @@ class Controller:
             merge_event(stores.of(kind), self._queue, event)
 
     async def _act(self, stores: Stores) -> None:
-        """Reconcile forever. Raises what ends it in an exception group; see ENDS."""
+        """Reconcile forever. The error that ends this is raised in an exception group; those of `ENDS` are expected."""
         async with host_session() as session, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             UNFOLLOWED.set_function(lambda: len(stores.troubles()))

@@ -1,7 +1,7 @@
 """Reconciles a model with dedicated pods: observes, plans, acts and writes its status.
 
-Between reconciles it remembers only writes that the stores do not show yet. A new leader need not know them: its first
-list shows them.
+Of pods and other children it remembers between reconciles only writes that the stores do not show yet. A new leader
+need not know them: its first list shows them.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class DedicatedPods:
 
     async def _note_canary(self, item: Object, decision: CanaryDecision) -> Object:
         """Write the canary's state into the status before pods are created or deleted for it, because gateways route by
-        it.
+        it. Return the object with the status.
         """
         before, now = read_canary(item.get("status") or {}), decision.canary
         if before == now:

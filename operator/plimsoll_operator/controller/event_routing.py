@@ -28,7 +28,7 @@ def route_changes(stores: Stores, queue: WorkQueue, expectations: Expectations, 
         queue.add_all(key for key in keys if key in waiting or _differs(change))
 
     def changed(store: Store[Object]) -> Listener[Object]:
-        """Return a listener for changes of the objects themselves."""
+        """Return a listener that queues changed ModelDeployments or RuntimePools, except after our own write."""
 
         def told(changes: Sequence[Change[Object]]) -> None:
             for change in changes:

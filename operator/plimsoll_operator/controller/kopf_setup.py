@@ -99,7 +99,8 @@ class Login:
     async def _watch_requests(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Record which collections cannot be read, and list again each collection that kopf has listed.
+        """Send a request of kopf. Record in the store whether a list or watch fails; after each list of kopf, let the
+        store list the collection again.
 
         kopf's list does not report deleted objects. Our own list starts after kopf's response, so it no longer has the
         objects that were deleted before; kopf's watch reports those that are deleted later.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal, and return 0. Return 1 without a cluster or its prerequisites, or if the Lease is lost."""
+    """Run until a signal, and return 0. Return 1 if the operator cannot start (it prints why) or loses the Lease."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def operate(
     options: Options, connection: Connection, stop: asyncio.Event, identities: tuple[str, str] | None = None
 ) -> int:
-    """Run kopf until a signal, `stop`, or the end of the work, and return the exit code. Raise any other error of the
-    work.
+    """Run kopf until a signal, `stop`, or an error of the controller. Return the exit code: 0, or 1 after an error of
+    `ENDS`. Raise any other error.
     """
     controller = controller_of(options, connection, on_end=stop.set, identities=identities)
     registry = kopf.OperatorRegistry()
@@ -77,7 +77,7 @@ async def _external_scaler(options: Options) -> AsyncIterator[None]:
 
 
 def _code_of(end: BaseException | None) -> int:
-    """Return 0 after a signal, 1 after one of ENDS; raise any other error."""
+    """Return the exit code: 0 without an error, 1 after errors of `ENDS`. Raise any other error."""
     if end is None:
         return 0
     if not isinstance(end, BaseExceptionGroup) or end.split(ENDS)[1] is not None:

@@ -117,7 +117,7 @@ class NameRecorder:
 
 
 def serving(models: Iterable[Entry[Object]], names: NameRegistry) -> dict[str, str]:
-    """Return the namespace of each name under which a ready replica gets requests."""
+    """Return served name -> namespace, of the names under which a ready replica of their owner gets requests."""
     return {
         name: model.key.namespace for model in models for name in _ready_names(model) if names.owner(name) == model.key
     }
@@ -174,7 +174,7 @@ def fit_record(
 
 
 def _names_of(entry: Entry[Object] | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that an object claims, and those under which it is ready."""
+    """Return the names that an object claims, and those that its status lists while it has a ready replica."""
     if entry is None:
         return frozenset(), frozenset()
     return frozenset(served_names(entry.value)), frozenset(_ready_names(entry))
@@ -186,5 +186,5 @@ def _ready_names(entry: Entry[Object]) -> Sequence[str]:
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """Return a merge patch of the data; empty if nothing differs."""
+    """Return the merge patch that turns the data `before` into `after`; empty if they are equal."""
     return {key: after.get(key) for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)}

@@ -32,12 +32,12 @@ class PlacedModels(Protocol):
         """Return decisions about a model that have no event yet, and forget them; the caller writes the events."""
 
     def served_elsewhere(self, model: ObjectKey) -> None:
-        """Allow pools that a model has left to remove it, because it is served in its new place."""
+        """Allow pools that a model has left to remove it, because its new pool or its dedicated pods serve it."""
 
 
 def unknown_pool(context: ReconcileContext, pool: ObjectKey) -> ReconcileResult:
-    """Return the result for a model whose pool is missing or not planned yet. Only for a missing pool is a time set: an
-    existing one wakes its models when it is planned.
+    """Return the result for a model whose pool is missing or not planned yet. For a missing pool it asks for another
+    reconcile after `A_MOMENT`; an existing pool queues its models once it is planned.
     """
     return ReconcileResult(again=A_MOMENT if context.stores.pools.get(pool) is None else None)
 

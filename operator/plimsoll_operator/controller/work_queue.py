@@ -63,7 +63,7 @@ class WorkQueue:
             self.add(key)
 
     def add_later(self, key: Key, seconds: float) -> None:
-        """Queue an object after some seconds, unless it is reconciled before that."""
+        """Queue an object after some seconds, instead of at a time set before. Do nothing if it is queued already."""
         if key in self._waiting or key in self._again:
             return
         if timer := self._timers.pop(key, None):
@@ -71,7 +71,7 @@ class WorkQueue:
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self._due, key)
 
     def add_within(self, key: Key, seconds: float) -> None:
-        """Queue an object after at most this many seconds; repeated calls do not postpone it."""
+        """Queue an object after this many seconds, unless it is queued already or due earlier."""
         timer = self._timers.get(key)
         if timer is None or timer.when() > asyncio.get_running_loop().time() + seconds:
             self._known.add(key)

@@ -110,7 +110,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests for ModelDeployments and their children. Every method raises ApiError."""
+    """Requests to the API server, except watches. Every method raises ApiError."""
 
     def __init__(self, connection: Connection, writes_under_way: WritesUnderWay | None = None) -> None:
         """Send requests over `connection`. `writes_under_way` holds each write while it runs."""
@@ -118,7 +118,7 @@ class Api:
         self._writes_under_way = writes_under_way or WritesUnderWay(WRITE_SECONDS)
 
     async def serves_models(self) -> bool:
-        """Return whether the API server has our kinds in its discovery."""
+        """Return whether the API server serves our CRDs: ModelDeployments, RuntimePools and ModelHosts."""
         found = await self._find(MODELS)
         return found is not None and set(PLURALS.values()) <= {kind["name"] for kind in found["resources"]}
 
@@ -144,7 +144,7 @@ class Api:
         return await self._ask("POST", resource.path(body["metadata"]["namespace"]), body, query=query)
 
     async def apply(self, resource: Resource[Any], body: Object) -> Object:
-        """Apply an object of ours on the server with force, because all its fields are ours; return it."""
+        """Write an object of ours by server-side apply, with force because all its fields are ours; return it."""
         return await self._apply(_path_of(resource, key_of(body)), body)
 
     async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str) -> None:
@@ -156,7 +156,7 @@ class Api:
                 raise
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
-        """Apply the whole status of one of our objects on the server; return the object.
+        """Write the whole status of a ModelDeployment, RuntimePool or ModelHost by server-side apply; return it.
 
         A missing object is a 404, another one of its name a 409.
         """
@@ -172,7 +172,9 @@ class Api:
         )
 
     async def change_config_map(self, key: ObjectKey, version: int, data: Mapping[str, str | None]) -> Object:
-        """Merge into the data of a ConfigMap at this version, and return it. A change since then is a 409."""
+        """Merge `data` into that of a ConfigMap, and return the ConfigMap; None removes a key. If its
+        resource version is not `version`, this is a 409.
+        """
         body = {"metadata": {"resourceVersion": str(version)}, "data": data}
         path = f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}"
         return await self._ask("PATCH", path, body, kind=MERGE, query=MANAGED)

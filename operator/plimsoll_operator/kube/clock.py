@@ -1,4 +1,4 @@
-"""The time of day, and the accepted difference between clocks of machines."""
+"""The present time, and the accepted difference between clocks of machines."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ FROM_THE_FUTURE = f"its time is more than {AHEAD_SECONDS:.0f} s in the future: s
 
 
 def utc_now() -> datetime:
-    """Return the time of day."""
+    """Return the present time, in UTC."""
     return datetime.now(UTC)

@@ -22,19 +22,19 @@ PATIENCE_SECONDS = 30.0
 
 
 class Expectation(Protocol):
-    """A future state of a store."""
+    """A change that a store must show before the next reconcile."""
 
     @property
     def store(self) -> Store[Any]:
-        """The store."""
+        """The store that must show it."""
 
     @property
     def namespace(self) -> str:
-        """The namespace of the expected state."""
+        """The namespace of the changed object."""
 
     @property
     def met(self) -> bool:
-        """Whether the store has reached it."""
+        """Whether the store shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _OfObject:
 
 @dataclass(frozen=True, slots=True)
 class Reached(_OfObject):
-    """A write to this object, to which the API server gave this version."""
+    """A write after which the object has this resource version."""
 
     version: int
 
@@ -75,14 +75,14 @@ class Gone(_OfObject):
 
     @property
     def met(self) -> bool:
-        """Whether it is being deleted, or gone."""
+        """Whether the store shows the object as being deleted, or no longer has it."""
         entry = self.store.get(self.key)
         return entry is None or entry.uid != self.uid or entry.deleting
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list that starts after this expectation was made."""
+    """A list of the collection that starts after this expectation was made. `number`: the count of lists with it."""
 
     store: Store[Any]
     namespace: str
@@ -120,7 +120,7 @@ class Expectations:
         return [expected for expected in self._open.get(key, ()) if isinstance(expected, Unknown)]
 
     def learn(self, key: Key, unknown: Unknown, found: Object | None) -> None:
-        """Replace an unknown write by what the server has for its object (`found`)."""
+        """Replace an unknown write by an expectation of what the server has: `found`, None if it has no such object."""
         left = [expected for expected in self._open.get(key, ()) if expected != unknown]
         entry = unknown.store.get(unknown.key)
         if found is not None:
@@ -130,7 +130,7 @@ class Expectations:
         self._open[key] = left
 
     def may_pass(self, key: Key) -> bool:
-        """Return whether the stores show all writes for this object. If not, its reconcile is deferred."""
+        """Return whether the stores show all writes of reconciles of `key`. If not, its reconcile is deferred."""
         left = [expected for expected in self._open.get(key, ()) if not expected.met]
         if not left:
             self.forget(key)
@@ -144,8 +144,8 @@ class Expectations:
         return False
 
     def is_own(self, key: Key, store: Store[Any], version: int) -> bool:
-        """Return whether this version is a write of the last reconcile of `key`, so that it needs no reconcile. False
-        while a reconcile of `key` is deferred.
+        """Return whether the last reconcile of `key` itself wrote the object of this resource version, so that the
+        store's change needs no reconcile. False while a reconcile of `key` is deferred.
         """
         if key in self.put_off:
             return False

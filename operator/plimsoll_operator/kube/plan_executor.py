@@ -110,8 +110,8 @@ class PlanExecutor:
     async def keep_budget(
         self, item: Object, owner: Owner, wanted: Object | None, pods: Iterable[Pod] = ()
     ) -> ApiError | None:
-        """Create, update or delete the disruption budget, before the status reports `pods` as ready. Log a rejected
-        budget.
+        """Create, update or (with `wanted` None) delete the disruption budget. Call this before the status reports
+        `pods` as ready. Log a rejected budget.
 
         Return an error for the caller to raise once the status is written, so that this is tried again; None without
         one. An outage or a conflict is raised immediately.
@@ -183,9 +183,8 @@ class PlanExecutor:
         return (None, True) if item is None else (store.resource.read(item), False)
 
     async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
-        """Write fields of the status before acting on them; return the object with them.
-
-        None removes a field.
+        """Write these fields of the status, before acting on them; the others stay as they are, and None removes one.
+        Return the object with the new status.
         """
         before = item.get("status") or {}
         ours = [c for c in before.get("conditions") or () if c["type"] in OURS]

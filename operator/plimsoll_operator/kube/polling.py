@@ -23,7 +23,7 @@ class UnforeseenError(Exception):
 
 
 class Answer(Protocol):
-    """A report. `sequence` grows with each change in the process `instance`."""
+    """A report of a polled process. `sequence` grows with each change in the process `instance`."""
 
     @property
     def instance(self) -> str:
@@ -41,7 +41,9 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """Polling with back-off: after one of `failures`, with growing pauses of at most `longest` seconds."""
+    """Polls with back-off: after each error the pause doubles, up to `longest` seconds. `failures` are the errors that
+    are expected; the traceback of any other is logged.
+    """
 
     failures: tuple[type[Exception], ...]
     longest: float
@@ -76,7 +78,7 @@ class Polling:
         take: Callable[[AnswerT], None],
         fail: Callable[[Exception], None],
     ) -> AnswerT | None:
-        """Return a report that was processed; None if `fail` was called."""
+        """Return the report after `take` has processed it; None if that or the request failed, with `fail` called."""
         try:
             answer = await question
             take(answer)

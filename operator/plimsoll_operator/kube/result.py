@@ -39,7 +39,9 @@ class ReconcileResult:
 
 
 async def unless_namespace_ends(key: ObjectKey, closer: Awaitable[ReconcileResult]) -> ReconcileResult:
-    """Return the result of `closer`. An error because the namespace is being deleted is no failure."""
+    """Return the result of `closer`. If it fails because the namespace is being deleted, log that, and return a result
+    that asks for another reconcile after `LOOK_AGAIN`.
+    """
     try:
         return await closer
     except ApiError as error:

@@ -20,7 +20,9 @@ SHOWN = 5
 
 
 class NameRegistry:
-    """The claims of all watched ModelDeployments. A lookup takes time in proportion to the claims of a name."""
+    """The served names that all watched ModelDeployments claim, and who owns each. A lookup takes time in proportion to
+    the number of claims to the name.
+    """
 
     def __init__(self, policy: NamePolicy = FREE) -> None:
         self.policy = policy
@@ -28,7 +30,7 @@ class NameRegistry:
         self._by_name: dict[str, dict[ObjectKey, ClaimAge]] = {}
 
     def follow(self, models: Store[Object], wake: Callable[[ObjectKey], None]) -> None:
-        """Take the claims from a store, now and after each change.
+        """Take the claims to names from a store, now and after each change.
 
         Calls `wake` with objects that may get or lose a name by another object's change.
         """
@@ -44,7 +46,7 @@ class NameRegistry:
         models.listen(changed)
 
     def note(self, item: Object) -> set[ObjectKey]:
-        """Store the claims of an object; return the other objects whose names this may change."""
+        """Store the names that an object claims; return the other objects that may get or lose a name by this."""
         key = key_of(item)
         rank, names = (created(item), key), frozenset(served_names(item))
         if self._claims.get(key) == (rank, names):
@@ -60,7 +62,7 @@ class NameRegistry:
         return self._sharing(self._drop(key)) - {key}
 
     def use_record(self, record: Record) -> set[ObjectKey]:
-        """Use another record; return the objects whose names this may change."""
+        """Use another record of served names; return the objects that may get or lose a name by this."""
         self.policy, names = self.policy.with_record(record)
         return self._sharing(names)
 
@@ -73,7 +75,7 @@ class NameRegistry:
         return any(key.namespace == namespace for key in self._by_name.get(name, ()))
 
     def conflicts(self, spec: Spec) -> tuple[NameConflict, ...]:
-        """Return the spec's names that it does not own."""
+        """Return the served names of a spec that it does not own, each with the reason."""
         mine = (spec.created, spec.key)
         found = []
         for name in spec.served_names:

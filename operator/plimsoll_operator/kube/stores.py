@@ -137,7 +137,7 @@ class Stores:
         return self.watched is None or namespace in self.watched
 
     def labels_of(self, namespace: str) -> Labels:
-        """Return the labels of a namespace, or only its name if it may not be read."""
+        """Return the labels of a namespace; only the label with its name if namespaces may not be watched."""
         if self.namespaces is None:
             return Labels.of_name(namespace)
         entry = self.namespaces.get(ObjectKey("", namespace))
@@ -148,7 +148,7 @@ class Stores:
         return next(store for store in self.all() if store.resource.kind == kind)
 
     def troubles(self, failures: int = 1) -> list[str]:
-        """Return the collections that have failed at least this many times in a row, and why."""
+        """Return a message for each collection whose list or watch has failed at least this many times in a row."""
         parts = [part for store in self.all() for part in store.parts.values()]
         return [part.trouble for part in parts if part.failures >= failures]
 
@@ -164,5 +164,5 @@ class Stores:
         return [entry.value for entry in self.revisions.owned(owner.key.namespace, owner.uid)]
 
     async def wait_synced(self) -> None:
-        """Wait until every collection has been listed."""
+        """Wait until every collection has been listed once."""
         await asyncio.gather(*(store.wait_synced() for store in self.all()))

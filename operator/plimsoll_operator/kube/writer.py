@@ -80,7 +80,7 @@ class Writer:
         return True
 
     async def apply(self, owner: ObjectKey, store: Store[Any], body: Object) -> None:
-        """Apply a child's wanted fields."""
+        """Write the wanted fields of a child (`body`) by server-side apply."""
         await self._apply(owner, store, body["metadata"]["name"], self._api.apply(store.resource, body))
 
     async def delete(self, owner: ObjectKey, store: Store[Any], name: str, uid: str) -> None:
@@ -91,11 +91,11 @@ class Writer:
         self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
-        """Write a whole status."""
+        """Write the whole status of the object `owner` itself."""
         await self._apply(owner, self._stores.of(self._kind), owner.name, self._api.apply_status(item, status))
 
     def is_taken(self, owner: ObjectKey, store: Store[Any]) -> bool:
-        """Return whether an object outside the store has the name of an object's child."""
+        """Return whether the last creation of a child in `store` failed because an unwatched object has its name."""
         return store.resource.kind in self._taken.get(owner, ())
 
     def forget(self, owner: ObjectKey) -> None:
@@ -105,7 +105,9 @@ class Writer:
         self._expectations.forget(owner.of(self._kind))
 
     async def look(self, owner: ObjectKey) -> None:
-        """Read the objects of writes with unknown results, with one request each. Raise ApiError."""
+        """Read each object whose last write has an unknown result from the API server, and expect the store to show
+        what was read. Raise ApiError.
+        """
         key = owner.of(self._kind)
         for unknown in self._expectations.unknown(key):
             found = await self._api.find(unknown.store.resource, unknown.key)
@@ -127,7 +129,7 @@ class Writer:
 
     @contextmanager
     def _noting(self, owner: ObjectKey, store: Store[Any], written: ObjectKey) -> Iterator[None]:
-        """Record a write with an unknown result, so that the next reconcile reads the object first."""
+        """If the write in the block ends with an unknown result, let the next reconcile read the object first."""
         try:
             yield
         except ApiError as error:

@@ -36,7 +36,7 @@ class CreateBudget:
 
 @dataclass(frozen=True, slots=True)
 class ApplyBudget:
-    """Apply our budget's wanted fields."""
+    """Write the wanted fields into our existing budget by server-side apply."""
 
     budget: Object
     why: str

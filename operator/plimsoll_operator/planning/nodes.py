@@ -40,7 +40,7 @@ class NodeRegistry:
         return self._nodes
 
     def note(self, name: str, now: Node) -> set[Key]:
-        """Store a node. Return the objects with pods on it if it has changed."""
+        """Store a node. Return the objects with pods on it if `cordoned` or `lost` has changed, else none."""
         before = self._nodes.get(name, Node(cordoned=False, lost=False))
         self._nodes[name] = now
         return set() if now == before else self._users(name)

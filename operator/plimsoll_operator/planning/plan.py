@@ -26,7 +26,9 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def free_groups(pods: Iterable[Pod]) -> Iterator[str]:
-    """Yield the free group numbers in order, without end; `pods` are all pods of an object."""
+    """Yield the group numbers that no pod of an object has, from the lowest, without end; `pods` are all its pods. A
+    dead pod's number is free unless the pod has been deleted and still exists.
+    """
     taken = {pod.group for pod in pods if not pod.dead or pod.stopping}
     return (group for group in map(str, count()) if group not in taken)
 
@@ -40,7 +42,7 @@ ROUNDS_KEPT = 7
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    """Create a pod of the present spec with this group."""
+    """Create a pod from the spec of the plan, with this group number."""
 
     why: str
     group: str
@@ -64,7 +66,7 @@ class CreateService:
 
 @dataclass(frozen=True, slots=True)
 class ApplyService:
-    """Apply our Service's wanted fields."""
+    """Write the wanted fields into our existing Service by server-side apply."""
 
     why: str
 
@@ -118,7 +120,9 @@ def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
 
 
 def _surplus(seen: PodView[Workload]) -> list[Pod]:
-    """Return the pods to delete if there are too many: first those not ready, without a node, of low worth, or new."""
+    """Return the good pods beyond `replicas`, without those on nodes that are being drained. Pods that are not ready go
+    first (cut-off ones last of these), then those without a node, of the lowest worth, and the newest.
+    """
     order = sorted(
         seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, p.worth, -p.created.timestamp(), p.name)
     )
@@ -186,8 +190,8 @@ def _wait(ended: Sequence[Pod], replicas: int, observed: Observed) -> timedelta 
 
 
 def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: int) -> list[Pod]:
-    """Return the dead pods to delete: those of an older spec, and all if enough pods serve, else the oldest beyond a
-    limit.
+    """Return the dead pods to delete. Those not of the present spec and image are deleted; of the others (`ended`) all
+    if enough pods serve, else the oldest beyond `ROUNDS_KEPT` for each replica.
     """
     older = [p for p in dead if p not in ended]
     kept = 0 if ready >= replicas else ROUNDS_KEPT * max(1, replicas)

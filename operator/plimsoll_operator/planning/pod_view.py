@@ -16,7 +16,8 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, Any]], now: datetime) -> datetime:
-    """Return when the change counts as stalled unless a pod makes progress; `pods` are those that take part in it.
+    """Return when the ongoing change of the pods (scaling, rollout, replacement) counts as stalled unless a pod makes
+    progress until then; `pods` are those that take part in it. `before`: the last status's conditions.
 
     A pod that loads or drains makes progress until its own limit has passed.
     """
@@ -31,8 +32,8 @@ def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, 
 
 
 def _begun(generation: int, before: Sequence[Mapping[str, Any]], now: datetime) -> list[datetime]:
-    """Return when the change began according to the last status, as a list of one time; empty if that status reports it
-    as stalled.
+    """Return when the ongoing change began, as a list of one time: `now` if the last status reports none. Empty if that
+    status reports the change to this spec as stalled.
     """
     known = next((c for c in before if c["type"] == PROGRESSING), None)
     if known is None:
@@ -50,11 +51,12 @@ W = TypeVar("W", bound=Workload)
 
 @dataclass(frozen=True, slots=True)
 class PodView(Generic[W_co]):
-    """The pods of an object. `live` pods count as replicas. Each of them is in one of these groups:
+    """The pods of an object. `live` pods count as replicas. Each of them is either `current`, `held` or `older`:
 
     `current`: of the present spec and image. `held`: of the present spec but an older Plimsoll, and the upgrade queue
-    has not admitted this object yet. `older`: to be replaced. `ended` pods were current and will not run again.
-    `needs_turn`: whether ready pods are outdated only by an upgrade of Plimsoll.
+    has not admitted this object yet. `older`: to be replaced. The `ended` pods are not live: they were current and will
+    not run again. `needs_turn`: whether a ready pod is outdated only by an upgrade of Plimsoll, so that the object
+    needs a place in the upgrade queue.
     """
 
     spec: W_co
@@ -97,19 +99,21 @@ class PodView(Generic[W_co]):
         return sum(p.stopping and not p.lost for p in self.observed.pods)
 
     def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
-        """Return when the change counts as stalled; `before` are the last status's conditions."""
+        """Return when the ongoing change counts as stalled; `before` are the last status's conditions."""
         stopping = tuple(p for p in self.observed.pods if p.stopping)
         return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
 
     def stalls_in(self, before: Sequence[Mapping[str, Any]]) -> timedelta | None:
-        """Return the time until the change counts as stalled; None after the deadline. `before` are the last status's
+        """Return the time until the ongoing change counts as stalled; None after that. `before` are the last status's
         conditions.
         """
         left = self.deadline(before) - self.observed.now
         return left if left > timedelta(0) else None
 
     def failure(self, reasons: frozenset[Reason]) -> Failure | None:
-        """Return the first failure of one of these kinds among good pods, and of a dead pod until it is replaced."""
+        """Return the first failure with one of these reasons: of a good pod that is not ready or, while pods are
+        missing, of the pod that ended last. None without one.
+        """
         missing = len(self.good) < self.spec.replicas
         for pod in (*self.good, *(self.ended[-1:] if missing else ())):
             if not pod.ready and pod.failure is not None and pod.failure.reason in reasons:
@@ -118,7 +122,9 @@ class PodView(Generic[W_co]):
 
 
 def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> PodView[W]:
-    """Sort the pods. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated are `held`, not `older`."""
+    """Sort the pods by their hashes and states. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated
+    are `held`, not `older`.
+    """
     of = {p.uid: fits(p.hash) for p in observed.pods}
     live = tuple(p for p in observed.pods if p.live)
     outdated = tuple(p for p in live if of[p.uid] is Fit.OUTDATED)

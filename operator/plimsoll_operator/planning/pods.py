@@ -95,7 +95,8 @@ class ServiceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a plan is made from in addition to the spec. `lost_names`: served names that belong to other objects.
+    """What a plan is made from in addition to the spec. `lost_names`: served names that the object claims but does
+    not own.
 
     `gave_up`: why the model has no replicas, if it was scaled to zero before a pod of its revision was ready.
     """
@@ -114,7 +115,7 @@ def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] =
 
 
 def lost_in(pods: Iterable[Pod], now: datetime) -> timedelta | None:
-    """Return the time until the first draining pod counts as lost; None if none drains."""
+    """Return the time until the next deleted pod counts as `lost`; None if there is none."""
     return min((p.gone_by + LOST_AFTER - now for p in pods if p.gone_by is not None and not p.lost), default=None)
 
 

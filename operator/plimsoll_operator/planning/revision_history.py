@@ -14,7 +14,7 @@ from plimsoll_operator.build.controller_revision import Revision
 
 @dataclass(frozen=True, slots=True)
 class CreateRevision:
-    """Create a revision with a new name."""
+    """Create a revision whose name no stored revision has."""
 
     revision: Revision
     why: str

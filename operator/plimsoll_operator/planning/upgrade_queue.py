@@ -55,7 +55,7 @@ class UpgradeQueue:
         return self._next()
 
     def end(self, key: ObjectKey) -> list[ObjectKey]:
-        """Remove an object that has rolled or was deleted. Return the objects that may take its place."""
+        """Remove an object that has rolled or was deleted. Return the waiting objects that may roll now."""
         self._stalled.discard(key)
         if key not in self._taken:
             return self.decline(key)
@@ -63,7 +63,7 @@ class UpgradeQueue:
         return self._next()
 
     def decline(self, key: ObjectKey) -> list[ObjectKey]:
-        """Remove a waiting object that need not roll. Return the objects that may take the place offered to it."""
+        """Remove an object that waits and need not roll. Return the waiting objects that may roll now."""
         if key not in self._waiting:
             return []
         del self._waiting[key]
@@ -81,9 +81,9 @@ class UpgradeQueue:
 def view_with_upgrades(
     spec: W, fit: Fits, observed: Observed, upgrades: UpgradeQueue
 ) -> tuple[PodView[W], list[ObjectKey]]:
-    """Return the pods sorted, with upgrades held until the queue admits the object, and the objects to reconcile next.
+    """Return the view of the pods, and the waiting objects that may roll now because this one left the queue.
 
-    Those are objects that may take the place which became free.
+    Pods that only an upgrade of Plimsoll has outdated are `held` until the queue admits the object.
     """
     seen = view(spec, fit, observed)
     if seen.needs_turn and not upgrades.take(spec.key):

@@ -29,7 +29,7 @@ class CanarySpec:
     """`max_error_rate`: the share of requests that may fail; the stable pods' share if that is higher.
 
     `max_latency_increase`: by which share of the stable pods' time to first byte the canary may be slower.
-    `least_requests`: requests that it must have answered in a step before the next one.
+    `least_requests`: requests to the canary, failed ones included, that a step must have seen before the next one.
     """
 
     steps: tuple[Step, ...]
@@ -57,7 +57,7 @@ def read_canary_spec(values: Mapping[str, Any] | None) -> CanarySpec | None:
 
 
 def share(text: str) -> float:
-    """Return a text such as 2.5% as a number."""
+    """Return a percentage as a share: 0.025 for 2.5%."""
     return float(text.removesuffix("%")) / 100
 
 

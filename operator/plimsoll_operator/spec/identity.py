@@ -43,7 +43,7 @@ HOST_PORT = 8100
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object that owns children; the cluster deletes them with it."""
+    """The ModelDeployment or RuntimePool that owns children (pods, Services, ...); the cluster deletes them with it."""
 
     key: ObjectKey
     uid: str
@@ -62,13 +62,13 @@ class Owner:
 
 
 def deployment_reference(deployment: Object) -> dict[str, Any]:
-    """Return the entry of ownerReferences for children of a Deployment."""
+    """Return the entry for the ownerReferences of a Deployment's child."""
     meta = deployment["metadata"]
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
 
 
 def selector_labels(name: str, uid: str | None = None, kind: str = KIND) -> dict[str, str]:
-    """Return the labels that all pods of an object have, with its uid if given."""
+    """Return the labels that all pods of an object have; with `uid`, also the label with the object's uid."""
     name_label, uid_label = OWNER_LABELS[kind]
     labels = {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, name_label: name}
     return labels if uid is None else {**labels, uid_label: uid}

@@ -37,13 +37,13 @@ class PlacementSpec:
 
     @property
     def key(self) -> ObjectKey:
-        """The RuntimePool's key."""
+        """Namespace and name of the RuntimePool."""
         return ObjectKey(self.namespace, self.pool)
 
 
 @dataclass(frozen=True, slots=True)
 class SecretItem:
-    """One item of a Secret."""
+    """The item `key` of the data of a Secret."""
 
     namespace: str
     name: str
@@ -51,7 +51,7 @@ class SecretItem:
 
     @property
     def secret(self) -> ObjectKey:
-        """The Secret's key."""
+        """Namespace and name of the Secret."""
         return ObjectKey(self.namespace, self.name)
 
 
@@ -59,7 +59,7 @@ class SecretItem:
 class Spec(Workload):
     """One ModelDeployment.
 
-    `replicas`: the wanted number; with `scaling`, the one in its status. A stopped model has no `scaling`.
+    `replicas`: the wanted number; with `scaling`, the one in its status. A stopped model (0 replicas) has no `scaling`.
     `trust_remote_code`: True if code from the model's repository may run, else None. A pod's revision leaves out fields
     that are None, so that writing a default into a spec replaces no pods.
     """

@@ -1,4 +1,4 @@
-"""Patterns of names in requests to the operator: those of the CRDs, so that accepted names can be stored."""
+"""Patterns of names in reports of gateways and hosts: those of the CRDs, so that accepted names can be stored."""
 
 from __future__ import annotations
 

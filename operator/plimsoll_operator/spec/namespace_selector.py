@@ -12,7 +12,9 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of a namespace. `whole`: all labels are known; otherwise only its name is, because it may not be read."""
+    """Labels of a namespace. `whole`: all labels are known; else only `NAMESPACE_LABEL` is, because the operator may
+    not read namespaces.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
     whole: bool = True

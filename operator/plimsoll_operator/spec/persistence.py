@@ -49,7 +49,7 @@ def read_files(values: Mapping[str, Any] | None) -> Files | None:
 
 
 def check_stores(responses: Responses | None, files: Files | None, mounted: Collection[str]) -> None:
-    """Raise SpecError if a claim is already in `mounted`, the claims of the pod's volumes.
+    """Raise SpecError if the claim of `responses` or `files` is in `mounted`, the claims of the pod's other volumes.
 
     A kubelet would wait forever for a second volume of the same claim.
     """
@@ -62,6 +62,8 @@ def check_stores(responses: Responses | None, files: Files | None, mounted: Coll
 
 
 def rollout_of(values: Mapping[str, Any], responses: Responses | None) -> Rollout:
-    """Read the rollout of pods with these responses. Pods with responses on a claim are replaced one at a time."""
+    """Read `spec.rollout` for pods with these responses. If they are on a claim, a new pod is created only after the
+    old one is gone, without surge.
+    """
     rollout = read_rollout(values)
     return rollout if responses is None or responses.claim is None else rollout.one_after_the_other()

@@ -68,7 +68,7 @@ NO_PROFILES = Profiles()
 
 
 def _over(upper: Template, lower: Template, variables: Collection[str]) -> Template:
-    """Return both templates merged; `upper` takes precedence."""
+    """Return both templates merged; `upper` takes precedence. `lower.env` entries named in `variables` are left out."""
     names = {*variables, *(entry["name"] for entry in upper.env)}
     taints = {_taint(toleration) for toleration in upper.tolerations}
     scheduling = {**lower.scheduling, **upper.scheduling}

@@ -10,7 +10,7 @@ POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def byte_count(text: str) -> int:
-    """Return the bytes of 8Gi, 8G, 8e9 (Kubernetes), 8GiB, 8GB or a number. Raise ValueError for other text."""
+    """Return the number of bytes of 8Gi, 8G, 8e9 (Kubernetes), 8GiB, 8GB or 8000. Raise ValueError for other text."""
     match = AMOUNT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not an amount of memory; write it like 8Gi")

@@ -49,7 +49,7 @@ class Rollout:
         return max(1, replicas - self.unavailable(replicas))
 
     def one_after_the_other(self) -> Rollout:
-        """Return the rollout for pods that take over stored data."""
+        """Return this rollout without surge and with `takes_over`: a new pod is created after an old one is gone."""
         return replace(self, max_surge=0, takes_over=True)
 
 

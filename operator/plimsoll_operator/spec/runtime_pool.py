@@ -17,7 +17,8 @@ LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 10, 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec(Workload):
-    """One RuntimePool. `line` is a share such as 90%, `sleepers` an amount of host memory.
+    """One RuntimePool. `line`: share of a device's memory for awake models, such as 90%. `sleepers`: amount of host
+    memory for the weights of sleeping models. `minimum_residency`, `drain`: seconds.
 
     `namespaces` selects other namespaces whose models the pool accepts, None for none. Models of these namespaces may
     load from `shared_claims`.
@@ -37,7 +38,7 @@ class PoolSpec(Workload):
 
     @property
     def claims(self) -> dict[str, str]:
-        """The template's claims, with the names of their volumes."""
+        """The PersistentVolumeClaims of the template: claim name -> name of its volume."""
         return self.template.claims
 
 

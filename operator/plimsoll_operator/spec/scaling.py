@@ -14,8 +14,8 @@ QUEUE = 4
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Targets, None if not set. `queue`: requests waiting at a replica; `ttft`, `itl`: seconds; `kv`: share of the KV
-    cache.
+    """Targets of each replica, None if not set. `queue`: waiting requests; `ttft`, `itl`: seconds; `kv`: share of the
+    KV cache, from 0 to 1.
     """
 
     queue: int | None = QUEUE

@@ -51,13 +51,13 @@ class Template:
 
     @property
     def claims(self) -> dict[str, str]:
-        """The claims among its volumes, with the volumes' names."""
+        """The PersistentVolumeClaims among its volumes: claim name -> name of its volume."""
         found = ((volume.get("persistentVolumeClaim"), volume["name"]) for volume in self.volumes)
         return {claim["claimName"]: name for claim, name in found if claim and claim.get("claimName")}
 
 
 def claim_name(source: str) -> str | None:
-    """Return the PersistentVolumeClaim of a pvc:// source, None for other sources."""
+    """Return the name of the PersistentVolumeClaim of a pvc:// source, None for other sources."""
     return source.removeprefix("pvc://").split("/")[0] if source.startswith("pvc://") else None
 
 
@@ -68,7 +68,7 @@ def read_accelerator(resources: Mapping[str, Any]) -> Accelerator | None:
 
 
 def read_resources(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `spec.resources` as fields of a spec or profile."""
+    """Read `spec.resources` as keyword arguments of a `Workload` or `Profile`."""
     return {
         "cpu": text_of(resources.get("cpu")),
         "memory": text_of(resources.get("memory")),
@@ -99,5 +99,5 @@ def read_template(values: Mapping[str, Any]) -> Template:
 
 
 def text_of(quantity: object) -> str | None:
-    """Return an amount as text, whether it was written as a number or as text."""
+    """Return an amount as text, whether it was written as a number or as text; None for None."""
     return None if quantity is None else str(quantity)

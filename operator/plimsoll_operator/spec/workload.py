@@ -23,8 +23,8 @@ class Workload(ABC):
     """A number of equal pods with their rollout.
 
     `generation` is that of the spec. `cpu` is a request; memory, ephemeral storage and accelerators are requests and
-    limits. `profile` names the profile from which the spec takes fields that it does not set. `own`: the object's own
-    fields, if profiles or defaults of the installation added to them.
+    limits. `profile` names the profile from which the spec takes fields that it does not set. `own`: the spec before
+    profiles and defaults of the installation were added to it; None if they added nothing.
     """
 
     owner: Owner
@@ -59,7 +59,7 @@ class Workload(ABC):
 
 
 def read_workload(item: Object) -> dict[str, Any]:
-    """Read the shared fields of an object that the API server accepted, except `owner` and `replicas`."""
+    """Read the keyword arguments of a `Workload`, except `owner` and `replicas`, from an accepted object."""
     spec = item["spec"]
     resources, responses = spec.get("resources", {}), read_responses(spec.get("responses"))
     return {

@@ -35,7 +35,7 @@ class Condition:
 
     @property
     def is_warning(self) -> bool:
-        """Whether it needs attention: it is not True, and waiting will not change that."""
+        """Whether it needs attention: it is Stalled, or False for a reason that time alone does not change."""
         if self.type == STALLED:
             return True
         settled = self.type == PROGRESSING and self.reason is Reason.SETTLED
@@ -70,7 +70,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def news(conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Condition]:
-    """Return the changes of status or reason that become events.
+    """Return the conditions whose status or reason has changed since `before`, and that become events.
 
     Ready, Progressing and Reconciling repeat the other conditions: of these, only Ready that becomes True and
     Progressing that becomes settled are events. Unknown, and reasons in `CALM`, are none.

@@ -1,4 +1,4 @@
-"""Builds events, which `kubectl describe` shows: one for each transition and for each pod created or deleted."""
+"""Builds events (events.k8s.io) about ModelDeployments and RuntimePools, which `kubectl describe` shows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def node_failure(node: str) -> Failure:
 
 
 def _container_failure(container: Object) -> Failure | None:
-    """Return the failure in the container's waiting state, or in its last end if it is not ready again."""
+    """Return the failure in the container's waiting state, else in its last termination; None if it has neither, is
+    ready again, or ended normally.
+    """
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     word, message = waiting.get("reason"), waiting.get("message") or ""
@@ -76,7 +78,7 @@ def _container_failure(container: Object) -> Failure | None:
 
 
 def _words(ended: Mapping[str, Any], code: int) -> str:
-    """Return the line that the runtime wrote to its termination log, else how the container ended.
+    """Return the line that the runtime wrote to its termination log, else a text about how the container ended.
 
     Other text is not shown. It could be the end of the container's log, which may name requests, responses and files of
     any tenant.

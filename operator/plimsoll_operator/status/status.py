@@ -105,7 +105,9 @@ def describe_unread(item: Object, there: int, ready: int, least: int, message: s
 
 
 def _wanted_before(item: Object) -> int:
-    """Return the wanted replicas of an object whose spec has errors."""
+    """Return the desired replicas of an object whose spec has errors: `spec.replicas` or, with scaling and unless that
+    is 0, those of its last status.
+    """
     said: int = item["spec"].get("replicas", 1)
     if said == 0 or "scaling" not in item["spec"]:
         return said
@@ -121,7 +123,7 @@ def _idle_of(parts: Sequence[Condition]) -> Condition:
 
 
 def standard_of(progressing: Condition) -> list[Condition]:
-    """Return the conditions of kstatus, which other tools wait for."""
+    """Return the kstatus condition that follows from Progressing: Reconciling or Stalled; none for a settled object."""
     if progressing.status:
         return [Condition(RECONCILING, True, progressing.reason, progressing.message)]
     if progressing.reason is Reason.SETTLED:
@@ -249,7 +251,7 @@ def _nodes(pods: Sequence[Pod]) -> str:
 
 
 def _hindrance(parts: Sequence[Condition]) -> str:
-    """Return the first message that needs attention, or ""."""
+    """Return the message of the first condition that needs attention, or ""."""
     for part in parts:
         if part.status is False and part.is_warning:
             return part.message
