@@ -219,7 +219,9 @@ def _provenance(target: Target) -> dict[str, Any]:
 
 
 def _await_gone(target: Target) -> None:
-    """Wait until the scenarios' namespaces are deleted, which needs the operator."""
+    """Wait until the scenarios' namespaces are deleted, because that needs the operator, which is uninstalled next.
+    After GONE_SECONDS, print a message and return.
+    """
     deadline = time.monotonic() + GONE_SECONDS
     while any("/e2e-" in name for name in _kubectl(target, "get", "namespaces", "--output", "name")):
         if time.monotonic() > deadline:

@@ -68,7 +68,7 @@ def version_flags(version: str) -> str:
 
 
 def module(folder: Path, linker_flags: str = "-s -w") -> Callable[[Path, Path], None]:
-    """Return a function that builds the main package of one of our own modules."""
+    """Return a `Binary.build` that builds the main package of one of our own modules."""
 
     def build(target: Path, log: Path) -> None:
         argv = family("go", "build", *BUILD, "-ldflags", linker_flags, "-o", target, ".")
@@ -78,7 +78,7 @@ def module(folder: Path, linker_flags: str = "-s -w") -> Callable[[Path, Path], 
 
 
 def released(package: str, version: str) -> Callable[[Path, Path], None]:
-    """Return a function that builds a package of a released module with the versions pinned in its go.mod."""
+    """Return a `Binary.build` that builds a package of a released module with the versions pinned in its go.mod."""
 
     def build(target: Path, log: Path) -> None:
         env = {**STATIC, "GOBIN": str(target.parent)}

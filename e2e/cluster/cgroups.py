@@ -1,4 +1,4 @@
-"""The control groups of a cluster: one tree per machine, in every hierarchy of the kernel.
+"""The control groups of a cluster: one tree per machine of the cluster, in every hierarchy of the host's kernel.
 
 With cgroup v1 the kubelet needs a hierarchy for every controller in /proc/cgroups. Missing ones are mounted in the
 machine's own mount namespace. Such a hierarchy outlives its mount as long as it has a group, so it is mounted again to
@@ -40,7 +40,7 @@ def mounted_hierarchies(mountinfo: str) -> dict[Path, set[str]]:
 
 
 def is_unified() -> bool:
-    """Return whether the machine has only cgroup v2."""
+    """Return whether the host has only cgroup v2."""
     return (ROOT / "cgroup.controllers").exists()
 
 
@@ -56,8 +56,8 @@ class Hierarchies:
 
 
 def complete() -> Hierarchies:
-    """Mount the cgroup v1 hierarchies that the host lacks, in the caller's own mount namespace, and return all. With
-    cgroup v2 there is one hierarchy, and nothing is mounted.
+    """Mount the cgroup v1 hierarchies that the host lacks, in the caller's own mount namespace. Return the host's and
+    the mounted ones. With cgroup v2 there is one hierarchy, and nothing is mounted.
     """
     if is_unified():
         return Hierarchies(found=(ROOT,))
@@ -124,7 +124,8 @@ def remove_empty(folder: Path, deadline: float) -> None:
 
 
 def settle(hierarchies: Hierarchies) -> None:
-    """Wait until the kernel has freed the groups removed from the added hierarchies, for at most SETTLE_SECONDS.
+    """Wait, for at most SETTLE_SECONDS, until the kernel has freed all groups of the hierarchies that `complete` has
+    mounted.
 
     The kernel frees a group some time after its removal, and dismantles a hierarchy only if it has no groups when it is
     unmounted. If other users have groups in a hierarchy, the wait times out.

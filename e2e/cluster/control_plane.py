@@ -43,7 +43,7 @@ def issue_all(authority: Authority) -> None:
 
 
 def storage_and_api(machine: Machine, kube: Path, authority: Authority) -> list[Daemon]:
-    """Return etcd and the API server, which all other parts need."""
+    """Return the daemons that all others need: etcd and the API server."""
     etcd = flags(
         data_dir=str(machine.home / "etcd"),
         listen_client_urls=ETCD,
@@ -79,7 +79,7 @@ def storage_and_api(machine: Machine, kube: Path, authority: Authority) -> list[
 
 
 def controllers(machine: Machine, kube: Path, authority: Authority) -> list[Daemon]:
-    """Return the controller manager and the scheduler. There is one of each, so leader election is off."""
+    """Return the daemons controller manager and scheduler. There is one of each, so leader election is off."""
     etc = machine.home / "etc"
     daemons = []
     own = flags(

@@ -1,4 +1,4 @@
-"""Finds the Debian mirror in the machine's own apt configuration."""
+"""Finds the Debian mirror in the host's apt configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mirrors_of_sources(text: str, suite: str) -> Iterator[str]:
 
 
 def find_mirror(suite: str, apt: Path = APT) -> str:
-    """Return the first mirror that the machine's apt uses for the suite. Raises ClusterError if there is none."""
+    """Return the URI of the first mirror that the host's apt uses for the suite. Raises ClusterError without one."""
     lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
     for path in lists:
         if path.exists():

@@ -1,4 +1,4 @@
-"""Free space on the disk that images and nodes share with everything else on this machine."""
+"""Free space on the disk that images and nodes share with everything else on the host."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PLENTY = 40 * GIB
 
 
 def free(folder: Path) -> int:
-    """Return the bytes that can be written to a folder, which need not exist yet."""
+    """Return the free bytes of the disk on which a folder is, or will be created."""
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     return shutil.disk_usage(there).free
 
 
 def require(folder: Path, needed: int, what_for: str) -> None:
-    """Raise ClusterError if less than `needed` bytes are free."""
+    """Raise ClusterError if less than `needed` bytes are free on the folder's disk."""
     left = free(folder)
     if left < needed:
         raise ClusterError(

@@ -41,7 +41,7 @@ class Archive:
 
 
 def single(layout: Layout, binary: Binary, reference: str) -> Archive:
-    """Return an image with one static program."""
+    """Return the archive of an image with one static program."""
 
     def write(target: Path) -> None:
         layer = target.with_name("layer.tar")
@@ -52,7 +52,7 @@ def single(layout: Layout, binary: Binary, reference: str) -> Archive:
 
 
 def python(layout: Layout, progress: Progress) -> Archive:
-    """Return the base image of our Dockerfiles, under the official name."""
+    """Return the archive of our Dockerfiles' base image, under the name of the official Python image."""
 
     def write(target: Path) -> None:
         layer = build_base_layer(layout, progress)
@@ -62,7 +62,7 @@ def python(layout: Layout, progress: Progress) -> Archive:
 
 
 def envoy(layout: Layout, progress: Progress) -> Archive:
-    """Return an image of Envoy from its wheel, with the C library of the base layer."""
+    """Return the archive of an image with Envoy from its wheel and the C library of the base layer."""
 
     def write(target: Path) -> None:
         work = target.parent
@@ -119,7 +119,7 @@ def extract_glibc(base: Path, work: Path) -> dict[str, Path]:
 
 
 def archives(layout: Layout, progress: Progress) -> list[Archive]:
-    """Return every image for the nodes; the first one is needed by all pods."""
+    """Return the archives of all images that nodes import. The first one is needed by all pods."""
     return [
         single(layout, PAUSE_BINARY, PAUSE_IMAGE),
         single(layout, COREDNS_BINARY, COREDNS_IMAGE),

@@ -20,8 +20,8 @@ MODULE = "github.com/kedacore/keda/v2"
 
 
 def package(name: str) -> Callable[[Path, Path], None]:
-    """Return a function that builds one of KEDA's programs in its module's folder: its go.mod replaces modules, which
-    `go install` refuses.
+    """Return a `Binary.build` that builds one of KEDA's programs in its module's folder: its go.mod replaces modules,
+    which `go install` refuses.
     """
 
     def build(target: Path, log: Path) -> None:
@@ -36,7 +36,7 @@ ADAPTER = Binary("keda-adapter", KEDA, package("adapter"))
 
 
 def definitions(layout: Layout) -> Path:
-    """Return the folder with KEDA's CustomResourceDefinitions."""
+    """Return the path of the cache's folder with KEDA's CustomResourceDefinitions. `build_keda` creates it."""
     return layout.cache / "manifests" / f"keda-{KEDA}"
 
 

@@ -21,7 +21,9 @@ class Client:
     machine: Machine
 
     def environment(self) -> dict[str, str]:
-        """Return variables for commands: PATH with the cluster's tools first, its kubeconfig and registry."""
+        """Return the environment for commands: PATH with the cluster's kubectl and helm first, KUBECONFIG, and the
+        registry.
+        """
         path = f"{tools(self.layout)}:{os.environ.get('PATH', os.defpath)}"
         return {"PATH": path, "KUBECONFIG": str(self.layout.kubeconfig), "REGISTRY": REGISTRY}
 

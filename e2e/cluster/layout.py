@@ -20,7 +20,7 @@ class Layout:
 
     @property
     def identity(self) -> str:
-        """Eight hex digits that distinguish this checkout's cluster from others on the same machine."""
+        """Eight hex digits that distinguish this checkout's cluster from others on the same host."""
         return hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
 
     @property

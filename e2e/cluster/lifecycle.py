@@ -68,7 +68,7 @@ def fill_cache(layout: Layout, progress: Progress) -> list[Path]:
 
 
 def build(layout: Layout, progress: Progress, binary: Binary) -> None:
-    """Build one program that needs no cluster."""
+    """Build one program into the cache. No cluster has to run."""
     layout.cache.mkdir(parents=True, exist_ok=True)
     with exclusive(layout.cache):
         build_missing(layout, progress, [binary])

@@ -137,7 +137,7 @@ class Machine:
         return (self.home / "wired").stat().st_mtime
 
     def kill(self) -> None:
-        """Kill all processes in the machine. Its folder stays."""
+        """Kill all processes in the machine. Its folder `home` stays."""
         if found := self.process:
             found.kill()
         (self.home / "process").unlink(missing_ok=True)

@@ -74,10 +74,10 @@ def pod_network(node: Node) -> dict[str, object]:
 
 
 def kubelet_config(node: Node, group: str, authority: Authority, etc: Path) -> dict[str, object]:
-    """Return the kubelet's configuration: the defaults, except for settings that a shared machine needs.
+    """Return the kubelet's configuration: the defaults, except for settings that a shared host needs.
 
-    Disk and memory are shared with other programs, so images are not collected by disk usage, and pods are evicted only
-    when they are nearly exhausted.
+    The host's disk and memory are shared with other programs, so images are not collected by disk usage, and pods are
+    evicted only when disk or memory is nearly exhausted.
     """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -137,13 +137,13 @@ def configure(machine: Machine, node: Node, authority: Authority) -> Path:
 
 
 def runtime(machine: Machine, etc: Path) -> Daemon:
-    """Return containerd's daemon. It starts before the kubelet, because the images are imported in between."""
+    """Return the daemon containerd. It starts before the kubelet, because the images are imported in between."""
     argv = (program("containerd"), f"--config={etc / 'containerd.toml'}")
     return Daemon("containerd", argv, machine.log("containerd"))
 
 
 def agents(machine: Machine, node: Node, kube: Path, etc: Path) -> list[Daemon]:
-    """Return kubelet and kube-proxy."""
+    """Return the daemons kubelet and kube-proxy."""
     kubelet = flags(
         config=str(etc / "kubelet.json"),
         kubeconfig=str(etc / "kubelet.kubeconfig"),

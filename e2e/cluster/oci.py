@@ -81,7 +81,9 @@ def image_config(image: Image, layers: Sequence[Blob]) -> dict[str, object]:
 
 
 def image_index(reference: str, manifest: Blob) -> dict[str, object]:
-    """containerd reads the image's name from the first annotation, the containers/ tools from the second."""
+    """Return the OCI index of an archive with one image. containerd reads the image's name from the first annotation,
+    the containers/ tools from the second.
+    """
     names = {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference}
     return {"schemaVersion": 2, "mediaType": INDEX, "manifests": [{**manifest.descriptor(), "annotations": names}]}
 

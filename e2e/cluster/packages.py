@@ -1,4 +1,4 @@
-"""Debian packages that the cluster needs, and their installation."""
+"""Debian packages that the cluster needs on the host, and their installation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def wait_for_lists() -> None:
 
 @contextmanager
 def services_stay_off() -> Iterator[None]:
-    """Deny service starts while packages are installed, unless the machine has its own policy."""
+    """Within the context, let packages that are installed start no services, unless the host has a policy-rc.d."""
     if not POLICY.exists():
         POLICY.write_text(POLICY_TEXT)
         POLICY.chmod(0o755)
@@ -102,6 +102,6 @@ def services_stay_off() -> Iterator[None]:
 
 
 def remove_policy() -> None:
-    """Remove our policy, also one left by an interrupted run. The machine's own policy stays."""
+    """Remove the policy-rc.d of `services_stay_off`, also one left by an interrupted run. The host's own one stays."""
     if POLICY.exists() and POLICY.read_text() == POLICY_TEXT:
         POLICY.unlink()

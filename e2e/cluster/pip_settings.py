@@ -1,5 +1,5 @@
-"""The machine's pip configuration (index, proxy) for image builds. It is mounted during a build and never becomes part
-of the image.
+"""The host's pip configuration (index, proxy) for image builds. It is mounted during a build and never becomes part of
+the image.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def settings(texts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]
 
 
 def read_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return this machine's settings."""
+    """Return the host's pip settings, from its configuration files and the PIP_* variables of `environ`."""
     names = [*FILES, *filter(None, [environ.get("PIP_CONFIG_FILE")])]
     paths = [Path(name).expanduser() for name in names]
     return settings([path.read_text() for path in paths if path.is_file()], environ)
 
 
 def local_links(found: Mapping[str, str]) -> list[Path]:
-    """Return local wheel folders in the settings that are not empty: an image build needs them too."""
+    """Return the folders of wheels on the host, if not empty, that find-links names: an image build needs them too."""
     paths = [Path(word.removeprefix("file://")) for word in found.get("find-links", "").split()]
     return [path for path in paths if path.is_absolute() and path.is_dir() and any(path.iterdir())]
 

@@ -33,7 +33,9 @@ def configure(layout: Layout, machine: Machine) -> Path:
 
 
 def registry(layout: Layout, machine: Machine, config: Path) -> Daemon:
-    """Return the daemon. It holds a shared lock on its blobs while it runs, so that `tidy` does not delete them."""
+    """Return the registry's daemon. While it runs it holds a shared lock on its blobs, so that `tidy` of another
+    checkout does not delete them.
+    """
     argv = (
         program("flock"),
         "--shared",
@@ -58,5 +60,5 @@ def tidy(layout: Layout, config: Path, progress: Progress) -> None:
 
 
 def answers(machine: Machine) -> bool:
-    """Return whether the registry can be reached."""
+    """Return whether the registry answers requests."""
     return succeeds(machine.enter(sys.executable, "-c", f"import urllib.request as r; r.urlopen({URL!r}, timeout=5)"))

@@ -1,5 +1,5 @@
 """The base layer: a small Debian with the Python that the Dockerfiles expect from `python:3.11-slim-bookworm`. Created
-by debootstrap from the mirror in the machine's own apt configuration.
+by debootstrap from the mirror in the host's apt configuration.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def recipe_key() -> str:
 
 
 def base_layer(layout: Layout) -> Path:
-    """Return the path of the layer."""
+    """Return the path of the layer in the cache, where it need not exist yet."""
     return layout.images / f"debian-{DEBIAN}-python-{recipe_key()}.layer.tar"
 
 
@@ -69,7 +69,7 @@ def build_base_layer(layout: Layout, progress: Progress) -> Path:
 
 
 def trim(root: Path) -> None:
-    """Remove files that containers do not need, and add the names of the official image."""
+    """Remove files that containers do not need, and add links where the official image has Python and pip."""
     for name in USELESS:
         path = root / name
         if path.is_dir():
@@ -78,7 +78,7 @@ def trim(root: Path) -> None:
             path.unlink(missing_ok=True)
     for name in EMPTY:
         (root / name).mkdir(parents=True)
-    # Mount points for the machine's own settings during builds, which leave no trace in layers.
+    # A mount point for the host's pip settings during builds, which leave no trace in layers.
     (root / "etc" / "pip.conf").touch()
     for name, target in LINKS.items():
         (root / name).symlink_to(target)

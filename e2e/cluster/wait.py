@@ -17,7 +17,7 @@ def until(
     failed: Callable[[], bool] = lambda: False,
     every: float = 0.1,
 ) -> None:
-    """Wait until `probe` is true. Raises ClusterError after `seconds`, or as soon as `failed` is true."""
+    """Wait until `probe` returns True. Raises ClusterError after `seconds`, or as soon as `failed` returns True."""
     deadline = time.monotonic() + seconds
     while not probe():
         if failed():

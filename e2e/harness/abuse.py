@@ -24,7 +24,9 @@ SIZES = (30 * MIB, 7 * MIB)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The gateway's address. `name` is the Host header, `model` a served model."""
+    """Where abusive requests go: `host` and `port` of the ingress or of the gateway's Service. `name` is the Host
+    header, `model` a served name.
+    """
 
     host: str
     port: int
@@ -57,7 +59,7 @@ async def token_ids(target: Target, count: int) -> Counter[str]:
 
 
 async def many_keys(target: Target, count: int) -> Counter[str]:
-    """Send an object with very many keys in addition to the prompt."""
+    """Send a prompt that is an object with very many keys."""
     return await _bodies(
         target, count, lambda size: b"{" + b",".join(b'"k%07d":0' % n for n in range(size // 13)) + b"}"
     )
@@ -133,7 +135,9 @@ async def _many(count: int, ask: Callable[[httpx.AsyncClient], Awaitable[str]], 
 
 
 async def _stalled(target: Target, count: int, beginnings: Sequence[bytes]) -> Counter[str]:
-    """Open connections that send the start of a request (alternating) and then nothing; return how they ended."""
+    """Open connections that each send the start of a request (`beginnings` in turn) and then nothing. Return the number
+    of each result.
+    """
 
     async def one(beginning: bytes) -> str:
         reader, writer = await asyncio.open_connection(target.host, target.port)

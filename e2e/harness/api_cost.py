@@ -30,8 +30,9 @@ LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @contextlib.contextmanager
 def counted(namespace: str, home: str, accounts: Sequence[str]) -> Iterator[Callable[[], Counter[str]]]:
-    """Count requests within the context; calling the yielded function returns the counts by kind so far. `accounts` are
-    of namespace `home`. Requires rights to create flow schemas and to GET /metrics.
+    """Count requests of `accounts` (ServiceAccounts in namespace `home`) about `namespace` within the context. The
+    yielded function returns the counts so far, by kind (a key of KINDS). Requires rights to create flow schemas and to
+    GET /metrics.
     """
     api: Any = client.FlowcontrolApiserverV1Api()
     names = {f"{namespace}-{kind}": kind for kind in KINDS}
@@ -51,7 +52,9 @@ def counted(namespace: str, home: str, accounts: Sequence[str]) -> Iterator[Call
 
 
 def schema(name: str, verbs: Sequence[str], namespace: str, home: str, accounts: Sequence[str]) -> dict[str, Any]:
-    """Return a flow schema for requests with these verbs."""
+    """Return a flow schema that matches requests with these verbs by `accounts` (ServiceAccounts in namespace `home`),
+    about `namespace` or about all namespaces at once.
+    """
     rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": list(verbs)}
     subjects = [{"kind": "ServiceAccount", "serviceAccount": {"name": who, "namespace": home}} for who in accounts]
     return {

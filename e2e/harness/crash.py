@@ -10,7 +10,7 @@ from cluster.layout import find_layout
 
 
 def kill(word: str) -> int:
-    """Kill every process in the cluster's containers with this word in its command line, and return their number."""
+    """Kill each process in the cluster's containers with this word in its command line. Return how many were killed."""
     found = _found(word)
     for pid in found:
         os.kill(pid, signal.SIGKILL)

@@ -39,6 +39,6 @@ def _goals(where: str, figures: Figures) -> list[str]:
 
 
 def load(folder: Path) -> dict[str, Figures]:
-    """Return all saved figures, by test."""
+    """Return all saved figures: test, such as `test_pool.py::test_name` -> its figures."""
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     return {entry["test"]: entry["figures"] for entry in found}

@@ -26,7 +26,7 @@ def rolled_back(release: str, namespace: str) -> None:
 
 @contextlib.contextmanager
 def with_values(release: str, namespace: str, *values: str) -> Iterator[None]:
-    """Upgrade on entry, and roll back on exit."""
+    """Upgrade the release with these values (`NAME=VALUE`) on entry, and roll it back on exit."""
     upgraded(release, namespace, *values)
     try:
         yield

@@ -118,7 +118,7 @@ class Kube:
         return {name: _present(item) for name, item in self.models().items()}
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
-        """Return (type, reason, message) of the events about an object of this name."""
+        """Return (type, reason, message) of the Kubernetes events about objects of this name, of any kind."""
         answer = self._core.list_namespaced_event(self.namespace, field_selector=f"involvedObject.name={name}")
         return [(e.type, e.reason, e.message) for e in answer.items]
 
@@ -157,7 +157,7 @@ class Kube:
         return str(self._core.read_namespaced_pod(pod, self.namespace).status.pod_ip)
 
     def wait_running(self, pod: str) -> None:
-        """Wait until a pod that belongs to no replica is Running."""
+        """Wait until a pod is Running, for pods that the scenario has created itself."""
 
         def look() -> bool:
             return bool(self._core.read_namespaced_pod(pod, self.namespace).status.phase == "Running")
@@ -205,7 +205,7 @@ class Kube:
         ]
 
     def nodes_of(self, name: str) -> list[str]:
-        """Return the node of each ready pod of a ModelDeployment."""
+        """Return the name of the node of each ready pod of a ModelDeployment, once for each pod."""
         return [p["spec"]["nodeName"] for p in self.pods(name) if _is_ready(p)]
 
     def describe(self, name: str) -> str:

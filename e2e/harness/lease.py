@@ -25,7 +25,7 @@ def holder(namespace: str, name: str) -> str | None:
 
 
 def clear(namespace: str, name: str) -> None:
-    """Remove a dead holder from a Lease, so that the next one need not wait until it expires."""
+    """Remove the holder from a Lease, so that the next one need not wait until it expires. The holder must be dead."""
     leases: Any = client.CoordinationV1Api()
     leases.patch_namespaced_lease(name, namespace, {"spec": {"holderIdentity": ""}})
 

@@ -191,7 +191,7 @@ async def _ask(
 
 
 async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int) -> str:
-    """Return the text of an output; a truncated one is an error."""
+    """Return the text of a streamed output. Raises AssertionError if it has fewer or more than `tokens` tokens."""
     text, generated = "", None
     async for chunk in stream:
         text += "".join(choice.text for choice in chunk.choices)

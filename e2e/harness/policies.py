@@ -38,8 +38,8 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Objects that policies select. `namespaces` has the labels of each, `blocks` the address ranges of pods, including
-    later ones.
+    """Objects that policies select. `namespaces`: name of a namespace -> its labels. `blocks`: the address ranges from
+    which nodes give pods their addresses, also later ones.
     """
 
     pods: tuple[Pod, ...]
@@ -47,7 +47,7 @@ class World:
     blocks: tuple[str, ...] = ()
 
     def peers(self, peer: Object, home: str) -> list[Pod]:
-        """Return the pods that a peer of a policy in namespace `home` selects."""
+        """Return the pods that `peer` selects: an entry of `from` or `to` in a policy of namespace `home`."""
         if "ipBlock" in peer:
             raise ValueError(f"a peer with an ipBlock is not known here: {peer}")
         if (chosen := peer.get("namespaceSelector")) is not None:
@@ -76,7 +76,9 @@ def _holds(rule: Object, labels: Mapping[str, str]) -> bool:
 
 
 def rules(policies: Iterable[Object], world: World) -> list[str]:
-    """Return lines for iptables-restore: a packet is refused unless policies of both ends allow it."""
+    """Return lines for iptables-restore: a packet is refused unless the policies of its source and of its destination
+    allow it.
+    """
     chains, lines, numbers = [f":{CHAIN} - [0:0]"], [], iter(range(10**6))
     lines.append(f"-A {CHAIN} -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN")
     found = list(policies)

@@ -77,17 +77,17 @@ def start(kube: Kube, folder: Path, names: list[str], **options: Any) -> None:
 
 
 def states(kube: Kube, name: str) -> set[str]:
-    """Return the states of a model on its hosts."""
+    """Return the states (as in `status.placements`) that a model has on its hosts."""
     return {placement["state"] for placement in kube.model(name)["status"].get("placements", [])}
 
 
 def places(kube: Kube, name: str) -> list[str]:
-    """Return the hosts of a model in its status."""
+    """Return the names of a model's hosts, as in its `status.placements`, sorted."""
     return sorted(placement["host"] for placement in kube.model(name)["status"].get("placements", []))
 
 
 def hosts(kube: Kube) -> list[str]:
-    """Return the pods of the pool that have reported, oldest first."""
+    """Return the names of the namespace's ModelHosts, oldest first. Each has the name of a pod of the pool."""
     found = sorted(
         kube.model_hosts(), key=lambda host: (host["metadata"]["creationTimestamp"], host["metadata"]["name"])
     )
@@ -95,7 +95,7 @@ def hosts(kube: Kube) -> list[str]:
 
 
 def reporting(kube: Kube) -> list[str]:
-    """Return the hosts whose reports are current."""
+    """Return the names of the ModelHosts whose condition Reporting is True."""
     return [
         host["metadata"]["name"]
         for host in kube.model_hosts()
@@ -104,7 +104,7 @@ def reporting(kube: Kube) -> list[str]:
 
 
 def holders(kube: Kube) -> dict[str, list[str]]:
-    """Return, for each model, the hosts that report it."""
+    """Return name of a model -> names of the ModelHosts that list it, sorted."""
     found: dict[str, list[str]] = defaultdict(list)
     for host in kube.model_hosts():
         for entry in host.get("status", {}).get("models", []):
@@ -113,7 +113,7 @@ def holders(kube: Kube) -> dict[str, list[str]]:
 
 
 def wait_replicas(kube: Kube, replicas: int = PODS, *, timeout: float = SETTLED_SECONDS) -> list[str]:
-    """Wait until this number of pods exist and report, and return their names."""
+    """Wait until the pool has exactly this number of hosts and all report; return their names, oldest first."""
 
     def look() -> bool:
         return len(hosts(kube)) == replicas == len(reporting(kube))

@@ -46,7 +46,7 @@ class Result:
 
 
 def names() -> list[str]:
-    """Return every scenario, in order of execution."""
+    """Return the names of all scenarios, sorted."""
     return [file.stem.removeprefix("test_") for file in sorted(SCENARIOS.glob("test_*.py"))]
 
 
@@ -65,7 +65,9 @@ def _is_meant(word: str, name: str) -> bool:
 
 
 def turns(chosen: Sequence[str], *, beside: bool) -> list[list[list[str]]]:
-    """Return the order of execution: turns of parallel lanes. Without `beside` each scenario is a turn of its own."""
+    """Return the order of execution of the chosen scenarios: turns that run one after another, each a list of parallel
+    lanes, each a list of scenarios. Without `beside`, each scenario is a turn of its own.
+    """
     wanted = [[[name for name in lane if name in chosen] for lane in turn] for turn in TURNS] if beside else []
     together = [[lane for lane in turn if lane] for turn in wanted if any(turn)]
     placed = {name for turn in together for lane in turn for name in lane}
@@ -119,8 +121,8 @@ def parse(scenario: str, report: str) -> list[Result]:
 
 
 def summary(results: Sequence[Result], took: Mapping[str, float], seconds: float) -> str:
-    """Return a line for each test and each scenario, and the total. `took`: seconds by scenario; `seconds`: in
-    total.
+    """Return text with a line for each test and each scenario, the total, and why tests did not pass. `took`: scenario
+    -> seconds; `seconds`: in total.
     """
     lines = [f"{r.outcome:8}{r.seconds:7.0f} s  {r.scenario}: {r.test}" for r in results]
     scenarios = [f"{seconds:15.0f} s  {name}" for name, seconds in sorted(took.items(), key=lambda item: -item[1])]

@@ -30,7 +30,7 @@ Serve = Callable[..., dict[str, Any]]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the last log lines of operator and gateway to failures."""
+    """Add the last log lines of operator and gateway to the report of a failed test."""
     report = yield
     if report.when == "call" and report.failed:
         report.sections.append(("the release's logs", _log_ends()))
@@ -76,7 +76,7 @@ def two_nodes() -> tuple[str, str]:
 
 @pytest.fixture
 def measured(settings: Settings, request: pytest.FixtureRequest) -> Iterator[Figures]:
-    """Figures of a test, saved even if it fails."""
+    """An empty dict into which the test writes its figures. They are saved even if the test fails."""
     found: Figures = {}
     yield found
     figures.save(Path(settings.results), request.node.nodeid.rpartition("/")[2], found)

@@ -34,8 +34,8 @@ def store(kube: Kube, settings: Settings) -> str:
 
 
 class Talk:
-    """A conversation in the background. `seen` collects the statuses of retrievals. `client` retries like OpenAI's
-    client does by default, because one of two gateways learns of a new pod first.
+    """A conversation of background responses. `seen` collects the HTTP statuses of `find`. `client` retries, like
+    OpenAI's client does by default, because one of two gateways learns of a new pod first.
     """
 
     def __init__(self, client: openai.OpenAI, model: str) -> None:
@@ -78,7 +78,7 @@ def place(response: Any) -> str:
 
 
 def keepers(kube: Kube, pods: list[Any]) -> dict[str, str]:
-    """Return pod names by the place in the ids of the responses that they store."""
+    """Return the place in a response's id -> name of the pod that stores responses with this place."""
     labels = {pod["metadata"]["name"]: pod["metadata"]["labels"][KEEPER] for pod in pods}
     return {place_of(f"{kube.namespace}/{keeper}"): name for name, keeper in labels.items()}
 

@@ -44,7 +44,7 @@ except urllib.error.HTTPError as error:
 
 @pytest.fixture
 def stranger_and_scraper(kube: Kube, release: Release) -> tuple[str, str]:
-    """Two unrelated pods; the chart allows the second to scrape metrics."""
+    """The names of two pods that are not Plimsoll's. The fixture `policies` lets the second scrape metrics."""
     for name, labels in (("stranger", {}), ("scraper", SCRAPER)):
         kube.apply(_idle(name, labels, release.image("operator")))
     for name in ("stranger", "scraper"):
@@ -54,7 +54,7 @@ def stranger_and_scraper(kube: Kube, release: Release) -> tuple[str, str]:
 
 @pytest.fixture
 def policies(kube: Kube, release: Release, settings: Settings) -> Iterator[None]:
-    """Install the chart with NetworkPolicies, and with the pods that may scrape metrics."""
+    """Upgrade the release so that its NetworkPolicies know this namespace and the pods that may scrape metrics."""
     labels = {"kubernetes.io/metadata.name": kube.namespace}
     scrapers = [{"namespaceSelector": {"matchLabels": labels}, "podSelector": {"matchLabels": SCRAPER}}]
     with helm.with_values(
@@ -108,7 +108,7 @@ def test_ports_are_open_to_those_who_need_them_alone(
 
 
 def _open(kube: Kube, pod: str, targets: dict[str, tuple[str, int]]) -> set[str]:
-    """Return the targets that a pod can connect to."""
+    """Return the names of the targets (name -> host and port) to which a pod can open a TCP connection."""
     found = json.loads(kube.execute(pod, "python3", "-c", TRY, json.dumps(targets)))
     return {name for name, connected in found.items() if connected}
 

@@ -148,7 +148,9 @@ def test_killed_engines_and_killed_hosts_cost_the_requests_on_them_alone(
 
 
 class _Watched:
-    """Samples of the hosts' reports: awake models and decisions."""
+    """Samples the hosts' reports during a load. `awake`: name of a model -> number of samples and hosts where it was
+    Resident.
+    """
 
     def __init__(self, api: HostApi, hosts: list[str]) -> None:
         self._api = api
@@ -159,7 +161,7 @@ class _Watched:
         self._decisions: dict[tuple[str, int, str], tuple[str, str, str]] = {}
 
     def look(self) -> None:
-        """Take a sample."""
+        """Take a sample: read the report of each host once."""
         self._samples += 1
         for host in self._hosts:
             report = self._api.report(host)
@@ -170,15 +172,13 @@ class _Watched:
                     self._decisions[host, decision["sequence"], decision["name"]] = told
 
     def unexplained(self, kube: Kube) -> list[tuple[str, str, str]]:
-        """Return evictions without a matching event of their model."""
+        """Return (action, model, text) of each eviction in the reports for which the model has no Kubernetes event."""
         evicted = [decision for decision in self._decisions.values() if decision[0] == "Evicted"]
         events = {name: {(reason, text) for _, reason, text in kube.events(name)} for _, name, _ in evicted}
         return [(action, name, text) for action, name, text in evicted if (action, text) not in events[name]]
 
     def figures(self, seconds: float) -> Figures:
-        """Return figures for a record. `seconds`: duration of the load. `loads`: loads and wakes of each model, by
-        host.
-        """
+        """Return figures to save. `seconds`: duration of the load. The figure `loads` is host -> result of `_sums`."""
         after = {host: self._api.report(host) for host in self._hosts}
         counts = Counter(action for action, _, _ in self._decisions.values())
         return {

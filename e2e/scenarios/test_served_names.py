@@ -46,7 +46,7 @@ def test_a_name_stays_while_its_object_is_made_again(
     kube: Kube, rival: Kube, release: Release, settings: Settings, tiny: dict[str, Any], client: openai.OpenAI
 ) -> None:
     def record() -> str:
-        """Return the record of this test's namespace."""
+        """Return the operator's record of the served names of this test's namespace; "" if it has none."""
         of = ["configmap", f"{settings.release}-served-names", "--namespace", release.namespace]
         return kubectl("get", *of, "--output", f"jsonpath={{.data.{kube.namespace}}}")
 
@@ -89,7 +89,7 @@ def _wait_reason(kube: Kube, reason: str) -> None:
 
 
 def _answers(client: openai.OpenAI, name: str = MODEL) -> bool:
-    """Return whether the gateway knows the name: a request for it does not get a 404."""
+    """Return whether a model serves the name: a request for it gets a response, not a 404."""
     try:
         client.completions.create(model=name, prompt="a", max_tokens=1)
     except openai.NotFoundError:

@@ -61,13 +61,13 @@ def test_operator_gateway_and_runtime_roll_and_no_request_fails(
 
 
 def _pods(kube: Kube, release: Release) -> set[str]:
-    """Return all ready pods that an upgrade replaces."""
+    """Return the names of the ready pods that an upgrade replaces: operator, gateways, the model's pods, hosts."""
     ours = [*release.ready_pods("operator"), *release.ready_pods("gateway")]
     return {*ours, *kube.ready_pods(MODEL), *pool.reporting(kube)}
 
 
 def _wait_rolled(kube: Kube, release: Release, before: set[str]) -> None:
-    """Wait until all pods are replaced."""
+    """Wait until all pods in `before` are replaced, and the models are ready and settled."""
 
     def rolled() -> bool:
         now = _pods(kube, release)

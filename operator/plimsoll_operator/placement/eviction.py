@@ -1,4 +1,6 @@
-"""Chooses victims on a host: the fewest idle models of the lowest value that free enough device memory."""
+"""Chooses victims on a host: the fewest idle models, lowest priority and retention value first, that free enough
+device memory.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ class EvictionSets:
         self._sorted.pop(ledger.key, None)
 
     def idle(self, ledger: Ledger) -> list[Slot]:
-        """Return the models that may be evicted, lowest value first: idle, not pinned, past the minimum residency."""
+        """Return the copies that may be evicted: Resident, idle, not pinned, past the minimum residency, and without an
+        action in this round. The lowest priority comes first, then the lowest retention value.
+        """
         if ledger.key not in self._sorted:
             found = [slot for slot in ledger.awake() if slot.idle and not _pinned(slot) and not self._index.young(slot)]
             self._sorted[ledger.key] = sorted(found, key=self._order)
         return self._sorted[ledger.key]
 
     def find(self, ledger: Ledger, known: Known, grounds: Grounds, room: int) -> Found:
-        """Return the victims that free at least `room` bytes, or no victims, the reason and a message."""
+        """Return (victims, None, "") if victims on this host free at least `room` bytes of device memory for the model,
+        else ((), reason, message).
+        """
         if grounds is Grounds.FREE:
             return (), Refused.NO_ROOM, f"it lacks {size(room)} of free memory"
         allowed = [slot for slot in self.idle(ledger) if slot.known is not known and _yields(slot, known, grounds)]
@@ -58,7 +64,10 @@ class EvictionSets:
         return self._index.value(slot) * slot.device / SCALE
 
     def _complaint(self, chosen: tuple[Slot, ...], known: Known, grounds: Grounds) -> str:
-        """Return why these victims are worth too much, or "". Victims of lower priority do not count."""
+        """Return why evicting these victims would cost too much for grounds DEMAND or VALUE, as text; else "".
+
+        Victims of lower priority than the model `known` cost nothing.
+        """
         equals = [slot for slot in chosen if slot.known and slot.known.model.priority == known.model.priority]
         if grounds is Grounds.DEMAND:
             slice_ = self._index.rules.minimum_residency

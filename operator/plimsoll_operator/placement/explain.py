@@ -16,7 +16,9 @@ from plimsoll_operator.placement.units import count, size, span
 
 
 def explain(state: PoolState, key: ObjectKey) -> str:
-    """Return a model's facts, copies, weighed hosts and actions as text. Raise KeyError if the pool lacks it."""
+    """Return as text: a model's facts, its copies, the hosts compared (best first), the actions and refusals about it,
+    and its copies after the plan. Raise KeyError if the pool lacks the model.
+    """
     index = PoolIndex(state)
     if key not in index.models:
         raise KeyError(f"the pool has no model {key}; it has {', '.join(map(str, index.models)) or 'none'}")

@@ -15,11 +15,13 @@ class Grounds(IntEnum):
 
     - FREE: none.
     - LOWER: models of lower priority.
-    - VALUE: also models of the same priority that are worth less than half as much.
+    - VALUE: also models of the same priority, if they are together worth at most half as much as the new replica.
     - DEMAND (requests wait for the model): also models of the same priority, if loading them again is expected to cost
       no more, within the minimum residency, than loading this model.
-    - TURN (its requests have waited longer than `Rules.patience`): all models of the same priority.
-    - PIN: all models that are not pinned.
+    - TURN (its requests have waited for at least `Rules.patience`): also all models of the same priority.
+    - PIN (the model is pinned): models of any priority.
+
+    Pinned models of the current revision and models within the minimum residency are never evicted.
     """
 
     FREE = 0
@@ -32,14 +34,15 @@ class Grounds(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostOption:
-    """The costs of a model awake on a host, or of its files there, in order of importance.
+    """A host where a model could be awake, or could have its files, with the costs in order of importance.
 
-    `seconds` of loading or waking, 0 for files. `lost`: the weighted seconds of loading that evicting its victims is
-    expected to cost within a half-life (five minutes). Whether the model has no copy there. `disregarded`: the number
-    of spread and affinity preferences that it violates, plus 1 for memory pressure. `taken`: the share of the line that
-    is used afterwards; for files, `PoolIndex.share`.
+    `seconds`: to load or wake the model there, 0 for files. `lost`: the weighted seconds of loading that putting the
+    victims (`evictions`) to sleep is expected to cost within a half-life (five minutes). `own`: the model's copy on the
+    host; None, which is worse, if it has none. `disregarded`: the number of spread and affinity preferences that the
+    host violates, plus 1 if it is under memory pressure. `taken`: the share of the host's line that is used once the
+    model is awake; for files, `PoolIndex.share`.
 
-    If `obstacle` is set, the host is not possible, and `note` says why.
+    If `obstacle` is set, the model cannot be awake on the host, and `note` says why.
     """
 
     ledger: Ledger

@@ -30,7 +30,7 @@ class HostSelection:
     def files(self, known: Known) -> list[HostOption]:
         """Return the hosts that can take the model's files, best first. Files take no memory until the model wakes.
 
-        Hosts that violate equally many preferences are ranked by their share of the pool's bytes and requests.
+        Hosts that violate fewer spread and affinity preferences come first, then those with a lower `PoolIndex.share`.
         """
         domains = TopologyDomains(known)
         found = []
@@ -93,7 +93,7 @@ def unfit(known: Known, ledger: Ledger) -> tuple[Refused, str] | None:
 
 
 def closed(ledger: Ledger) -> str:
-    """Return why no new model is placed on a host."""
+    """Return why a host takes no new model, as text. Call it only for a host whose `Ledger.takes` is False."""
     if ledger.host.pressure is Pressure.FULL:
         return "its memory is under full pressure"
     if len(ledger.slots) >= MODELS_PER_HOST:
@@ -102,14 +102,18 @@ def closed(ledger: Ledger) -> str:
 
 
 class TopologyDomains:
-    """The nodes and zones of a model's copies, and the models that it prefers to share a host with, or to avoid."""
+    """The spread and affinity preferences of one model, and the nodes and zones of its copies that stay."""
 
     def __init__(self, known: Known) -> None:
         self._model = known.model
         self._copies = [slot.ledger.host for slot in known.slots if slot.stays]
 
     def disregarded(self, ledger: Ledger) -> int:
-        """Return the number of spread and affinity preferences that another copy on this host would violate."""
+        """Return the number of spread and affinity preferences that a copy on this host violates.
+
+        Counted are copies on other hosts of the same node or zone, absent models of `near`, and present ones of
+        `apart`.
+        """
         model, host, slots = self._model, ledger.host, ledger.slots
         others = [copy for copy in self._copies if copy.key != host.key]
         if model.spread is Spread.ZONE:

@@ -1,4 +1,4 @@
-"""Chooses the sleep level of an evicted model, and the images that are dropped for its own."""
+"""Chooses the sleep level of an evicted model, and the images of other models that are dropped for its image."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ LOWEST = -(2**31)
 
 
 class ImageMemory:
-    """Host memory for images. Images are dropped for another one if they are together worth no more."""
+    """Host memory for images. Images are dropped for another one if together they save no more seconds of loading, and
+    no model of theirs has a higher priority.
+    """
 
     def __init__(self, index: PoolIndex) -> None:
         self._index = index
 
     def find(self, slot: Slot, free: int, besides: Iterable[Slot] = ()) -> tuple[Slot, ...] | None:
-        """Return the images to drop so that a model's image fits into `free` bytes plus theirs: none if it fits
-        already.
+        """Return the copies whose images are dropped so that the image of `slot` fits; () if it fits into `free` bytes.
 
-        Return None if the model sleeps on disk instead, because the images to drop would be worth more or do not
-        suffice. Images in `besides` have been dropped already.
+        Return None if the model has to sleep on disk instead, because the images to drop would be worth more or do not
+        suffice. Images of copies in `besides` are already dropped, and their bytes are part of `free`.
         """
         known, ledger = slot.known, slot.ledger
         if known is None or known.image > ledger.host.sleepers.capacity:
@@ -61,7 +62,7 @@ class ImageMemory:
         return seconds
 
     def _saved(self, slot: Slot) -> float:
-        """Return the weighted seconds of loading that the image saves each second."""
+        """Return the seconds of loading that the image is expected to save per second, times the model's weight."""
         known = slot.known
         return 0.0 if known is None else slot.rate * (known.load - known.wake) * known.model.weight
 

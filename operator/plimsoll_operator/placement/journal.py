@@ -12,14 +12,14 @@ from plimsoll_operator.placement.units import size, span
 
 
 class Journal:
-    """Records the options of one model as lines of text, or none if `key` is None."""
+    """Records the options of the model `key` as lines of text; records nothing if `key` is None."""
 
     def __init__(self, key: ObjectKey | None = None) -> None:
         self._key = key
         self.lines: list[str] = []
 
     def weighed(self, known: Known, why: str, options: Sequence[HostOption]) -> None:
-        """Record the hosts on which the model could be awake, best first."""
+        """Record all hosts, best first, with the costs of the model awake there or the obstacle."""
         if known.model.key == self._key:
             self.lines.append(f"To be awake ({why}):")
             self.lines += [f"  {number}. {_awake(option)}" for number, option in enumerate(options, 1)]

@@ -19,14 +19,14 @@ LEVELS = {Level.RESIDENT: State.RESIDENT, Level.IN_HOST: State.IN_HOST, Level.ON
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """What all hosts and gateways report of a model.
+    """A model, and what all hosts and gateways together report of it.
 
-    `device` and `image` are its bytes awake and asleep in host memory; `load` and `wake` are seconds from files and
-    from the image. All four are predictions until a host has measured them. `told` is the rate (requests a second) over
-    all hosts from `Demand.rate`, `lost` the rate of awake copies on lost hosts. `waiting` requests have waited for up
-    to `waited` seconds; `held` of them wait at hosts that wake the model themselves. `slots` are its copies on hosts
-    that are not lost. `bulk` is `device`, or the pool's mean if `device` is 0, and `busy` the expected rate of each of
-    its copies.
+    `device`: bytes of device memory while it is awake. `image`: bytes of host memory while it sleeps as an image.
+    `load` and `wake`: seconds to become awake from files and from the image. All four are predictions until a host has
+    measured them. `told`: requests a second over all hosts from `Demand.rate`, 0 if unknown. `lost`: the rate of awake
+    copies on lost hosts. `waiting`: requests that wait at gateways and hosts, for up to `waited` seconds; `held` of
+    them wait at hosts that wake the model themselves. `slots`: its copies on hosts that are not lost. `bulk`: `device`,
+    or the pool's mean if `device` is 0. `busy`: the expected requests a second of each of its copies.
     """
 
     model: Model
@@ -58,7 +58,9 @@ class Known:
 class Slot:
     """A model's copy on a host. `known` is None if the pool does not have the model; the copy is then unloaded.
 
-    `device` and `image` are the bytes that it holds. `touched`: the current round has an action for it.
+    `device` and `image` are the bytes of device and host memory that it holds. `rate`: its requests a second.
+    `current`: it has the model's current revision and device class, and is not being unloaded. `touched`: the current
+    round has an action for it.
     """
 
     ledger: Ledger
@@ -78,7 +80,7 @@ class Slot:
 
     @property
     def stays(self) -> bool:
-        """Whether it has the current revision and its host keeps its models."""
+        """Whether it is `current`, and the models of its host may stay."""
         return self.current and self.ledger.keeps
 
     @property
@@ -154,7 +156,7 @@ class Ledger:
         return sum(slot.device for slot in self.slots.values() if slot.state is State.DRAINING)
 
     def awake(self) -> Iterator[Slot]:
-        """Return the copies that are awake and have no action in this round."""
+        """Return the copies that are Resident (not Waking) and have no action in this round."""
         return (slot for slot in self.slots.values() if slot.state is State.RESIDENT and not slot.touched)
 
     def check_integrity(self) -> None:
@@ -166,9 +168,8 @@ class Ledger:
 
 
 def fewest(ordered: Sequence[Slot], room: int, held: Callable[[Slot], int]) -> tuple[Slot, ...] | None:
-    """Return the first slots that together hold at least `room` bytes, without those that turn out to be unnecessary.
-
-    Return None if all of them hold less.
+    """Return the first slots that together hold at least `room` bytes (`held` returns those of a slot), without slots
+    that the sum does not need. Return None if all slots together hold less.
     """
     chosen: list[Slot] = []
     found = 0

@@ -46,12 +46,12 @@ class PlanBuilder:
         return slot.touched or (slot.copy.model, slot.ledger.key) in self.entered
 
     def later(self, seconds: float) -> None:
-        """Plan again after this many seconds; ignored if not positive."""
+        """Have the next plan made after at most this many seconds; ignored if not positive."""
         if seconds > 0:
             self._waits.append(seconds)
 
     def lately(self, known: Known) -> float:
-        """Return the seconds for which the model may not move again."""
+        """Return the seconds until the model may move again; 0 if it may now."""
         moved, interval = known.model.moved, self.index.rules.move_interval
         return 0.0 if moved is None else max(0.0, moved + interval - self.index.now)
 
@@ -60,7 +60,11 @@ class PlanBuilder:
         self.refusals.setdefault(known.model.key, Refusal(known.model.key, reason, message, numbers))
 
     def sleep(self, slot: Slot, because: ActionCause, why: str) -> None:
-        """Free the device memory of a copy. It keeps an image if that fits or is worth more than other images."""
+        """Put a copy one or two sleep levels lower.
+
+        A Resident one becomes InHost if its image fits, if necessary after dropping images of no more value; else
+        OnDisk. An InHost one becomes OnDisk: its image is dropped.
+        """
         level = Level.IN_HOST if slot.state is State.RESIDENT and self._bed(slot) else Level.ON_DISK
         image = slot.known.image if slot.known is not None and level is Level.IN_HOST else 0
         slot.ledger.set(slot, level, 0, image)
@@ -113,8 +117,8 @@ class PlanBuilder:
         return Plan(tuple(self.actions), tuple(placements), refusals, wait, self.truncated)
 
     def _bed(self, slot: Slot) -> bool:
-        """Free host memory for an image, if necessary by dropping images of less value. Return False if that is
-        impossible.
+        """Make sure that the copy's image fits into host memory, if necessary by dropping images of no more value.
+        Return False if that is impossible.
         """
         images = self.images.find(slot, slot.ledger.free_images)
         for other in images or ():

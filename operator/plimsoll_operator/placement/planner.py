@@ -1,9 +1,9 @@
 """The planner: computes the next actions in a pool, with reasons.
 
 It is level-triggered: for the state that a plan leads to, the next plan is empty. Priorities, in this order: the plan
-is feasible, little is loaded, the most valuable models stay awake, spread and affinity, even pressure. A round removes
-what is not wanted, wakes models in the order of their claims, gives each model its missing copies, and moves files of
-sleeping models from full hosts to empty ones.
+is feasible, little is loaded, the models of the highest retention value stay awake, spread and affinity, even load of
+the hosts. A round removes what is not wanted, wakes models in the order of `Known.order`, gives each model its missing
+copies, and moves OnDisk models from full hosts to empty ones.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ ROUNDS = 8
 
 
 def plan(state: PoolState, journal: Journal | None = None) -> Plan:
-    """Return the actions that bring a pool closer to its wanted state. Empty if there are none, or if they have to
-    wait.
-    """
+    """Return the next actions toward a pool's wanted state: none if it is reached, or if they have to wait."""
     return build_plan(state, journal or Journal()).plan()
 
 

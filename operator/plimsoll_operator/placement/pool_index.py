@@ -37,18 +37,17 @@ class PoolIndex:
                     slot.rate = known.told / len(known.slots)
 
     def share(self, ledger: Ledger, known: Known | None = None) -> float:
-        """Return the host's share of the pool's models, optionally with another model, divided by its share of the
-        pool's lines.
+        """Return the host's share of the pool's load divided by its share of the pool's lines, so 1 is fair.
 
-        The share of models is the mean of the shares of bytes and of requests, so 1 is a fair result. For a host
-        without a line the result is very large.
+        The share of the load is the mean of the shares of device memory (if all models were awake) and of requests.
+        With `known`, count this model as another one on the host. For a host whose line is 0 the result is very large.
         """
         bulk, busy = (known.bulk, known.busy) if known is not None else (0, 0.0)
         bytes_, requests = (ledger.placed + bulk) / self.bulk, (ledger.asked + busy) / self.busy
         return (bytes_ + requests) / 2 * self.lines / max(1, ledger.line)
 
     def _spread(self, reports: Mapping[ObjectKey, Sequence[tuple[Host, Copy]]]) -> None:
-        """Compute each model's `bulk` and `busy`, which ledgers sum up."""
+        """Compute `bulk` and `busy` of each model, their totals over all wanted copies, and the sum of lines."""
         sizes = [known.device for known in self.models.values() if known.device]
         usual = sum(sizes) // len(sizes) if sizes else 1
         for known in self.models.values():
@@ -77,7 +76,7 @@ class PoolIndex:
         return Slot(ledger, copy, known, state, held, 0 if copy.state.awake else copy.host, rate, current)
 
     def young(self, slot: Slot) -> float:
-        """Return the seconds until a copy that is awake reaches the minimum residency; 0 after that."""
+        """Return the seconds until an awake copy has been so for the minimum residency; 0 after that."""
         return max(0.0, slot.copy.since + self.rules.minimum_residency - self.now)
 
     def value(self, slot: Slot) -> float:
@@ -146,12 +145,14 @@ def _serves(copy: Copy, host: Host, model: Model) -> bool:
 
 
 def _fits(model: Model, copy: Copy, host: Host) -> bool:
-    """Return whether a copy has the model's current revision, on a host of its device class."""
+    """Return whether a copy has the model's current revision, on a host of its device class. False if it is stopped."""
     return not model.stopped and model.revision == copy.revision and model.device in ("", host.device)
 
 
 def _held(copy: Copy, known: Known | None) -> int:
-    """Return the device memory that a copy holds. An idle copy gives back its KV cache down to the minimum."""
+    """Return the bytes of device memory that a copy holds. Of an idle one, count at most the minimum KV cache, because
+    it returns the rest.
+    """
     if not copy.state.on_device:
         return 0
     own = copy.weights + copy.workspace

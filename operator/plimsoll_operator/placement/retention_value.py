@@ -1,8 +1,8 @@
 """The retention value, computed from decayed frequencies and not with an ageing clock as in GreedyDual.
 
 docs/concepts/residency.md explains the formula. Operator and runtime are checked against the same vectors in
-tests/contract/test_retention_value.py. Clocks of different hosts have different origins, so their values cannot be
-compared. The planner decays every frequency to the same time instead.
+tests/contract/test_retention_value.py. Ageing clocks of different hosts have different origins, so values that include
+them cannot be compared. The planner decays every frequency to the same time instead.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def decayed(rate: float, seconds: float, half_life: float = HALF_LIFE) -> float:
 def retention(rate: float, seconds: float, weight: float, size: int) -> float:
     """Return the retention value: the seconds of loading saved an hour for each GiB, times `weight`.
 
-    `rate` in requests a second, `seconds` to wake it again, `size` in bytes. The value is infinite if `size` is not
-    positive.
+    `rate` in requests a second, `seconds` of loading that a request costs without the memory, `size` of the memory in
+    bytes. The value is infinite if `size` is not positive.
     """
     return rate * seconds * weight * SCALE / size if size > 0 else math.inf
 

@@ -51,7 +51,9 @@ def drain(
 
 
 def _without_surplus(actions: Sequence[Action], held: int) -> tuple[Action, ...]:
-    """Leave out the creations of pods that would replace those whose deletion is deferred."""
+    """Return the actions without the first `held` creations: the new pods would replace pods whose deletion is
+    deferred.
+    """
     left: list[Action] = []
     for action in actions:
         if isinstance(action, CreatePod) and held:

@@ -47,10 +47,10 @@ class HostExecutor:
         actions: Sequence[Action],
         specs: Mapping[ObjectKey, HostModelSpec],
     ) -> None:
-        """Execute actions, in parallel on all hosts. On each host, an action waits until those before it have ended. If
-        one continues, a later reconcile sends the rest.
+        """Send the actions: in parallel to different hosts, in order to each. If a host has accepted an action but not
+        finished it, a later reconcile sends the host's other actions.
 
-        If a host rejects a placement, the next actions are sent all the same: they may free memory for the model.
+        If a host rejects a placement, its next actions are sent all the same: they may free memory for the model.
         """
         by_host: dict[ObjectKey, list[Action]] = {}
         for action in actions:
@@ -109,8 +109,8 @@ class HostExecutor:
     def _accepted(
         self, pool: PlacerState, known: Known, report: Report, action: Action, spec: HostModelSpec | None
     ) -> None:
-        """Record an accepted action: the planner counts it until the report shows it, and events report it
-        immediately.
+        """Record an accepted action and queue its event. The planner assumes a placement, move or removal until the
+        host's report shows it.
         """
         now = self._clock().timestamp()
         going = isinstance(action, Unload) or (isinstance(action, Move) and _target(action) != action.host)
@@ -137,7 +137,9 @@ class HostExecutor:
         self._tell(action.model, Reason.REFUSED, message)
 
     async def pin(self, hosts: Sequence[Known], specs: Mapping[ObjectKey, HostModelSpec]) -> None:
-        """Send changed priorities, weights and pins, which do not change a model's revision."""
+        """Send priority, weight and pin of each model to the hosts that report other values. They are not part of a
+        model's revision.
+        """
         for known in hosts:
             for model, entry in known.entries.items():
                 spec = specs.get(model)
@@ -166,7 +168,9 @@ def _revision(spec: HostModelSpec | None) -> str:
 
 
 def _target(action: Action) -> ObjectKey:
-    """Return the host to which the action is sent first."""
+    """Return the host to which the action is sent now. A move that unloads first is sent to its source; a later plan
+    places the model.
+    """
     if isinstance(action, Move) and action.first is First.UNLOAD:
         return action.source
     return action.host

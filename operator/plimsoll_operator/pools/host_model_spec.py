@@ -21,7 +21,9 @@ NOT_THE_HOSTS = frozenset({"kvMemory", "threads"})
 
 @dataclass(frozen=True, slots=True)
 class HostModelSpec:
-    """A model for its hosts. `body` is the `spec` of the host API's PUT, including a token."""
+    """What a model's hosts get. `body` is the `spec` of the host API's PUT, including the token for the source if there
+    is one.
+    """
 
     spec: Spec
     revision: str
@@ -62,7 +64,9 @@ def host_model_spec(spec: Spec, served_names: Collection[str], token: Token | No
 
 
 def planned_model(found: HostModelSpec, size: Need | None, moved: float | None) -> Model:
-    """Return the planner's model. Until a host has measured it, its size is its minimum KV cache."""
+    """Return the planner's model. `size`: as hosts have reported it; None before that: then only the minimum KV cache
+    counts. `moved`: when a host last accepted a move of it, in seconds since the epoch.
+    """
     spec, placement = found.spec, found.spec.placement
     assert placement is not None
     kv = spec.options.get("kvMemory")

@@ -15,7 +15,7 @@ OPEN_SOURCES = ("hf://", "demo://")
 
 
 def refuse_namespace(model: ObjectKey, pool: PoolSpec, labels: Labels) -> Problem | None:
-    """Return why a pool accepts no models of this model's namespace, which has these labels; None if it does.
+    """Return why a pool accepts no models of this model's namespace, whose labels are given; None if it accepts them.
 
     Copies that it already has are removed, because the pool's owner may withdraw the admission at any time.
     """
@@ -44,7 +44,7 @@ def refuse_namespace(model: ObjectKey, pool: PoolSpec, labels: Labels) -> Proble
 
 
 def refuse_source(spec: Spec, pool: PoolSpec) -> Problem | None:
-    """Return why a pool does not load from this source; None if it does."""
+    """Return why a pool does not load a model from its source; None if it does."""
     claim = claim_name(spec.source)
     foreign = spec.key.namespace != pool.key.namespace
     if claim is None:

@@ -45,9 +45,11 @@ UNDER_WAY = frozenset({Where.PLACING, Where.FETCHING, Where.WAKING, Where.DRAINI
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A model on one host. `ready`: its pod takes requests. `since` in seconds since the epoch.
+    """A model on one host, as its status shows it.
 
-    `namespace`: the host's, if it differs from the model's.
+    `ready`: the host's pod takes requests. `bytes`: of device memory, or of the image of a sleeping model. `since`:
+    when its state began, in seconds since the epoch. `current`: the last plan keeps it on the host. `namespace`: the
+    host's, if it differs from the model's.
     """
 
     host: str
@@ -103,7 +105,7 @@ class ModelPlacement:
 
     @property
     def asleep(self) -> bool:
-        """Whether it has copies, and none is awake."""
+        """Whether it has copies, and all of them are Asleep."""
         return bool(self.copies) and all(copy.where is Where.ASLEEP for copy in self.copies)
 
 
@@ -114,7 +116,7 @@ def shown(model: ObjectKey, pool: ObjectKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlacementEvent:
-    """A decision about a model, for an event."""
+    """A decision of the planner or of a host about a model, which becomes a Kubernetes event of the model."""
 
     reason: Reason
     why: str

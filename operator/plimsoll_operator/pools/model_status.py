@@ -46,7 +46,9 @@ def describe_pooled(
 def describe_invalid_pooled(
     item: Object, placement: ModelPlacement, own_ready: int, message: str
 ) -> tuple[Fields, list[Condition]]:
-    """Return the status of a model whose spec has errors: hosts keep what they have, under its present names."""
+    """Return the status of a model whose spec has errors, without conditions, and the conditions. Hosts keep the model
+    as they have it, and it keeps its served names.
+    """
     there, ready = len(placement.copies) + own_ready, placement.answering + own_ready
     fields, conditions = describe_unread(item, there, ready, 1, message)
     return fields | _placed_fields(placement), conditions

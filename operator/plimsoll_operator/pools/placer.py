@@ -52,8 +52,8 @@ PATIENCE = timedelta(seconds=10)
 
 
 def starting(pods: Iterable[Pod], now: datetime) -> str:
-    """Return the hosts that are starting, as text; "" if there are none, if no host is ready, or if one has been ready
-    for `PATIENCE`.
+    """Return why models are not yet placed for the first time: the hosts that are starting, as text. "" if none is
+    starting, if no host is ready, or if one has been ready for `PATIENCE`.
 
     A clock that differs from the node's by more than `PATIENCE` ends the wait, so it never exceeds twice that.
     """
@@ -66,7 +66,7 @@ def starting(pods: Iterable[Pod], now: datetime) -> str:
 
 
 def first_places(plan: Plan, state: PoolState) -> frozenset[ObjectKey]:
-    """Return the models without copies for which the plan only places files."""
+    """Return the models that are on no host and for which the plan has only placements of files."""
     there = {copy.model for host in state.hosts for copy in host.models}
     files = {one.model for one in plan.actions if isinstance(one, Place) and one.because is ActionCause.MISSING}
     more = {one.model for one in plan.actions if not (isinstance(one, Place) and one.because is ActionCause.MISSING)}
@@ -74,7 +74,7 @@ def first_places(plan: Plan, state: PoolState) -> frozenset[ObjectKey]:
 
 
 def without(plan: Plan, models: frozenset[ObjectKey]) -> Plan:
-    """Return the plan without these models."""
+    """Return the plan without the actions and placements of these models. Their refusals stay."""
     return msgspec.structs.replace(
         plan,
         actions=tuple(action for action in plan.actions if action.model not in models),
@@ -93,7 +93,7 @@ Planner = Callable[[PoolState], Plan]
 
 
 class Placer:
-    """Places the models of pools. Calls `wake` with models whose placement has changed."""
+    """Places the models of pools. Calls `wake` with models whose placement has changed, so that they are reconciled."""
 
     def __init__(
         self,
@@ -228,7 +228,9 @@ class Placer:
         self._told.pop(model, None)
 
     def served_elsewhere(self, model: ObjectKey) -> None:
-        """Plan the pools that a model leaves, because its dedicated pods or its other pool serve it."""
+        """Queue a plan of each pool that a model no longer names but that has copies of it. Call it once the model's
+        dedicated pods or its new pool serve it.
+        """
         for pool in {known.pod.pool for known in self._registry.holders(model)} - {self._members.pool_of(model)}:
             self._replan(pool)
 
@@ -248,7 +250,9 @@ class Placer:
                 yield found
 
     def _stored_needs(self, hosts: Sequence[Known]) -> Iterator[tuple[ObjectKey, str, Need]]:
-        """Return sizes from ModelHosts of hosts that have not reported to this process."""
+        """Return model, revision and size of the models of hosts that have not reported to this process, from their
+        ModelHosts.
+        """
         return (need for known in hosts if known.report is None for need in stored_needs(self._stored(known)))
 
     def _stored(self, known: Known) -> Object:
@@ -257,8 +261,8 @@ class Placer:
         return (entry.value.get("status") or {}) if entry is not None else {}
 
     def _may_come(self, key: ObjectKey) -> bool:
-        """Return whether the pool has been missing for so short a time that its watch may lag behind that of its
-        models.
+        """Return whether the pool may still appear: it has been missing for less than `A_MOMENT`, by which the watch of
+        pools may lag behind that of models.
         """
         if not self._stores.watches(key.namespace):
             return False
@@ -356,7 +360,7 @@ class Placer:
 
 
 def _without_waiting(plan: Plan, spec: PoolSpec) -> Plan:
-    """Return the plan without refusals that only mean that wanted hosts do not exist or are not ready yet."""
+    """Return the plan without refusals that will pass once the pool's wanted hosts exist and are ready."""
     waiting = {RefusedBy.WAITS_FOR_HOST, *([RefusedBy.NO_HOSTS] if spec.replicas else [])}
     kept = tuple(refusal for refusal in plan.refusals if refusal.reason not in waiting)
     return msgspec.structs.replace(plan, refusals=kept)

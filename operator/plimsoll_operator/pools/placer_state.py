@@ -26,12 +26,14 @@ class Refused:
 
 @dataclass(slots=True)
 class PlacerState:
-    """State of a pool. `asked` and `refused` have uids of pods as keys; `waiting` and `moved` are times in seconds
-    since the epoch.
+    """State of a pool.
 
-    `decided`: a plan has been made. `admitted`: models that may be on its hosts, None while undecided. `held`: why each
-    waiting model is not placed for the first time yet. `files`: the pool's claim for files and batch jobs, with its
-    namespace, "" for none.
+    `decided`: a plan has been made. `admitted`: models that may be on its hosts, None while undecided. `held`: model ->
+    why it is not placed for the first time yet. `files`: NAMESPACE/NAME of the pool's claim for files and batch jobs,
+    "" for none. `placements`: model -> name of its host in the last plan -> reason. `asked`: uid of a host's pod ->
+    model -> action that the host has accepted and its report does not show yet. `refused`: (uid of a host's pod, model)
+    -> rejected action. `waiting`: model -> since when requests for it wait at hosts. `moved`: model -> when a host last
+    accepted a move of it. Times are seconds since the epoch. `sizes`: (model, revision) -> reported size.
     """
 
     decided: bool = False
@@ -75,9 +77,10 @@ class PlacerState:
         self.moved = {model: at for model, at in self.moved.items() if model in members}
 
     def measure(self, hosts: Sequence[Known], stored: Iterable[tuple[ObjectKey, str, Need]] = ()) -> None:
-        """Store the reported sizes, the largest of each revision. A size that no host reports any more is kept.
+        """Store the reported sizes, the largest of each revision.
 
-        `stored` are the sizes of hosts that have not reported to this process.
+        For a model that a host reports without a size, the last known size of the revision is kept. Sizes of revisions
+        that no host has are dropped. `stored` are the sizes of hosts that have not reported to this process.
         """
         before, self.sizes = self.sizes, {}
         entries = (entry for known in hosts for entry in known.entries.values())
@@ -90,7 +93,9 @@ class PlacerState:
             self.sizes[model, revision] = max(found, other, key=lambda need: (need.device, need.host))
 
     def demand(self, hosts: Sequence[Known], now: float) -> Iterable[Demand]:
-        """Return a demand for each model with requests that wait at hosts: since when, as seen by this process."""
+        """Return a Demand for each model with requests that wait at hosts. It has only `since`, when this process first
+        saw them: hosts' reports have their number.
+        """
         waiting = {model for known in hosts for model, entry in known.entries.items() if entry.waiting}
         self.waiting = {model: self.waiting.get(model, now) for model in waiting}
         return (Demand(model, waiting=0, since=since) for model, since in sorted(self.waiting.items()))

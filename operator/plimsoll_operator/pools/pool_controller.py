@@ -37,10 +37,10 @@ class Queue(Protocol):
     """The work queue."""
 
     def add(self, key: Key) -> None:
-        """Queue an object for a reconcile as soon as possible."""
+        """Queue the object with this key for a reconcile as soon as possible."""
 
     def add_within(self, key: Key, seconds: float) -> None:
-        """Queue an object after at most this many seconds."""
+        """Queue the object with this key for a reconcile in at most this many seconds."""
 
 
 class PoolController:
@@ -118,7 +118,7 @@ class PoolController:
         )
 
     async def reconcile(self, key: Key) -> ReconcileResult:
-        """Reconcile a pool's pods or its placements."""
+        """Plan and send a pool's placements for a key of kind `PLACEMENT`, else reconcile its pods."""
         if key.kind == PLACEMENT:
             return await self.placer.reconcile(key.object)
         result = await self.reconciler.reconcile(key.object)
@@ -185,7 +185,9 @@ class PoolController:
             self._tell_decisions(known, before, after)
 
     def _note_refusal(self, known: Known) -> None:
-        """Put rejected reports into the status of the pool and of each of its models."""
+        """If a host's report is newly rejected, or accepted again, queue its pool and the pool's models, whose statuses
+        show it.
+        """
         uid, pool, why = known.pod.uid, known.pod.pool, known.trouble if known.refused else ""
         if self._refused.get(uid, "") == why:
             return
@@ -241,12 +243,14 @@ def _asks_otherwise(change: Change[Object]) -> bool:
 
 
 def _wanted(item: Object) -> tuple[Any, Any]:
-    """Return the spec and the scaler's wanted replicas."""
+    """Return the parts of a ModelDeployment or RuntimePool whose change requires a plan: the spec, and the scaler's
+    wanted replicas.
+    """
     return item["spec"], (item.get("status") or {}).get("desiredReplicas")
 
 
 def _shown(entry: Any) -> tuple[Any, ...]:
-    """Return the fields that a model's status shows."""
+    """Return the fields of a model's entry in a host's report that the model's status shows."""
     return (entry.state, entry.revision, entry.since, entry.why, entry.error, entry.device)
 
 

@@ -117,7 +117,7 @@ class PoolReconciler:
         return ReconcileResult()
 
     def _hear(self, spec: PoolSpec, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """Poll the hosts of these pods; return the pods with their present state."""
+        """Make sure that the hosts of these pods are polled; return the pods as observed now."""
         self._follow(spec, pods)
         found = observe_pods(pods, self._clock(), self._nodes.known)
         self._note_readiness(spec.key, found)
@@ -162,7 +162,7 @@ class PoolReconciler:
         return seen
 
     def _follow(self, spec: PoolSpec, pods: Sequence[Pod]) -> None:
-        """Poll all pods that run, and no others."""
+        """Keep in the registry, and poll, the pool's pods that are not dead, and no others."""
         memory = byte_count(spec.memory) if spec.memory and spec.accelerator is None else 0
         running = [pod for pod in pods if not pod.dead]
         before = {known.pod.uid for known in self._registry.of(spec.key)}

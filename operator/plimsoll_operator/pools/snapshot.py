@@ -35,7 +35,9 @@ class SnapshotError(Exception):
 
 
 async def read_snapshot(connection: Connection, model: ObjectKey, namespaces: Sequence[str] | None) -> PoolState:
-    """Return the state of the pool that a model names, from these namespaces, None for all. Raise SnapshotError."""
+    """Return the planner's input for the pool that a model names. Only objects in these namespaces are read; None: in
+    all. Raise SnapshotError.
+    """
     stores = Stores(namespaces, with_namespaces=namespaces is None)
     await _read(connection, stores.models, stores.pools, stores.hosts, stores.pods)
     if stores.namespaces is not None:
@@ -97,8 +99,8 @@ async def _state(stores: Stores, key: ObjectKey) -> PoolState:
 
 
 def _with_unread(state: PoolState, stores: Stores) -> PoolState:
-    """Give models with token Secrets the revision of their hosts' copies. Their own depends on tokens, which are not
-    read.
+    """Return the state with the revision of their hosts' copies for models with token Secrets. Their own revision
+    depends on tokens, which are not read.
     """
     placed = {copy.model: copy.revision for host in state.hosts for copy in host.models}
     secret = {entry.key for entry in stores.models if "tokenSecret" in entry.value["spec"]["model"]}

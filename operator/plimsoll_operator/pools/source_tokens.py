@@ -47,8 +47,8 @@ class SourceTokens:
         self._known: dict[SecretItem, tuple[Found, float]] = {}
 
     async def of(self, items: Iterable[SecretItem]) -> Mapping[SecretItem, Found]:
-        """Return the token of each item, or its problem. If a Secret cannot be read now, its last result is
-        returned.
+        """Return the token of each item, or why there is none. If a Secret cannot be read now, except for a lack of
+        rights, return its last result.
         """
         wanted, now = set(items), self._clock()
         fresh = {item: found for item, (found, until) in self._known.items() if item in wanted and until > now}

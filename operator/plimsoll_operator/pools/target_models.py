@@ -37,7 +37,7 @@ class PoolMembers:
         return self._put(key, None)
 
     def of(self, pool: ObjectKey) -> list[ObjectKey]:
-        """Return the models that name a pool, in order."""
+        """Return the models that name a pool, sorted by key."""
         return sorted(self._members.get(pool, ()))
 
     def pool_of(self, model: ObjectKey) -> ObjectKey | None:
@@ -93,7 +93,7 @@ class TargetModels:
         self._names = names
 
     def secrets(self, key: ObjectKey, spec: PoolSpec) -> list[SecretItem]:
-        """Return the items of Secrets that the pool's admitted models name."""
+        """Return the Secret items with source tokens that models of the pool name, if it accepts their namespaces."""
         found = []
         for model in self._members.of(key):
             entry = self._stores.models.get(model)
@@ -176,9 +176,9 @@ class TargetModels:
         return refuse_namespace(model, spec, self._stores.labels_of(model.namespace))
 
     def _is_to_stay(self, model: ObjectKey, spec: PoolSpec, hosts: Sequence[Known]) -> bool:
-        """Return whether a model that leaves the pool is not served elsewhere yet.
+        """Return whether a model that names this pool no longer must stay on its hosts: it is not served elsewhere yet.
 
-        It must have been admitted before, because a host could report any model.
+        False if it is deleted or stopped, or has not been admitted before, because a host could report any model.
         """
         entry = self._stores.models.get(model)
         if entry is None or entry.deleting:
@@ -208,7 +208,9 @@ class TargetModels:
         )
 
     def _as_they_are(self, model: ObjectKey, hosts: Sequence[Known]) -> list[Model]:
-        """Return the planner's model that keeps a model as its hosts have it; an empty list if no host has it."""
+        """Return a list with the planner's model that keeps the copies as they are: revision, size and number of hosts
+        as reported. It is empty if no host has the model.
+        """
         entries = [known.entries[model] for known in hosts if model in known.entries]
         if not entries:
             return []

@@ -31,7 +31,9 @@ class BadDemandError(Exception):
 
 
 class Latency(Struct, frozen=True, rename="camel"):
-    """Measured seconds: their number, their sum, and cumulative counts by upper bound."""
+    """A latency in seconds since the gateway started: number and sum of its measurements, and pairs of an upper bound
+    and the number of measurements up to it.
+    """
 
     count: Count = 0
     seconds: Seconds = 0.0
@@ -39,11 +41,11 @@ class Latency(Struct, frozen=True, rename="camel"):
 
 
 class RevisionDemand(Struct, frozen=True, rename="camel"):
-    """Demand of a revision's replicas.
+    """Demand of a revision's replicas at one gateway.
 
-    `running`, `waiting` and `slots` are sums over its ready replicas' last reports, and `kv` is their maximum. `kv` may
-    exceed 1, so that one wrong replica does not make the report invalid. The other fields count since the gateway
-    started.
+    `replicas` is the number of ready replicas. `running`, `waiting` and `slots` are sums over their last reports, and
+    `kv` is their maximum of the used share of the KV cache. `kv` may exceed 1, so that one wrong replica does not make
+    the report invalid. The other fields count since the gateway started.
     """
 
     revision: Annotated[str, Meta(max_length=253)] = ""

@@ -77,8 +77,11 @@ class Bin:
 
 @dataclass(slots=True)
 class Reading:
-    """The present demand of all gateways together: sums of their own requests, maximums of what replicas reported to
-    each.
+    """The present demand of one model over all gateways.
+
+    `held` and `in_flight` are sums of the gateways' own requests. Each other field is about all replicas, so it is the
+    maximum over the gateways: number of ready replicas, sums of the waiting requests and slots that the replicas
+    report, and the used share of the fullest replica's KV cache.
     """
 
     held: int = 0
@@ -90,7 +93,7 @@ class Reading:
 
 
 def read_off(entries: Iterable[ModelDemand]) -> Reading:
-    """Return the present demand of one model from the last report of each gateway."""
+    """Combine the entries of one model in the gateways' last reports into its present demand."""
     found = Reading()
     for entry in entries:
         found.held += entry.held
@@ -151,7 +154,7 @@ class DemandWindow:
         return sum(b.asked for b in done) / (BIN_SECONDS * len(done)) if done else 0.0
 
     def facts(self, reading: Reading, ready: int, ahead: float, now: float, since: float, unheard: str) -> Facts:
-        """Return the rule's input; `ahead` is the number of seconds that a replica takes to start."""
+        """Return the rule's input. `ahead`: seconds that a replica takes to start. The others are as in `Facts`."""
         self._bin(now)
         done = list(self._bins)[:-1]
         rate = self.rate
@@ -209,8 +212,8 @@ class DemandWindow:
         return bins[first:][::-1]
 
     def _seconds(self, done: Sequence[Bin]) -> float | None:
-        """Return the seconds that a replica takes for a request without waiting, by Little's law: requests being served
-        at a time by requests ended a second; None if fewer than `LEAST_COUNT` have ended.
+        """Return the seconds that a replica takes for a request, not counting the wait, by Little's law: mean number of
+        requests being served, divided by requests ended a second. None if fewer than `LEAST_COUNT` have ended.
         """
         ended = sum(b.ended for b in done)
         busy = sum((b.in_flight - b.backlog) / b.reads * BIN_SECONDS for b in done if b.reads)
@@ -223,8 +226,8 @@ def _mean(values: Iterable[float], bins: Sequence[Bin], *, weighted: bool = True
 
 
 def _kept(spreads: Iterable[Spread]) -> float | None:
-    """Return the 95th percentile of the last minute, or of as many more bins as are needed; None if they have too few
-    outputs.
+    """Return the 95th percentile of a latency in seconds, from histograms of bins, newest first: those of a minute, and
+    earlier ones until `TAIL_COUNT` outputs are counted. None if all bins have fewer.
     """
     whole = Spread()
     for number, spread in enumerate(spreads):
@@ -236,5 +239,5 @@ def _kept(spreads: Iterable[Spread]) -> float | None:
 
 
 def _nothing(like: Latency) -> Latency:
-    """Return an empty count with these buckets, as the earlier one of a revision that is new."""
+    """Return a histogram with the same bounds and counts of 0, for a revision that the earlier report lacks."""
     return Latency(buckets=tuple((bound, 0) for bound, _ in like.buckets))

@@ -19,9 +19,9 @@ class Facts:
     reported it. `ttft` and `itl` are 95th percentiles in seconds over the last minute, None if too few were measured.
 
     `ready` replicas serve; `steady`: none was added, removed or starting in the last minute. `asked` is when the last
-    request came or was in flight, by the operator's clock. `since`: start of the time without missing reports.
-    `unheard`: why reports of some gateways are missing, "" if none is. `loading`: whether the model's present revision
-    can be loaded.
+    request came or was in flight, by the operator's clock. `since`: since when no gateway's report has been missing;
+    `now` if one is missing. `unheard`: why reports of some gateways are missing, "" if none is. `loading`: whether the
+    model's present revision has loaded.
     """
 
     now: float

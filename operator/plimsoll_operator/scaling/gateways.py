@@ -18,10 +18,11 @@ INSTANCES_KEPT = 8
 
 @dataclass(slots=True)
 class Gateway:
-    """One gateway. `found` and `heard`: when it was first found and last reported, by the operator's clock.
+    """One gateway. `answer`: its last accepted report, None if there is none. `found` and `heard`: when its address was
+    first found and `answer` came, by the operator's clock.
 
-    `trouble`: why no newer report is accepted, "" if there is no problem. `listed`: whether the Service has it. `past`:
-    earlier processes at its address.
+    `trouble`: why no newer report is accepted, "" if there is no problem. `listed`: whether the last DNS lookup of the
+    gateways' Service returned its address. `past`: instances of earlier processes at its address.
     """
 
     address: str
@@ -63,7 +64,7 @@ class GatewayRegistry:
         self.forget(now)
 
     def lose(self, why: str) -> None:
-        """Record why the gateways' addresses are unknown."""
+        """Record why the gateways' addresses could not be looked up."""
         self.unresolved = why
 
     def take(self, address: str, answer: Demand, now: float) -> None:
@@ -91,15 +92,15 @@ class GatewayRegistry:
             gateway.trouble = why
 
     def believed(self, now: float) -> list[Demand]:
-        """Return the last reports that still count."""
+        """Return the last report of each gateway, except those older than `KEPT_SECONDS`."""
         return [gateway.answer for gateway in self.counting(now) if gateway.answer is not None]
 
     def counting(self, now: float) -> list[Gateway]:
-        """Return the gateways whose last report still counts."""
+        """Return the gateways whose last report is at most `KEPT_SECONDS` old."""
         return [g for g in self._gateways.values() if g.answer is not None and now - g.heard <= KEPT_SECONDS]
 
     def unheard(self, now: float) -> str:
-        """Return why reports of some gateways are missing, or ""."""
+        """Return why the newest report of a listed gateway is missing, or its address is unknown; "" if none is."""
         if self.unresolved:
             return self.unresolved
         for gateway in self._gateways.values():
@@ -112,7 +113,10 @@ class GatewayRegistry:
         return ""
 
     def watched_since(self, now: float) -> float:
-        """Return the start of the time without missing reports; `now` if one is missing now."""
+        """Return since when the last report of each listed gateway has counted; `now` if one does not count now.
+
+        A new gateway has `FIRST_SECONDS` for its first report. Only calls notice a gap.
+        """
         listed = [gateway for gateway in self._gateways.values() if gateway.listed]
         missed = bool(self.unresolved) or not listed
         for gateway in listed:
@@ -123,7 +127,7 @@ class GatewayRegistry:
         return self._lapsed
 
     def forget(self, now: float) -> None:
-        """Remove gateways that the Service does not list and whose last report does not count."""
+        """Remove gateways that are not listed and whose last report is older than `KEPT_SECONDS`."""
         gone = [a for a, g in self._gateways.items() if not g.listed and now - g.heard > KEPT_SECONDS]
         for address in gone:
             del self._gateways[address]

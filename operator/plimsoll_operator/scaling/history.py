@@ -77,8 +77,8 @@ def write_scaling_status(scaling_status: ScalingStatus) -> dict[str, Any]:
 def measured(
     scaling_status: ScalingStatus, start: float | None, load_line: float | None, *, anew: bool
 ) -> ScalingStatus:
-    """Return the status with the measured figures. Unless it is written `anew`, figures change only if they are far
-    off.
+    """Return the status with these measured figures. Unless it is written `anew`, a figure is replaced only if it
+    differs by more than `NEWS`.
     """
     kept_start = start if anew or _is_news(scaling_status.start, start) else scaling_status.start
     kept_line = load_line if anew or _is_news(scaling_status.load_line, load_line) else scaling_status.load_line
@@ -93,8 +93,9 @@ def _is_news(before: float | None, after: float | None) -> bool:
 
 @dataclass(slots=True)
 class ScalingHistory:
-    """The history of one model in one process. `began`: when the process first decided on it. `told`: when its trouble
-    was last written into the status. `start`: seconds that a replica takes to start, None if not measured.
+    """The history of one model in one operator process. `began`: when the process first decided on it. `told`: when its
+    trouble was last written into the status. `recommended`: recent results of `needed`. `start`: seconds that a replica
+    takes to start, None if not measured.
 
     `served`: when the first replica of `revision` became ready, since the model last had no replicas; None if none has.
     """
@@ -109,11 +110,11 @@ class ScalingHistory:
 
     @property
     def ahead(self) -> float:
-        """Seconds that a replica takes to start."""
+        """Seconds that a replica takes to start: measured, else `START_SECONDS`."""
         return START_SECONDS if self.start is None else self.start
 
     def serve(self, revision: str, since: float | None, now: float) -> None:
-        """Record since when replicas of a revision have served; None if none serves now."""
+        """Record since when replicas of a revision have served; None if none serves now. The earliest time is kept."""
         if revision != self.revision:
             self.revision, self.served = revision, None
         if since is not None:

@@ -11,7 +11,7 @@ SHARE = 0.95
 
 
 class Spread:
-    """A histogram: counts between bounds. Counts with other bounds than before start a new histogram."""
+    """A latency histogram: number of outputs between bounds in seconds. Counts with other bounds start a new one."""
 
     def __init__(self) -> None:
         self.bounds: tuple[float, ...] = ()
@@ -39,10 +39,10 @@ class Spread:
         return sum(self.counts)
 
     def percentile(self, share: float = SHARE) -> float | None:
-        """Return the seconds that this share does not exceed, interpolated within its bucket; None for an empty
-        histogram.
+        """Return the seconds that this share (0 to 1) of the outputs does not exceed, interpolated within its bucket;
+        None for an empty histogram.
 
-        For a share above all bounds, return the highest bound.
+        If it is above all bounds, return the highest bound.
         """
         wanted, below = share * self.count, 0
         if not wanted:
@@ -58,6 +58,6 @@ class Spread:
 
 
 def _each(latency: Latency) -> list[int]:
-    """Return the counts by bucket, and above the last bound, from cumulative counts."""
+    """Return the count of each bucket, and last the count above all bounds, from cumulative counts."""
     counts = [count for _, count in latency.buckets] + [latency.count]
     return [after - before for before, after in zip([0, *counts], counts, strict=False)]

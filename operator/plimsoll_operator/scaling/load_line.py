@@ -40,8 +40,10 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class LoadLine:
-    """`missed`: the line that the last miss drew, at time `at`. `carried`: the highest load within all targets since
-    then.
+    """The learned part of a load line, in requests at a time of one replica.
+
+    `missed`: the line that the last miss drew, at time `at`; None before the first. `carried`: the highest load since
+    then with which all targets were met.
     """
 
     missed: float | None = None
@@ -49,7 +51,9 @@ class LoadLine:
     carried: float = 0.0
 
     def learned(self, target: Target, facts: Facts) -> LoadLine:
-        """Return the line after these facts."""
+        """Return the line that these facts lead to: a miss draws a lower one, a load that meets all targets may raise
+        `carried`.
+        """
         found = miss(target, facts)
         if found is not None:
             young = self.missed is not None and facts.now - self.at < DRAW_SECONDS
@@ -72,7 +76,7 @@ class LoadLine:
 
 
 def miss(target: Target, facts: Facts) -> Miss | None:
-    """Return the missed target with the lowest line; None if all are met or load is not the cause."""
+    """Return the missed target that draws the lowest line; None if all are met or load is not the cause."""
     return min(_misses(target, facts), key=lambda found: found.load_line, default=None)
 
 

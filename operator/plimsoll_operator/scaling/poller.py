@@ -33,7 +33,7 @@ class GatewayClient:
         self._url = url
 
     async def demand(self, after: int, wait: float = WAIT_SECONDS) -> Demand:
-        """Return the report, after its sequence exceeds `after` or `wait` seconds have passed.
+        """Long-poll: return the report once its sequence exceeds `after`, or after `wait` seconds.
 
         Raise GatewayError or BadDemandError.
         """
@@ -59,7 +59,7 @@ NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """A DNS name with an address for each gateway, and their metrics port."""
+    """A DNS name that resolves to the addresses of all gateway pods, and their metrics port."""
 
     name: str
     port: int
@@ -89,7 +89,7 @@ Connect = Callable[[str], GatewayClient]
 
 
 async def addresses_of(name: str, port: int) -> list[str]:
-    """Return the addresses of a name. Raise OSError."""
+    """Resolve a DNS name; return its addresses, sorted. Raise OSError if that fails."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return sorted({str(entry[4][0]) for entry in found})
 
@@ -100,7 +100,7 @@ def connect_to(session: aiohttp.ClientSession, port: int) -> Connect:
 
 
 class DemandPoller:
-    """Keeps the registry up to date. `resolve` and `connect` use the network; `clock` returns the time of day."""
+    """Keeps the registry up to date. `resolve` and `connect` use the network. `clock`: seconds since the epoch."""
 
     def __init__(
         self,

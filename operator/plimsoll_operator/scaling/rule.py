@@ -55,7 +55,7 @@ def decide(
 ) -> DesiredReplicas:
     """Return how many replicas are wanted, for a model of which `desired` are wanted so far (None: it is new).
 
-    `said` has the results of `needed` over the last while, `began` is the time of the first of them.
+    `said` has the recent results of `needed`; `began` is when this process first decided on the model.
     """
     if desired is None:
         first = scaling.clamped(1)
@@ -73,7 +73,9 @@ def decide(
 
 
 def needed(scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
-    """Return the replicas that the present load needs: at least one, and within the bounds of `scaling`."""
+    """Return the replicas that the present load needs, without regard to earlier loads: at least one, and within the
+    bounds of `scaling`. A need close to `desired` returns `desired`.
+    """
     height = load_line.height(scaling.target, facts)
     steady = max(facts.in_flight - facts.backlog, facts.expected * (facts.seconds or 0.0))
     waiting = facts.backlog
@@ -95,13 +97,13 @@ def needed(scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) ->
 
 
 def missing_demand(facts: Facts) -> str:
-    """Return why a model's demand is unknown; "" while the gateways' last reports count."""
+    """Return why a model's demand is unknown, as text; "" while the last report of each gateway counts."""
     return facts.unheard if facts.since >= facts.now else ""
 
 
 def _from_zero(scaling: Scaling, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
-    """Return the replicas for held requests. A new revision gets one replica to test whether it loads, unless that
-    failed.
+    """Return the wanted replicas of a model that has none: for held requests, at least one; without them, one for a new
+    revision, to test whether it loads, unless that failed; else none.
     """
     if not facts.held and not facts.loading.loaded and not facts.loading.failed:
         return DesiredReplicas(1, Why.FIRST, "its spec has changed: one replica shows whether it loads")
@@ -115,10 +117,11 @@ def _from_zero(scaling: Scaling, facts: Facts, load_line: LoadLine) -> DesiredRe
 def _fewer(
     scaling: Scaling, desired: int, facts: Facts, load: DesiredReplicas, said: Extremes, began: float
 ) -> DesiredReplicas:
-    """Return fewer replicas if they have sufficed for long enough and no gateway's report is missing.
+    """Return fewer replicas than `desired` if they have sufficed for long enough, no request is held and no gateway's
+    report is missing; else `desired`.
 
-    Scale to zero only when nothing loads within its startup deadline, and when the model has been idle for long enough
-    since the first replica became ready.
+    Scale to zero only if no replica is still loading within its startup deadline, and if the model has been idle for
+    long enough since the first replica became ready.
     """
     same = DesiredReplicas(desired, Why.SAME, "", load.trouble)
     if facts.unheard or facts.held:

@@ -35,7 +35,9 @@ class Starts:
         self._starting: set[str] = set()
 
     def see(self, pods: Iterable[Pod], expected: float | None) -> float | None:
-        """Return the expected seconds of a start. Only pods that were observed before they were ready count."""
+        """Return the expected seconds from a pod's creation until it is ready: `expected`, updated with pods that have
+        become ready since the last call. None if none has been measured.
+        """
         live = [pod for pod in pods if pod.live]
         for pod in live:
             if pod.ready and pod.uid in self._starting:
@@ -55,7 +57,7 @@ TOLD_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The wanted replicas, and the status to write."""
+    """The wanted replicas, those in the status `before` (None: the model is new), and the status to write."""
 
     desired_replicas: DesiredReplicas
     before: int | None
@@ -68,14 +70,14 @@ class Decision:
 
     @property
     def changes(self) -> bool:
-        """Whether it differs from the number in the status."""
+        """Whether the number of wanted replicas differs from the one in the status."""
         return self.before != self.desired_replicas.replicas
 
 
 @dataclass(slots=True)
 class Model:
-    """A model with `spec.scaling`. `scaling`, `scaling_status`, `ready` and `loading` are those of its last
-    reconcile.
+    """What the scaler keeps of a model with `spec.scaling`. `scaling`, `scaling_status`, `ready` (number of replicas)
+    and `loading` are those of its last reconcile.
     """
 
     history: ScalingHistory
@@ -174,7 +176,7 @@ class Scaler:
             self.look()
 
     def look(self) -> None:
-        """Queue models that need another number of replicas or another trouble in their status."""
+        """Queue the models whose wanted number of replicas or `trouble` differs from their status."""
         now = self._clock().timestamp()
         self.registry.watched_since(now)
         for key, model in self._models.items():
@@ -188,7 +190,7 @@ class Scaler:
                 self._wake(key)
 
     def demand(self, key: ObjectKey) -> list[ModelDemand]:
-        """Return a model's demand in the gateways' reports that count."""
+        """Return a model's entry in each gateway's last report, except reports that are too old to count."""
         known = (report.by_key.get(key) for report in self.registry.believed(self._clock().timestamp()))
         return [demand for demand in known if demand is not None]
 
@@ -229,12 +231,14 @@ class Scaler:
         return replace(facts, steady=steady, loading=model.loading)
 
     def _is_quiet(self, key: ObjectKey, model: Model) -> bool:
-        """Return whether the decision cannot change: no requests, and not more replicas than the minimum."""
+        """Return whether the decision cannot change: no requests in flight, and the minimum of replicas is wanted."""
         return model.scaling_status.desired == model.scaling.floor and not any(e.in_flight for e in self.demand(key))
 
 
 def _standing_before(status: Mapping[str, Any], there: int) -> ScalingStatus:
-    """Return the scaling part of a status. A model that was not scaled before starts with its present replicas."""
+    """Return the scaling part of a status. For a model that was not scaled before, `desired` is `there`, the number of
+    its present replicas.
+    """
     scaling_status = read_scaling_status(status)
     if scaling_status.desired is None and there:  # It had replicas before spec.scaling was set.
         return replace(scaling_status, desired=there)

@@ -24,7 +24,7 @@ class Extremes:
         self._least.append((at, value))
 
     def forget(self, before: float) -> None:
-        """Drop values from before this time, except the last."""
+        """Drop values that were added before this time, except the last one."""
         for queue in (self._most, self._least):
             while len(queue) > 1 and queue[0][0] < before:
                 queue.popleft()

@@ -10,7 +10,9 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def news(decision: Decision) -> tuple[Reason, str] | None:
-    """Return reason and note of the event; None if the number has not changed or the model is new."""
+    """Return reason and note of the decision's Kubernetes event; None if the number of wanted replicas has not changed
+    or the model is new.
+    """
     before, after = decision.before, decision.replicas
     if not decision.changes or before is None:
         return None
@@ -24,5 +26,5 @@ def news(decision: Decision) -> tuple[Reason, str] | None:
 
 
 def scaling_fields(decision: Decision | None) -> dict[str, Any]:
-    """Return the status fields besides `desiredReplicas`."""
+    """Return {"scaling": ...}, the decision's status field besides `desiredReplicas`; {} without a decision."""
     return {} if decision is None else {"scaling": write_scaling_status(decision.scaling_status)}

@@ -54,7 +54,7 @@ class InputError(Exception):
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Run the command of COMMANDS in the first argument. Return 0, or 1 for invalid input."""
+    """Run the command that the first argument names (one of COMMANDS). Return the exit code, 1 for invalid input."""
     args = _parse(arguments)
     try:
         _print(_explain(args) if args.command == "explain" else _simulate(args))

@@ -22,7 +22,7 @@ EPOCH = 1_000_000.0
 
 
 class PlannerPolicy:
-    """The operator's planner. Calls `told` with each plan that has actions."""
+    """The operator's planner. Calls `told(seconds since the start of the trace, plan)` for each plan with actions."""
 
     name = "plimsoll"
 
@@ -35,7 +35,7 @@ class PlannerPolicy:
         self.decide(pool)
 
     def decide(self, pool: Pool) -> float | None:
-        """Plan and execute the plan. Return the seconds until the next plan is due without a change, or None."""
+        """Plan and execute the plan. Return the seconds after which to plan again even without a change, or None."""
         for copy in [copy for copy in self._leaving if _replaced(pool, copy)]:
             pool.unload(copy)
             self._leaving.discard(copy)
@@ -58,7 +58,7 @@ class PlannerPolicy:
         return made.wait
 
     def state(self, pool: Pool) -> PoolState:
-        """Return the state that the operator would have."""
+        """Return the planner's input that the operator would have at this time."""
         now = EPOCH + pool.now
         demand = tuple(_demand(key, rate, pool, now) for key, rate in self.rates(pool).items())
         hosts = tuple(self._host(host, pool) for host in pool.hosts.values())

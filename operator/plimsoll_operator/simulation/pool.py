@@ -40,7 +40,7 @@ class Copy:
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """`line` bytes for models that are awake, `sleepers` bytes for images."""
+    """A host with `line` bytes of device memory for awake models and `sleepers` bytes of host memory for images."""
 
     name: str
     line: int
@@ -49,18 +49,18 @@ class Host:
 
     @property
     def free(self) -> int:
-        """Bytes below the line."""
+        """Bytes of device memory that awake models leave below the line."""
         return self.line - sum(copy.model.need.device for copy in self.copies.values() if copy.state.awake)
 
     @property
     def free_images(self) -> int:
-        """Bytes for more images."""
+        """Bytes of host memory left for more images."""
         images = (copy.model.need.host for copy in self.copies.values() if copy.state is State.IN_HOST)
         return self.sleepers - sum(images)
 
 
 class Policy(Protocol):
-    """Decides on placements. It is called if requests wait, after each change and at the times that it returns."""
+    """Decides on placements. While requests wait, it is called after each change, and at the times that it requests."""
 
     name: str
 
@@ -68,7 +68,9 @@ class Policy(Protocol):
         """Prepare before the first request."""
 
     def decide(self, pool: Pool) -> float | None:
-        """Wake, put to sleep and move models; return the seconds until the next call without a change, or None."""
+        """Wake, put to sleep and move models. Return the seconds after which to call again even without a change, or
+        None.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Pool:
         self._rates: dict[ObjectKey, tuple[float, float]] = {}
 
     def run(self) -> SimulationResult:
-        """Serve the whole trace."""
+        """Simulate the whole trace, and return the result."""
         self._policy.begin(self)
         coming = iter(self._requests)
         request = next(coming, None)
@@ -147,7 +149,7 @@ class Pool:
         del copy.host.copies[copy.model.key]
 
     def sleep(self, copy: Copy, state: State) -> None:
-        """Free a copy's device memory or image. Raise ValueError if it is in use or an image does not fit."""
+        """Put a copy to sleep, InHost or OnDisk. Raise ValueError if it is in use or its image does not fit."""
         if copy.active or copy.state is State.WAKING:
             raise ValueError(f"{copy.model.key} on {copy.host.name} is in use")
         if state is State.IN_HOST and copy.model.need.host > copy.host.free_images:
@@ -155,8 +157,8 @@ class Pool:
         copy.state, copy.since = state, self.now
 
     def wake(self, copy: Copy) -> None:
-        """Start to load a copy, or to wake it from its image; count its seconds. Raise ValueError if it does not
-        fit.
+        """Start to load a copy from files, or to wake it from its image, and count the seconds. Raise ValueError if the
+        host lacks device memory.
         """
         model = copy.model
         if model.need.device > copy.host.free:
@@ -179,8 +181,8 @@ class Pool:
         return True
 
     def _happen(self, copy: Copy | None, loaded: bool) -> bool:
-        """Handle the end of a load or request, or a call that the policy wanted; return whether the policy has to
-        decide.
+        """Handle an event: with `copy` the end of its load (`loaded`) or of a request, without a call that the policy
+        has requested. Return whether the policy has to decide.
         """
         if copy is None:
             return True

@@ -47,7 +47,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a synthetic trace: models, hours, requests a second over all models, and seconds of a request."""
+    """The size of a synthetic trace: models, hours, requests a second over all models, mean seconds of a request."""
 
     models: int = 72
     hours: float = 4.0
@@ -65,7 +65,7 @@ def make(kind: str, shape: Shape, seed: int) -> Trace:
 
 
 def _models(number: int, random: Random) -> tuple[Model, ...]:
-    """Return models from 1 to 40 GiB, most of them near 8; their order does not depend on their sizes."""
+    """Return this many models with weights of 1 to 40 GiB, most of them near 8. Their order does not depend on size."""
     made = []
     for index in range(number):
         weights = int(min(40.0, max(1.0, random.lognormvariate(math.log(8), 0.8))) * GIB)
@@ -84,7 +84,7 @@ def _poisson(rate: float, end: float, random: Random) -> Iterator[float]:
 
 
 class _Zipf:
-    """Chooses the model of rank k with a probability in proportion to 1 / k."""
+    """Chooses the index of a model: k - 1 (k from 1) with a probability in proportion to 1 / k."""
 
     def __init__(self, number: int) -> None:
         self._sums = list(itertools.accumulate(1 / rank for rank in range(1, number + 1)))
@@ -94,14 +94,14 @@ class _Zipf:
 
 
 def _zipf(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
-    """Yield independent requests with popularity by Zipf's law."""
+    """Yield (arrival in seconds, index of the model) of independent requests, with popularity by Zipf's law."""
     ranks = _Zipf(shape.models)
     for at in _poisson(shape.rate, 3600 * shape.hours, random):
         yield at, ranks.choose(random)
 
 
 def _shifting(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
-    """Yield requests as `_zipf`, but every half hour a sixth of the models swap their popularity."""
+    """Yield requests like `_zipf`, but every half hour a random sixth of the models exchange their popularity."""
     ranks, order, turn = _Zipf(shape.models), list(range(shape.models)), 1800.0
     for at in _poisson(shape.rate, 3600 * shape.hours, random):
         while at > turn:

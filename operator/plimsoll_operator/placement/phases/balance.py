@@ -1,4 +1,4 @@
-"""Moves files of sleeping models from hosts that hold far more than others. Nothing is loaded for it.
+"""Moves OnDisk models from hosts that hold far more than others. Only files move; nothing is loaded.
 
 A request wakes its model on the host that has it, so models that share a crowded host evict each other.
 """
@@ -19,7 +19,9 @@ UNEVEN = 0.5
 
 
 def balance(builder: PlanBuilder) -> None:
-    """Move files from the fullest host to the emptiest, as long as the source does not become the emptier one."""
+    """Move OnDisk models from each host, fullest first, to the emptiest, while their loads differ by at least UNEVEN
+    and the source does not become the emptier one.
+    """
     takers = [each for each in builder.index.ledgers.values() if each.takes and each.host.pressure is Pressure.NONE]
     for source in sorted(builder.index.ledgers.values(), key=lambda ledger: (-_depth(ledger), ledger.key)):
         while takers and (found := _next(builder, source, min(takers, key=lambda each: (_depth(each), each.key)))):
@@ -32,12 +34,12 @@ def balance(builder: PlanBuilder) -> None:
 
 
 def _depth(ledger: Ledger) -> float:
-    """Return the device memory that the host's models would take if all were awake, in lines."""
+    """Return the host's load: the device memory of its models if all were awake, as a multiple of its line."""
     return ledger.placed / max(1, ledger.line)
 
 
 def _next(builder: PlanBuilder, source: Ledger, target: Ledger) -> tuple[Slot, Ledger] | None:
-    """Return the largest movable copy and its target, or None."""
+    """Return the largest copy that may move from `source`, and `target`; None if none may or the loads are even."""
     if source is target or not target.takes or _depth(source) - _depth(target) < UNEVEN:
         return None
     best = max(_movable(builder, source, target), key=lambda slot: (_bulk(slot), slot.copy.model), default=None)

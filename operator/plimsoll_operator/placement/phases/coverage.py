@@ -19,8 +19,8 @@ NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUP
 def cover(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> None:
     """Place, move and unload copies until each model has its number of hosts.
 
-    New copies are files only, so nothing is loaded. Only a copy that is awake and gets a new revision on its own host
-    wakes again.
+    A new copy is OnDisk, or InHost if it replaces one that had an image or was in use. Only a Resident copy that gets
+    a new revision on its own host is awake again at once.
     """
     unsettled = [known for known in builder.index.models.values() if not known.model.stopped and not _covered(known)]
     for known in sorted(unsettled, key=Known.order):
@@ -87,7 +87,7 @@ def _leave(builder: PlanBuilder, known: Known) -> None:
 
 
 def _covered(known: Known) -> bool:
-    """Return whether a model has exactly the copies that it should have."""
+    """Return whether a model has exactly `Model.placed` copies, and all of them stay."""
     slots = known.slots
     if len(slots) != known.model.placed:
         return False
@@ -115,7 +115,9 @@ def _refills(source: Slot, known: Known) -> bool:
 
 
 def _rest(source: Slot, target: Ledger, freed: int) -> Level:
-    """Return InHost for a copy that has an image or was in use, if the target has host memory for it, else OnDisk."""
+    """Return the level of the copy on `target` that replaces `source`: InHost if `source` has an image or was in use
+    and the target has host memory for an image, else OnDisk. `freed`: bytes of host memory that the move frees there.
+    """
     known = source.known
     assert known is not None
     used = source.state is State.IN_HOST or (source.state is State.RESIDENT and source.rate > 0)

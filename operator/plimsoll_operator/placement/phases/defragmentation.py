@@ -17,10 +17,11 @@ LASTING = (Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.FAILED_LATELY)
 def defragment(
     builder: PlanBuilder, selection: HostSelection, known: Known, options: list[HostOption], why: str
 ) -> bool:
-    """Move the smallest idle model that frees enough memory on some host. Return False if there is none, or none may
-    move yet.
+    """Move one idle model to another host, where it is awake again, so that `known` fits on its present host.
 
-    Models that are in use, pinned or below the minimum residency do not move, and no model is put to sleep.
+    Of all models that free enough memory, move the smallest. Return False if there is none, none may move yet, or the
+    plan has no moves left. Models that are in use, pinned or below the minimum residency do not move, and no model is
+    put to sleep.
     """
     index = builder.index
     best: tuple[int, int, Slot, Ledger] | None = None
@@ -57,7 +58,7 @@ def defragment(
 
 
 def _target(builder: PlanBuilder, slot: Slot) -> Ledger | None:
-    """Return the host with the least free memory that still fits the model."""
+    """Return the other host with the least free device memory on which the model fits awake; None if there is none."""
     known = slot.known
     assert known is not None
     fitting = [

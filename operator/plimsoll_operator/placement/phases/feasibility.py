@@ -25,8 +25,8 @@ def refuse_infeasible(builder: PlanBuilder) -> None:
 
 
 def _check(builder: PlanBuilder, known: Known, largest: Mapping[str, int]) -> None:
-    """Refuse a model that no host can hold. `largest`: the most memory of a host for models, by device class, "" for
-    any.
+    """Refuse a model that no host can hold. `largest`: device class ("" for any) -> the most device memory that a host
+    of this class has for models.
     """
     model = known.model
     if len(model.needs) > 1:
@@ -80,5 +80,5 @@ def _pack(builder: PlanBuilder, ledgers: list[Ledger]) -> None:
 
 
 def _own(ledger: Ledger) -> int:
-    """Return the bytes that an empty host has for models."""
+    """Return the bytes of device memory that a host without models has for them."""
     return ledger.host.line - ledger.host.reserved

@@ -11,8 +11,8 @@ from plimsoll_operator.placement.units import count, size, span
 
 
 def remove(builder: PlanBuilder) -> None:
-    """Unload models that are gone or stopped and surplus copies; put unwanted ones to sleep; relieve hosts above their
-    lines.
+    """Unload stopped models, models that the pool does not have, and surplus copies. Put models to sleep if they should
+    not be awake, or are idle on a host above its line. Drop images on hosts above their image memory.
     """
     for ledger in builder.index.ledgers.values():
         for slot in list(ledger.slots.values()):
@@ -36,7 +36,7 @@ def remove(builder: PlanBuilder) -> None:
 
 
 def reduce(builder: PlanBuilder, known: Known) -> None:
-    """Unload surplus copies. A copy that serves stays until one of those that are kept serves."""
+    """Unload copies of a model beyond `Model.placed`. A Resident one stays until one of the kept copies is Resident."""
     if known.model.stopped or len(known.slots) <= known.model.placed:
         return
     good = [slot for slot in known.slots if slot.stays and slot.state is not State.DRAINING]
@@ -56,7 +56,7 @@ def reduce(builder: PlanBuilder, known: Known) -> None:
 
 
 def _rest(builder: PlanBuilder, known: Known) -> None:
-    """Put the copies of a model to sleep if none is wanted awake."""
+    """Put the idle copies of a model to sleep if no replica is wanted awake and no request waits."""
     model = known.model
     if model.stopped or model.replicas.desired or model.replicas.least or model.pinned or known.waiting:
         return

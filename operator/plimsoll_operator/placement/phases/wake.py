@@ -24,7 +24,7 @@ from plimsoll_operator.placement.units import count, size, span
 
 @dataclass(frozen=True, slots=True)
 class WakeRequest:
-    """A number of replicas to have awake, which models may be evicted for it, and the reason."""
+    """How many replicas of a model should be awake in total, which models may be evicted for them, and the reason."""
 
     replicas: int
     grounds: Grounds
@@ -54,10 +54,11 @@ def _asks(known: Known) -> bool:
 
 
 def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
-    """Yield how many replicas a model should have awake, for each reason that applies.
+    """Yield a request for each reason that applies to have replicas of the model awake.
 
-    A pin is the only reason of a pinned model. Otherwise the order is: waiting requests, the minimum, use on a host
-    that it must leave or that is lost, a rate for more than one replica.
+    A pin is the only reason of a pinned model. Otherwise the order is: requests that wait at gateways or at hosts that
+    do not wake it themselves, `Replicas.least`, use on a host that it must leave or that is lost, and
+    `Replicas.desired` above 1.
     """
     model, wanted = known.model, known.model.replicas
     if model.pinned:
@@ -81,7 +82,7 @@ def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
 def _grant(
     builder: PlanBuilder, selection: HostSelection, known: Known, request: WakeRequest, journal: Journal
 ) -> bool:
-    """Wake as many replicas as requested. Return False if something prevents it."""
+    """Wake copies until as many as requested are awake. Return False if something prevents it."""
     while len(_awake(known)) < request.replicas:
         if any(slot.state is State.FETCHING for slot in known.slots if slot.stays):
             return False
@@ -101,8 +102,10 @@ def _grant(
 
 
 def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequest) -> bool:
-    """Evict the victims, then wake or place the model. Return False if the limit of moves defers it to the next
-    plan.
+    """Evict the victims, then wake, move or place the model on the host `best`.
+
+    Return False if the limit of moves defers it to the next plan, or if a new copy would be one too many and no old
+    copy can be replaced now.
     """
     source = _source(builder, known) if best.own is None else None
     if source is None and best.own is None and len(_good(known)) >= known.model.placed:
@@ -127,7 +130,9 @@ def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequ
 
 
 def _source(builder: PlanBuilder, known: Known) -> Slot | None:
-    """Return the copy that a new one replaces: one that has to leave, else a surplus sleeping one, or None."""
+    """Return the copy that a new copy on another host replaces: one that has to leave or, if the model has all its
+    copies, a sleeping one; None if there is none.
+    """
     leaving = [slot for slot in known.slots if not slot.stays and slot.idle and not builder.stuck(slot)]
     if leaving:
         return max(leaving, key=lambda slot: (slot.state.awake, slot.ledger.key))
@@ -161,8 +166,8 @@ def _why_evicted(builder: PlanBuilder, victim: Slot, known: Known) -> str:
 
 
 def _refuse(builder: PlanBuilder, known: Known, request: WakeRequest, options: list[HostOption]) -> None:
-    """Record why the model cannot be awake: the obstacle of the host that comes closest. Plan again when an obstacle
-    may have passed.
+    """Refuse to wake the model: record the obstacle of the host where it is most likely to pass. Have the next plan
+    made when an obstacle may have passed.
     """
     order = (
         Refused.WAITS_FOR_ROOM,

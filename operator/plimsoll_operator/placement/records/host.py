@@ -47,9 +47,9 @@ class Sleepers(Struct, frozen=True, forbid_unknown_fields=True):
 class Host(Struct, frozen=True, forbid_unknown_fields=True):
     """A host's report, with what the cluster reports of its node.
 
-    `line` is the largest sum of grants on the device in bytes, of its `capacity`; `reserved` bytes of it are the
-    runtime's own and not for models. `sequence` grows within an `instance` (a process) with each change of a state, an
-    error or a decision. `time` is the host's clock, in seconds since the epoch.
+    `capacity` is the device's memory in bytes, `line` the largest sum of grants on it. `reserved` bytes of the line are
+    the runtime's own and not for models. `sequence` grows within an `instance` (a process) with each change of a state,
+    an error or a decision. `time` is the host's clock, in seconds since the epoch.
     """
 
     key: ObjectKey

@@ -61,7 +61,7 @@ class Condition(StrEnum):
 
 
 class Spread(StrEnum):
-    """What the hosts of a model's replicas should differ in, if possible. Two replicas never share a host."""
+    """What the hosts of a model's replicas should not share, if possible. Two replicas never share a host."""
 
     NONE = "none"
     NODE = "node"

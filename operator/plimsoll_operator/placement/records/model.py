@@ -27,7 +27,7 @@ class Need(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def device(self) -> int:
-        """Bytes of device memory."""
+        """Bytes of device memory while it is awake."""
         return self.weights + self.workspace + self.kv
 
 
@@ -86,7 +86,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def need(self) -> Need:
-        """The need of one pod, for replicas of one pod."""
+        """The need of the first pod, which is the whole replica if the model can be placed in a pool."""
         return self.needs[0]
 
     @property

@@ -13,7 +13,7 @@ from plimsoll_operator.placement.records.level import Level
 
 
 class Placement(Struct, frozen=True):
-    """The host and level of a model after the plan."""
+    """A copy after the plan: its model, host and level, and the reason of its last change."""
 
     model: ObjectKey
     host: ObjectKey

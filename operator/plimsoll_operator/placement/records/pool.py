@@ -12,10 +12,11 @@ from plimsoll_operator.placement.records.model import Model
 
 
 class Demand(Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests for a model beyond what hosts report: `waiting` ones at the gateways.
+    """What hosts do not report of the requests for a model.
 
-    `since` is the arrival of the oldest request that waits for it, at a gateway or a host; 0 if unknown. `rate` is
-    requests a second over all hosts, if it is known better than as the sum of the hosts' rates.
+    `waiting`: requests that gateways hold; those that wait at hosts are in their reports. `since`: arrival of the
+    oldest request that waits at a gateway or a host, in seconds since the epoch; 0 if unknown. `rate`: requests a
+    second over all hosts, from the gateways; 0 if only the hosts' own rates are known.
     """
 
     model: ObjectKey

@@ -71,7 +71,7 @@ class HostClient:
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def report(self, after: int, wait: float = WAIT_SECONDS) -> Report:
-        """Return the report, after its sequence exceeds `after` or `wait` seconds have passed."""
+        """Long-poll: return the report once its sequence exceeds `after`, or after `wait` seconds."""
         path = f"/host/v1/report?after={after}&wait={wait:g}"
         _, data = await self._ask("GET", path, None, wait + ANSWER_SECONDS)
         return decode_report(data)
@@ -90,11 +90,11 @@ class HostClient:
             raise
 
     async def wake(self, model: ObjectKey, operation: str) -> bool:
-        """Bring a model to device memory."""
+        """Wake a model that sleeps on the host."""
         return await self._change("POST", model, "/wake", {"operation": operation})
 
     async def sleep(self, model: ObjectKey, operation: str, level: str) -> bool:
-        """Take a model out of device memory."""
+        """Put a model to sleep at a level, InHost or OnDisk."""
         return await self._change("POST", model, "/sleep", {"operation": operation, "level": level})
 
     async def pin(self, model: ObjectKey, operation: str, *, pinned: bool, weight: float, priority: int) -> bool:

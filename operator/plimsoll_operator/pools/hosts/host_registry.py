@@ -52,7 +52,9 @@ INSTANCES_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class HostPod:
-    """A runtime pod of a pool. `memory` is its limit in bytes, `address` "" while it has none."""
+    """A runtime pod of a pool. `memory`: its memory limit in bytes if its device is a CPU, 0 if that is unknown or it
+    has an accelerator. `address`: "" while it has none.
+    """
 
     pool: ObjectKey
     name: str
@@ -69,11 +71,11 @@ class HostPod:
 
 @dataclass(slots=True)
 class Known:
-    """A host. `heard`: when its report came, by the operator's clock. `trouble`: why no newer one is accepted, "" if
-    none.
+    """A host. `report`: its last accepted report, None if there is none. `heard`: when that came, by the operator's
+    clock. `trouble`: why no newer one is accepted, "" if there is no problem.
 
-    `refused`: its last report was rejected. `asked`: whether this process has polled it at least once. `past`: earlier
-    processes of the pod.
+    `refused`: its newest report was rejected. `asked`: a poll of this process has returned or failed at least once.
+    `past`: instances of earlier processes of the pod. `entries`: the models of `report` that are not Absent.
     """
 
     pod: HostPod
@@ -107,7 +109,7 @@ def refused_reports(hosts: Sequence[Known]) -> str:
 
 
 class HostRegistry:
-    """All hosts of all pools. Calls `changed` with each host that has changed."""
+    """All hosts of all pools. Calls `changed` for each accepted report, and if the trouble of a host changes."""
 
     def __init__(self, changed: Changed = lambda known, before: None) -> None:
         self._changed = changed
@@ -125,7 +127,7 @@ class HostRegistry:
         return sorted((known for known in self._hosts.values() if known.pod.pool == pool), key=lambda k: k.pod.name)
 
     def holders(self, model: ObjectKey) -> list[Known]:
-        """Return the hosts that report a model."""
+        """Return the hosts of all pools that report a model, except as Absent."""
         return [known for known in self._hosts.values() if model in known.entries]
 
     def keep(self, pool: ObjectKey, pods: Iterable[HostPod]) -> None:

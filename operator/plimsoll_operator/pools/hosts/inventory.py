@@ -1,4 +1,4 @@
-"""The hosts of a pool for the planner: from reports, from their pods, and from accepted actions."""
+"""Makes the planner's records of a pool's hosts, from reports (else ModelHosts), pods, and accepted actions."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _stored_copy(entry: Mapping[str, Any]) -> Copy:
 
 
 def stored_needs(status: Object) -> Iterator[tuple[ObjectKey, str, Need]]:
-    """Yield model, revision and size of the models that a ModelHost's host has measured."""
+    """Yield model, revision and size of each model in a ModelHost's status that has a size."""
     for entry in status.get("models") or ():
         need = _stored_need(entry)
         if need is not None:

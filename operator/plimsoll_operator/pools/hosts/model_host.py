@@ -52,9 +52,10 @@ def build_host(pod: HostPod) -> dict[str, Any]:
 def host_status(
     known: Known, draining: bool, before: Mapping[str, Any], now: datetime, admits: Admits
 ) -> dict[str, Any]:
-    """Return the whole status. Without a valid report, the last status's report fields stay.
+    """Return the whole status of a host's ModelHost; `before` is the last one. Without an accepted report, the fields
+    of the report stay as in `before`.
 
-    While it is not known whether the pool accepts a model, `admitted` stays as in the last status.
+    While it is not known whether the pool accepts a model, its `admitted` stays as in `before`.
     """
     pod, report = known.pod, known.report
     told = before if report is None else _of_report(report)
@@ -118,12 +119,14 @@ def is_draining(status: Mapping[str, Any]) -> bool:
 
 
 def says_the_same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Return whether two statuses are equal except for always changing numbers, which only the heartbeat writes."""
+    """Return whether two statuses are equal except for always changing numbers and times, for which alone no write is
+    made before the next heartbeat.
+    """
     return _lasting(status) == _lasting(before)
 
 
 def load_bar(used: int, line: int) -> str:
-    """Return used device memory as a share of the line, such as `[######....] 61% of 14.4Gi`."""
+    """Return text that shows used device memory as a share of the line, such as `[######....] 61% of 14.4Gi`."""
     share = used / line if line else 0.0
     filled = min(BAR, round(share * BAR))
     return f"[{'#' * filled}{'.' * (BAR - filled)}] {share:.0%} of {line / GIB:.1f}Gi"

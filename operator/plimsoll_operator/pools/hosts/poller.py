@@ -1,4 +1,4 @@
-"""Polls every host for its report: one task a pod, with requests that wait for news, and back-off."""
+"""Polls every host for its report: one task for each pod, with long-polling requests, and back-off after errors."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 
 class RateLimiter:
-    """A bucket of one token, refilled `rate` times a second: no second has more than `rate` + 1."""
+    """A bucket of one token, refilled `rate` times a second: at most `rate` + 1 tokens are taken in a second."""
 
     def __init__(
         self,

@@ -31,7 +31,9 @@ class BadReportError(Exception):
 
 
 class Device(Struct, frozen=True, rename="camel"):
-    """The device's memory, in bytes. `reserved` is the runtime's own; `used` includes it and the models' grants."""
+    """The device of a host and its memory, in bytes. `reserved`: the runtime's own part of the line. `used`: `reserved`
+    and the models' grants.
+    """
 
     kind: DeviceKind
     capacity: Bytes
@@ -60,7 +62,12 @@ class Needs(Struct, frozen=True, rename="camel"):
 
 
 class ModelEntry(Struct, frozen=True, rename="camel"):
-    """One model on the host."""
+    """One model on the host. `error`: why its last fetch or load failed, None if it did not. `value`: its retention
+    value.
+
+    `weights`, `workspace` and `kv` are granted bytes of device memory, `host_bytes` those of its image. `load_seconds`
+    and `wake_seconds` are of the last load and wake; `loading_seconds` is the sum of all.
+    """
 
     namespace: NamespaceName
     name: ObjectName
@@ -96,7 +103,7 @@ class ModelEntry(Struct, frozen=True, rename="camel"):
 
     @property
     def device(self) -> int:
-        """Bytes of device memory that it is granted."""
+        """Bytes of device memory that it is granted; 0 unless it is Waking, Resident or Draining."""
         return self.weights + self.workspace + self.kv if self.state in ON_DEVICE else 0
 
 
@@ -129,7 +136,7 @@ class Report(Struct, frozen=True, rename="camel"):
 
     @property
     def version(self) -> tuple[str, int]:
-        """The process and its last change."""
+        """The host process and the sequence of its last change. Equal versions have equal states and decisions."""
         return self.instance, self.sequence
 
     def entry(self, model: ObjectKey) -> ModelEntry | None:

@@ -37,7 +37,7 @@ from plimsoll_operator.spec.identity import ObjectKey
 @dataclass(frozen=True, slots=True)
 class Load:
     """The load of a model: `requests` in flight, of which some may wait for a replica. `idle`: seconds since the last
-    request came or ended; None if none is known.
+    request arrived, 0 while one is in flight; None if none is known.
     """
 
     requests: int = 0
@@ -68,8 +68,8 @@ Context = Any
 
 
 class ExternalScaler:
-    """The service. Another task keeps `registry` up to date, which calls back for each report; `clock` returns the time
-    of day.
+    """The gRPC service. Another task adds the gateways' reports to `registry`, which then calls this object. `clock`
+    returns seconds since the epoch.
     """
 
     def __init__(self, registry: GatewayRegistry, clock: Callable[[], float]) -> None:
@@ -102,12 +102,14 @@ class ExternalScaler:
             await news.wait()
 
     async def get_metric_spec(self, reference: Any, context: Context) -> Any:
-        """Return the target by which KEDA divides the metric."""
+        """Return the requests that a replica should have at a time. KEDA divides the metric by it to get replicas."""
         trigger = await _read(reference, context)
         return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSizeFloat=trigger.target)])
 
     async def get_metrics(self, request: Any, context: Context) -> Any:
-        """Return the number of requests: running, waiting at replicas, and held until there is a replica."""
+        """Return the number of the model's requests in flight at the gateways: those that run or wait at replicas, and
+        those that gateways hold until a replica is ready.
+        """
         trigger = await _read(request.scaledObjectRef, context)
         if request.metricName != METRIC:
             await context.abort(
