@@ -23,7 +23,7 @@ class ObjectKey(NamedTuple):
     name: str
 
     def of(self, kind: str) -> Key:
-        """Return the key of this object that is unique across kinds."""
+        """Return this key with a kind, which makes it unique across kinds."""
         return Key(kind, self.namespace, self.name)
 
     def __str__(self) -> str:

@@ -181,7 +181,7 @@ class Part(Generic[T]):
         return max(self.version, entry.version if entry is not None else 0, self._deleted.get(key, 0))
 
     def on_doubt(self, renew: Callable[[], None]) -> None:
-        """Call `renew` each time the part needs a new list."""
+        """Call `renew` at each later `doubt`, in place of the callback set before."""
         self._renew = renew
 
     def doubt(self) -> int:

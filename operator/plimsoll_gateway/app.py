@@ -89,8 +89,8 @@ class Gateway:
 
         `keyring` authenticates requests. `credential` proves to runtimes that a request comes through this gateway.
         `quotas` are set if several gateways share the limits of keys. `files_model`: the model whose replicas keep
-        files and batches; `files_claim`: the claim that holds them; None for what models declare. `origins`: origins of
-        web pages that may use the API; `*` allows all.
+        files and batches; `files_claim`: the PersistentVolumeClaim (NAMESPACE/CLAIM) that holds them; None for what
+        models declare. `origins`: origins of web pages that may use the API; `*` allows all.
         """
         self._store = store
         self._file_replicas = FileReplicas(picker, files_model, files_claim)
@@ -129,7 +129,7 @@ class Gateway:
         self._metrics.registry.register(collector)
 
     async def watch_replicas(self) -> None:
-        """Find replicas that hang, until cancelled."""
+        """Probe replicas that requests wait for, and eject those that do not respond, until cancelled."""
         await self._prober.run()
 
     def drain(self) -> None:
@@ -269,7 +269,7 @@ class Gateway:
         exchange: Exchange,
         forward: Forward,
     ) -> None:
-        """Run `forward` after the request is admitted, and record its usage."""
+        """Run `forward` after the model's queue has admitted the request, and record the tokens that it used."""
         model, key = exchange.model, exchange.key
         assert model is not None
         if key is None or reservation is None or call.meter is None:

@@ -15,7 +15,7 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The reason why a claim is refused: the name has served traffic in another namespace.
+    """What the record has of a served name: it has served traffic in `namespace`, so that no other one may claim it.
 
     `until`: when the operator releases the name; None while an object of `namespace` claims it.
     """

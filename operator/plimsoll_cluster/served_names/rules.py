@@ -18,7 +18,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The reason why a claim is refused: the pattern of a rule reserves the name for other namespaces."""
+    """Why a namespace may not claim a served name: a rule's `pattern` reserves it for `namespaces`."""
 
     pattern: str
     namespaces: tuple[str, ...]

@@ -15,7 +15,7 @@ MOST_HELD = 128 << 20
 
 
 def most_of_one(most: int) -> int:
-    """Return the largest body that fits into `most` bytes of body memory."""
+    """Return three quarters of `most` bytes: the part of the body memory that bodies over 64 KiB may fill."""
     return most - most // 4
 
 
@@ -29,13 +29,16 @@ class BodyMemory:
         metrics.body_bytes.set_function(lambda: self.held)
 
     def check(self, more: int, size: int) -> None:
-        """Raise Refusal 503 if `more` bytes do not fit for a body of `size` bytes in all."""
+        """Raise Refusal 503 if `more` bytes of a body do not fit now.
+
+        `size`: bytes of the body, these included. A body over 64 KiB may not use the reserved quarter.
+        """
         if self.held + more > (self._most if size <= SMALL_BYTES else most_of_one(self._most)):
             self._metrics.refused_bodies.inc()
             raise too_many_bytes(self._most)
 
     def take(self, more: int, size: int) -> None:
-        """Add `more` bytes of a body that has `size` bytes with them. Raises Refusal 503 if they do not fit."""
+        """Count `more` bytes of a body that has `size` bytes with them. Raises Refusal 503 if they do not fit."""
         self.check(more, size)
         self.held += more
 

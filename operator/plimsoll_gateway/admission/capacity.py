@@ -17,8 +17,9 @@ as a sequence ends.
 
 
 class Capacity:
-    """Capacities of the models in the routing table. Remembers the batch size of a model's replicas while it has
-    none.
+    """How many requests each model in the routing table accepts: HEADROOM for each sequence that its replicas batch.
+
+    Keeps the last reported batch size of a model for times when it has no replica.
     """
 
     def __init__(self, store: TableStore, picker: Picker) -> None:
@@ -31,7 +32,7 @@ class Capacity:
         store.listen(self._keep)
 
     def heard(self, model: Model, replica: Replica) -> None:
-        """Remember the batch size that a replica of the model reported."""
+        """Take the last reported number of slots of this replica as that of each replica of the model."""
         slots = self._picker.loads.slots(replica.id)
         if slots is not None:
             self._slots[model.key] = slots
@@ -65,8 +66,8 @@ class Capacity:
         return 1 if model is None else math.ceil(HEADROOM * self._expected(model))
 
     def places(self, model: Model) -> int | None:
-        """Return how many sequences the model's ready replicas batch; without one, how many its expected replicas will.
-        None if none is ready or expected.
+        """Return how many sequences the model's ready replicas batch at the same time; without one, how many the most
+        replicas that it scales to will. None if no replica is ready or expected.
         """
         ready = model.ready_replicas
         if ready:
@@ -77,7 +78,7 @@ class Capacity:
         return math.ceil(HEADROOM * self._together(replicas))
 
     def _together(self, replicas: Sequence[Replica]) -> int:
-        """Return how many sequences these replicas batch."""
+        """Return how many sequences all of these replicas batch at the same time."""
         if self._changes != self._picker.loads.changes or len(self._sums) >= MOST_SUMS:
             self._sums.clear()
             self._changes = self._picker.loads.changes

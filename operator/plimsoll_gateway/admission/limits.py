@@ -26,7 +26,7 @@ def memory_limit(root: Path = ROOT, own: Path = OWN) -> int:
 
 
 def open_files() -> int:
-    """Return the process's limit of open files."""
+    """Return the process's soft limit of open files, at most MOST_FILES."""
     return _files_of(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
@@ -52,8 +52,8 @@ def _limits(root: Path, own: Path) -> Iterator[int]:
 
 
 def _files(root: Path, own: Path) -> Iterator[Path]:
-    """Yield files that may hold a limit. In a container, its own cgroup is the visible root, whatever path the
-    kernel reports.
+    """Yield the files that may contain a memory limit: of the root cgroup, then of the process's cgroups and their
+    parents. In a container, its own cgroup is the visible root, whatever path the kernel reports.
     """
     yield root / _V2
     yield root / "memory" / _V1

@@ -24,9 +24,10 @@ class QueueLimit:
     """Counts the requests of each model whose response has not begun. Use on the event loop only."""
 
     def __init__(self, most: int, metrics: Metrics, places: Callable[[Model], int | None] = lambda _: None) -> None:
-        """`most`: the limit of each model, whatever its replicas accept.
+        """`most`: the upper bound of each model's limit.
 
-        `places`: returns the sequences that a model's ready or expected replicas batch; None if none is expected.
+        `places`: returns the number of sequences that a model's ready or expected replicas batch; None if none is
+        expected. The limit is WAITING_PER_PLACE times this number if that is below `most`.
         """
         self._most = most
         self._metrics = metrics
@@ -38,8 +39,8 @@ class QueueLimit:
         return self._waiting.get(model.key, 0)
 
     def enter(self, model: Model, name: str) -> QueueTicket:
-        """Admit a request for a model by this name; use the ticket with `with`. Raises Refusal 503 if the limit is
-        reached.
+        """Count a request as waiting and return its ticket, to be used with `with`. Raises Refusal 503 if the model's
+        limit is reached. `name`: the served name in the request, for the error.
         """
         waiting, most = self._waiting.get(model.key, 0), self._bound(model)
         if waiting >= most:

@@ -30,7 +30,7 @@ class Response:
             self._closed.add_done_callback(self._connection_closed)
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the first header of this name."""
+        """Return the value of the first header of this lower-case name, or None."""
         return self._by_name.get(name)
 
     @property

@@ -33,7 +33,7 @@ class ModelCounters:
 
     @property
     def idle(self) -> bool:
-        """Whether the model has no requests."""
+        """Whether no request for the model waits or is being answered."""
         return not self.in_flight and not self.held
 
 
@@ -52,7 +52,7 @@ class DemandCounters:
         store.listen(self._keep)
 
     def asking(self, key: ObjectKey) -> Asking:
-        """Count a request for a model while the context is entered."""
+        """Return a context for one request: it counts in `asked` from its start, and in `in_flight` until its end."""
         return Asking(self._counters(key), self._clock)
 
     def held(self, key: ObjectKey, change: int) -> None:
@@ -69,7 +69,7 @@ class DemandCounters:
         return 0 if counters is None else counters.held
 
     def totals(self, key: ObjectKey, revision: str) -> RevisionTotals:
-        """Return the totals of the model's replicas of one revision."""
+        """Return the totals of one revision of a model, to be added to."""
         totals = self._counters(key).totals
         found = totals.get(revision)
         if found is None:
@@ -151,7 +151,7 @@ class DemandCounters:
         self._news = asyncio.Event()
 
     def _keep(self, table: RoutingTable) -> None:
-        """Remove the oldest deleted models and revisions beyond the limits."""
+        """Remove the counts of deleted models beyond MOST_GONE, and of revisions without pods beyond MOST_REVISIONS."""
         known = {model.key: model for model in table.models}
         gone = [key for key, counters in self._by_model.items() if key not in known and counters.idle]
         for key in gone[: max(0, len(gone) - MOST_GONE)]:
@@ -178,7 +178,7 @@ NOTHING = ModelCounters()
 
 
 class Asking:
-    """Counts a request for a model while it is entered."""
+    """The context of one request: counts it in `asked` from its start, and in `in_flight` until its end."""
 
     __slots__ = ("_clock", "_counters")
 

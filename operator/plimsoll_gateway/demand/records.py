@@ -11,7 +11,8 @@ EVENT_GAP_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A distribution of durations: their number, their sum in seconds, and the number up to each bound.
+    """A distribution of durations: their number, their sum in seconds, and cumulative buckets, each a bound in seconds
+    and the number of durations up to it.
 
     Durations beyond the last bound are only in `count`.
     """
@@ -22,8 +23,11 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class RevisionDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """State and performance of one revision's pods. Fields up to `kv` are current values; later ones are totals of
-    the process.
+    """State and performance of one revision's pods.
+
+    Fields up to `kv` are current values of the ready replicas: their number, the sums of their running and waiting
+    requests and of their slots, and the highest part of a KV cache in use (0 to 1). Later fields are totals since the
+    gateway's start.
     """
 
     revision: str
@@ -40,7 +44,11 @@ class RevisionDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ModelDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The demand for one model. `last_asked`: seconds since the epoch, None before the first request."""
+    """The demand for one model.
+
+    `held`, `in_flight`: requests that wait for a replica now, and all that are being answered now.
+    `asked`: requests since the gateway's start; `last_asked`: seconds since the epoch, None before the first request.
+    """
 
     namespace: str
     name: str

@@ -63,13 +63,14 @@ class RevisionTotals:
 
 
 class Pulse:
-    """Times the chunks of one streamed response. Several events in a chunk share its time.
+    """Measures one streamed response: the time to its first event, and the gaps between events. The events of a chunk
+    share the time since the chunk before it equally.
 
-    Comments and pings, which a replica sends to keep a connection open while a model wakes, do not count.
+    Comments and pings before the first event, which a replica sends while a model wakes, do not count.
     """
 
     def __init__(self, totals: RevisionTotals, came: float) -> None:
-        """`came`: time of the request's arrival."""
+        """`came`: time of the request's arrival, by time.monotonic."""
         self._totals = totals
         self._last = came
         self._begun = False

@@ -86,8 +86,8 @@ def read_served(item: Object) -> Served:
 
 
 def _files(item: Object) -> str:
-    """Return the claim of a model's files as NAMESPACE/CLAIM; empty without one. In a pool it is the one that the
-    operator wrote to the status.
+    """Return the PersistentVolumeClaim of a model's files as NAMESPACE/CLAIM; empty without one. In a pool it is the
+    one that the operator wrote to the status.
     """
     if "placement" in item.get("spec", {}):
         return str((item.get("status") or {}).get("filesClaim", ""))
@@ -96,8 +96,8 @@ def _files(item: Object) -> str:
 
 
 def _mounted_files(pod: Object) -> str:
-    """Return the claim that a pod mounts for files as NAMESPACE/CLAIM; empty without one. Pods of a model differ while
-    a changed claim rolls out.
+    """Return the PersistentVolumeClaim that a pod mounts for files as NAMESPACE/CLAIM; empty without one. Pods of a
+    model differ while a changed claim rolls out.
     """
     volumes = pod.get("spec", {}).get("volumes") or ()
     found: Object = next((volume for volume in volumes if volume.get("name") == FILES_VOLUME), {})
@@ -147,7 +147,7 @@ class Hosted:
 
 
 def read_hosted(item: Object) -> tuple[Hosted, ...]:
-    """Return the models that a ModelHost reports. A request wakes a sleeping one.
+    """Return the admitted models that a ModelHost reports as awake, asleep or draining. A request wakes a sleeping one.
 
     A pod may claim to have any model. The operator, which alone writes ModelHosts, confirms it in `admitted`: the model
     references the pool of this pod, and the pool accepts it. Without `admitted`, models of the pool's own namespace are
@@ -192,7 +192,7 @@ def hosted_replica(
 def model_of(
     item: Entry[Served], pods: Iterable[Entry[Replica | None]], hosted: Iterable[Replica | None] = ()
 ) -> Model:
-    """Return a model with the pods that it owns and the pool pods that have it, in any order."""
+    """Return a model with its replicas: the pods that it owns and the pool pods that have it, given in any order."""
     canary = item.value.canary
     ordered = [pod.value for pod in sorted(pods, key=lambda pod: pod.key.name) if pod.value is not None]
     own = ordered if canary is None else [canary.split(replica) for replica in ordered]

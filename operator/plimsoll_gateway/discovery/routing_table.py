@@ -20,7 +20,7 @@ class Replica:
     rolls out, replicas of one model differ.
     `unheard`: it was ready, but its node does not report.
     `keeper`: a name for its stored data, which its replacement takes over; empty if no replacement does.
-    `files`: the claim with its folder of files and batches; empty if it has none.
+    `files`: the PersistentVolumeClaim (NAMESPACE/CLAIM) of its files and batches; empty if it has none.
     `revision`: the revision of its pod; empty if revisions are not distinguished.
     `share`: if its revision is the model's canary, the per cent of the model's requests that the revision gets, else
     None.
@@ -50,7 +50,7 @@ class Replica:
         return self.ready or self.unheard
 
     def answers(self, served_name: str) -> bool:
-        """Return whether it was started with this name."""
+        """Return whether it serves this name of its model."""
         return self.names is None or served_name in self.names
 
 
@@ -61,7 +61,7 @@ class Model:
     `pooled`: it runs in shared pods and may move among them, so that for a moment no pod may have it.
     `scales_to`: the most replicas that requests can scale it to; 0 if they cannot, or if it is stopped.
     `stalled`: the operator reports that the spec cannot be fulfilled.
-    `files`: the claim for files and batches of its replicas; empty if they keep none.
+    `files`: the PersistentVolumeClaim (NAMESPACE/CLAIM) for files and batches of its replicas; empty if they keep none.
     """
 
     key: ObjectKey
@@ -92,9 +92,9 @@ class Model:
     def ready_for(self, served_name: str) -> tuple[Replica, ...]:
         """Return the replicas that can serve requests for this name, in a stable order.
 
-        If none is ready, returns those at which the model drains. If there are none of these either, returns those
-        whose nodes do not report: the control plane may have lost contact, as after an outage of the API server, while
-        they still serve.
+        These are the ready ones at which the model does not drain. If there are none, returns the ready ones at which
+        it drains. If there are none of these either, returns those whose nodes do not report: the control plane may
+        have lost contact, as after an outage of the API server, while they still serve.
         """
         found = self._ready.get(served_name)
         if found is None:

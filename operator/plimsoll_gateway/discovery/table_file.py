@@ -68,7 +68,7 @@ def _model(entry: _ModelEntry) -> Model:
 
 
 class TableFile:
-    """Follows one file into a store."""
+    """Keeps the routing table in a store equal to one file."""
 
     def __init__(self, path: Path, store: TableStore) -> None:
         self._path = path

@@ -32,10 +32,10 @@ class Dialect(Protocol):
     """The error format of one API."""
 
     def ends(self, events: bytes) -> bool:
-        """Return whether a stream ends with the last of these events."""
+        """Return whether the last of these events is the one that ends a complete stream of this API."""
 
     def status(self, refusal: Refusal) -> int:
-        """Return the status of an error response."""
+        """Return the HTTP status to send for a refusal: its own, or 529 in place of 503 for Anthropic's clients."""
 
     def body(self, refusal: Refusal, request_id: str) -> bytes:
         """Return the error as JSON (pure ASCII, so that any text of a client can be quoted)."""
@@ -65,8 +65,8 @@ class _OpenAI:
 
 
 class _Responses(_OpenAI):
-    """OpenAI's Responses API. A broken stream ends with the error of OpenAI's other streams, which clients raise.
-    They would pass an event of the type `error` to their callers like any other event.
+    """OpenAI's Responses API. A broken stream ends with the error of OpenAI's other streams, which OpenAI's clients
+    raise as an exception. The API's own event of the type `error` they would return like any other event.
     """
 
     def ends(self, events: bytes) -> bool:

@@ -115,7 +115,7 @@ def _rate_limited(message: str, kind: str, seconds: float) -> Refusal:
 
 
 def crowded_out(name: str) -> Refusal:
-    """503: the model's queue is full, and this key has the most requests in it."""
+    """503: the model's queue is full, and the request's key has the highest cost per weight in the lowest priority."""
     message = (
         f"The model '{name}' is overloaded, and this API key has the most requests waiting for it. "
         "Try again in some seconds."
@@ -235,7 +235,7 @@ def batch_not_allowed(key: str) -> Refusal:
 
 
 def not_believed() -> Refusal:
-    """503: a replica that cannot check the owner of stored data, such as a response, must not return it."""
+    """503: the replica did not accept the gateway's credential, so it cannot have checked who owns the stored data."""
     return _unavailable(
         "The replica that stores the response does not have this gateway's credential, so it cannot check the owner; "
         "its operator must set the credential.",
@@ -361,7 +361,7 @@ def stream_broken(name: str, reason: str) -> Refusal:
 
 
 def shutting_down() -> Refusal:
-    """The last event of a stream that outlived the gateway's grace period."""
+    """503, or the last event of a stream: the request outlived the gateway's grace period."""
     message = "The gateway is shutting down and this answer took longer than its grace period. Send it again."
     return _unavailable(message, "gateway_stopping")
 

@@ -29,7 +29,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     @property
     def tenant(self) -> str:
-        """The tenant whose cached prefixes its requests may use."""
+        """The tenant that owns its requests' cached prefixes and stored data; the key's name if its file has none."""
         return self.limits.tenant or self.name
 
     def may_use(self, served_name: str) -> bool:

@@ -27,7 +27,7 @@ class BatchLimits(msgspec.Struct, frozen=True):
     tokens_per_minute: int | None
 
     def header(self, key: str) -> bytes:
-        """Return the header that sends these limits to a runtime (tests/contract)."""
+        """Return the value (JSON) of the header that sends these limits of the key to a runtime (tests/contract)."""
         said = {
             "key": key,
             "models": self.models,

@@ -74,8 +74,9 @@ def read_keys(folder: Path) -> Keys:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of the folder and its subfolders (one for each Secret). Names that start with a dot are the
-    kubelet's.
+    """Yield the files of the folder and its subfolders (one for each Secret), and subfolders without files.
+
+    Names that start with a dot are skipped: they are the kubelet's.
     """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):

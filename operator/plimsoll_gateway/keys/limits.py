@@ -29,7 +29,7 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     `priority`, `weight`: waiting requests of the highest priority start first; keys of equal priority share by weight.
     `tenant`: keys of one tenant may use each other's cached prefixes; None for a tenant of its own.
     `batches`, `batch_share`: the most open batches, and the per cent of the limits reserved for them.
-    `files`: the claim for its files and batches; None for the one that the gateway chooses.
+    `files`: the PersistentVolumeClaim (NAMESPACE/CLAIM) for its files and batches; None: the gateway chooses one.
     """
 
     hashes: Annotated[tuple[Hash, ...], msgspec.Meta(min_length=1, max_length=8)]

@@ -21,7 +21,7 @@ MOST_OF_A_PAGE = 1000
 
 
 class ModelList:
-    """Answers the paths of models from the routing table and from the cards that replicas report."""
+    """Makes the responses to `/v1/models` and `/v1/models/NAME` from the routing table and the model cards."""
 
     def __init__(self, cards: ModelCards) -> None:
         self._cards = cards
@@ -52,7 +52,9 @@ class ModelList:
 
 
 def page_of(names: Sequence[str], query: bytes) -> tuple[Sequence[str], bool]:
-    """Return `limit` names after `after_id` or before `before_id`, and whether there are more in this direction.
+    """Return the names of the page that `query` asks for, and whether there are more in this direction.
+
+    These are `limit` names after `after_id` or before `before_id`.
 
     Raises Refusal 400.
     """

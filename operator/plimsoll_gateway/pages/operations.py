@@ -59,7 +59,7 @@ class Operations:
             return
 
     def end(self) -> None:
-        """Answer all waiting requests: the process stops."""
+        """Answer all requests that wait for changes of the demand: the process stops."""
         self._demand.end()
 
     async def _answer(self, scope: Message, receive: Receive, stream: ResponseStream) -> None:

@@ -25,7 +25,7 @@ DISCARD_SECONDS = 5.0
 
 
 class ClientGone(Exception):
-    """The client disconnected before its request was complete."""
+    """The client disconnected before its request was read or answered completely."""
 
 
 class Body:
@@ -96,13 +96,13 @@ def check_encoding(headers: Mapping[bytes, bytes]) -> None:
 
 
 def check_pace(size: int, seconds: float) -> None:
-    """Raise Refusal 408 if `size` bytes have taken too long."""
+    """Raise Refusal 408 if a body took more than IDLE_SECONDS + size / SLOWEST_BYTES_PER_SECOND to arrive."""
     if seconds > IDLE_SECONDS + size / SLOWEST_BYTES_PER_SECOND:
         raise body_too_slow(SLOWEST_BYTES_PER_SECOND)
 
 
 def _check_declared(length: bytes, limit: int, memory: BodyMemory, option: str) -> None:
-    """Raise Refusal if the declared length is too large."""
+    """Raise Refusal 413 if the declared length exceeds `limit`, 503 if it does not fit into the body memory now."""
     if not length.isdigit():
         return
     if int(length) > limit:

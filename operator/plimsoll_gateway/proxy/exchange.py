@@ -41,6 +41,6 @@ class Exchange:
         return await read_body(self.receive, self.headers, limit, memory, option=option)
 
     def allow(self, *methods: str) -> None:
-        """Raise Refusal 405 for any other method."""
+        """Raise Refusal 405 unless the request has one of these methods."""
         if self.scope["method"] not in methods:
             raise wrong_method(self.scope["method"], self.path, ", ".join(methods))

@@ -32,20 +32,21 @@ _PATHS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
 
 
 def filed_at(path: str) -> tuple[str, ...] | None:
-    """Return the methods of a path; None if it is not about files or batches."""
+    """Return the methods allowed for a path; None if it is not about files or batches."""
     return next((methods for pattern, methods in _PATHS if pattern.fullmatch(path)), None)
 
 
 class FileReplicas:
     """Finds a replica that keeps the files of a key.
 
-    They are on one claim: the one in the key's file, else the gateway's `claim`, else that of a model that the key may
-    use. Of several models, one in the namespace named like the key's tenant comes first, then one whose claim a ready
-    replica has mounted, then the oldest.
+    They are on one PersistentVolumeClaim: the one in the key's file, else the gateway's `claim`. Without these, the
+    replicas of `model` keep them; without `model`, they are on the claim of a model that the key may use. Of several
+    models, one in the namespace named like the key's tenant comes first, then one whose claim a ready replica has
+    mounted, then the oldest.
     """
 
     def __init__(self, picker: Picker, model: str | None = None, claim: str | None = None) -> None:
-        """`model`: the only model whose replicas serve keys without a claim."""
+        """`model`: served name of a model whose replicas keep files of keys without a claim; None with `claim`."""
         self._picker = picker
         self._model = model
         self._claim = claim
@@ -86,7 +87,7 @@ class FileReplicas:
         return keepers[replica], replica
 
     def _chosen(self, table: RoutingTable, key: ApiKey | None) -> Model:
-        """Return the model whose claim applies to a key without one. Raises Refusal 501."""
+        """Return the model whose claim keeps the files of a key that names no claim. Raises Refusal 501."""
         usable = [model for model in table.models if model.files and _may_use(table, model, key)]
         if not usable:
             raise files_not_shared()

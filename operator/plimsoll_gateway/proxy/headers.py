@@ -74,8 +74,9 @@ _NEW_IDS = random.Random()  # ids must differ, but are not secret
 
 
 def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[bytes, bytes]]:
-    """Return the headers to send upstream (names are lower case in ASGI). With a voucher, the client's key is
-    removed.
+    """Return the headers to send to the replica, from the client's (whose names are lower case in ASGI).
+
+    With a voucher, the client's API key is removed, and tenant and credential are added if there is a credential.
     """
     sent, _ = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
     sent.append((b"x-request-id", request_id.encode("ascii")))
@@ -96,7 +97,7 @@ def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, 
 
 
 def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """Remove `dropped` and the headers named in Connection. Returns the rest, and its names."""
+    """Return the headers except `dropped` and those named in Connection, and the names of the returned ones."""
     kept, names, named = [], [], None
     for field in headers:
         name = field[0]

@@ -53,7 +53,7 @@ class _Reader:
         self._decoder = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=lambda _, key: _Key(key, self._seen))
 
     def read(self, text: memoryview) -> dict[str, memoryview]:
-        """Return the members. Raises msgspec's errors, and Refusal."""
+        """Return the JSON text of each top-level value by key. Raises msgspec's errors, and Refusal 400."""
         self._seen = set()
         return {key.text: memoryview(raw) for key, raw in self._decoder.decode(text).items()}
 
@@ -93,7 +93,7 @@ def _invalid(message: str) -> Refusal:
 
 
 def _check_utf8(text: memoryview) -> None:
-    """Check in chunks: decoded as a whole, a text can be four times as large."""
+    """Raise Refusal 400 unless the text is UTF-8. Checks in chunks: decoded, a text can be four times as large."""
     at = 0
     try:
         if len(text) <= PIECE:

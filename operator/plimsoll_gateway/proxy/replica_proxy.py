@@ -187,14 +187,14 @@ class ReplicaProxy:
         return model, ready
 
     def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
-        """Return the replica that stores the response that the call continues. Raises Refusal."""
+        """Return the model's replicas that store the response which the call continues, usually one. Raises Refusal."""
         found = [replica for replica in self._affinity.holders(model, call.place) if replica.may_answer]
         if not found:
             raise not_ready(call.model_name, model)
         return found
 
     async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
-        """Return the model once it has a replica other than `moved`, or when the time is up.
+        """Wait until the model has a ready replica other than `moved`, or until the time is up, and return the model.
 
         A request for a model without replicas waits in the model's queue first; here it waits if the replica or the
         model on it has gone since.
@@ -214,7 +214,7 @@ class ReplicaProxy:
         return model
 
     def _pick(self, ready: Sequence[Replica], failures: Sequence[Failure], hints: RoutingHints) -> Replica | None:
-        """Return a replica that has not failed, or else one that may be asked again (`Failure.same_again`)."""
+        """Return a replica that has not failed, or else one that may be asked again (`Failure.same_again`), or None."""
         failed = {failure.replica.id for failure in failures} if failures else ()
         other = self._picker.pick(ready, failed, hints)
         if other is None and failures:
@@ -225,7 +225,8 @@ class ReplicaProxy:
     async def _ask(
         self, call: Call, model: Model, replica: Replica, totals: RevisionTotals, stream: ResponseStream | None
     ) -> Response | Failure:
-        """Send the call and wait for the response's headers. Raises Refusal 502 for an error that must not be retried.
+        """Send the call and wait for the response's headers. Returns a Failure for an error after which the call may be
+        sent again; raises Refusal 502 for other errors.
 
         `stream` is given if another replica can be asked: then a status in ELSEWHERE is a failure as long as the stream
         has not begun. Otherwise a response with such a status is returned.

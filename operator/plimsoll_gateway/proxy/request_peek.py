@@ -50,7 +50,8 @@ class RequestFields(msgspec.Struct, frozen=True):
     `prefix`: the start of the prompt's JSON.
     `salt`, `hint`: the JSON of the client's cache_salt and prompt_cache_key; empty without them.
     `streams`: the response is to be a stream.
-    `place`: the replica that stores the response that the request continues; empty if any replica can serve it.
+    `place`: place (response_affinity) of the replica that stores the response that the request continues; empty if any
+    replica can serve it.
     `runs_on`: the request runs in the background, and its response reports no usage.
     """
 
@@ -115,7 +116,7 @@ def _is_true(members: Mapping[str, memoryview], key: str) -> bool:
 
 
 def _count(text: memoryview) -> int | None:
-    """Return a whole number of the request; None if it is invalid, which the replica reports."""
+    """Parse a whole number, negative ones as 0; None if it is invalid, which the replica reports."""
     if len(text) > 12:
         return None
     try:

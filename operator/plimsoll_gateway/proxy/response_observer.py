@@ -33,7 +33,7 @@ class ResponseObserver:
         self._unbelieving: set[str] = set()
 
     def keep(self, replica_ids: Collection[str]) -> None:
-        """Remove the data of all other replicas."""
+        """Forget all replicas except these."""
         self._unbelieving.intersection_update(replica_ids)
 
     def held(self, key: ObjectKey, change: int) -> None:
@@ -47,7 +47,7 @@ class ResponseObserver:
             self._cold.released(key)
 
     def totals(self, model: Model, replica: Replica) -> RevisionTotals:
-        """Return the totals for requests to this replica."""
+        """Return the totals of the revision of this replica, to be added to."""
         return self._demand.totals(model.key, replica.revision)
 
     def answered(

@@ -32,8 +32,8 @@ class Call(msgspec.Struct, frozen=True):
     """A request for a replica, the same for each attempt.
 
     `came`: its arrival, by time.monotonic. `hints`: preferences for a replica. With keys, `key` is its API key,
-    `voucher` proves its tenant, and `meter` counts its tokens. `place`: the only replica that can answer; empty if any
-    can. `upload`: its streamed body in place of `body`.
+    `voucher` proves its tenant, and `meter` counts its tokens. `place`: the place (response_affinity) of the only
+    replica that can answer; empty if any can. `upload`: its streamed body in place of `body`.
     """
 
     path: str

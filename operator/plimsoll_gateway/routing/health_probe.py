@@ -54,8 +54,8 @@ class Prober:
         self._vigils: dict[str, Vigil] = {}
 
     def listen(self, replica: Replica, model: Model) -> Listening:
-        """Return a context in which a request waits for the first byte of its response. It raises SilentError if the
-        replica is ejected.
+        """Return a context in which a request waits for the headers of its response. It raises SilentError if failed
+        probes eject the replica meanwhile.
         """
         return Listening(self, self._vigil(replica, model))
 
@@ -105,7 +105,7 @@ class Prober:
         return vigil
 
     def answered(self, vigil: Vigil) -> None:
-        """Record a sign of life."""
+        """Record that the replica responded, and readmit it if it was ejected."""
         vigil.heard = self._clock()
         vigil.misses = 0
         if vigil.ejected:

@@ -72,7 +72,7 @@ class Loads:
             self._reports[replica_id] = (self._clock(), report)
 
     def report(self, replica_id: str) -> Report | None:
-        """Return the report of a replica if it is recent."""
+        """Return the last report of a replica; None if it is older than FRESH_SECONDS."""
         heard = self._reports.get(replica_id)
         return heard[1] if heard is not None and self._clock() - heard[0] <= FRESH_SECONDS else None
 

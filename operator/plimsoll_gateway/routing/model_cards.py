@@ -38,7 +38,7 @@ UNTOLD = Card()
 
 
 class ModelCards:
-    """Fetches cards when a client lists models, once for each replica and name."""
+    """Fetches model cards from ready replicas when a client lists models, and keeps them by replica and name."""
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool

@@ -77,7 +77,7 @@ class Picker:
         return self._in_flight.get(replica_id, 0)
 
     def load(self, replica_id: str) -> int:
-        """Return how many requests are known at a replica: ours, and those of other clients in its last report."""
+        """Return how many requests are known at a replica: ours, and those of others in its recent report."""
         report = self.loads.report(replica_id)
         return self._in_flight.get(replica_id, 0) + (0 if report is None else report.others)
 
@@ -90,7 +90,7 @@ class Picker:
         return self.loads.standing(replica.id, self.in_flight(replica.id))
 
     def heard(self, replica: Replica, text: bytes) -> None:
-        """Record the load in a response of `replica`, while its request is still counted."""
+        """Record `text`, the load header of a response of `replica`, while the request is still counted."""
         self.loads.heard(replica.id, text, self.in_flight(replica.id))
 
     def pick(
@@ -114,8 +114,8 @@ class Picker:
         return picked
 
     def _of_its_revision(self, choices: Sequence[Replica], hints: RoutingHints) -> Sequence[Replica]:
-        """If two revisions share the model's requests and both have replicas, return those of the revision for this
-        request.
+        """Return the replicas of the revision, stable or canary, that gets this request; all choices if they are of one
+        revision.
 
         The hash of the prefix's first block decides, so that a conversation stays with one revision, and keeps the
         canary as its share grows. Requests without a prefix are assigned at random.
@@ -155,7 +155,7 @@ class Picker:
         return open_ones[sums.index(max(sums))] if scores else open_ones[0]
 
     def _leisure(self, choices: Sequence[Replica]) -> float:
-        """Return the number of requests below which none of the replicas is busy."""
+        """Return the LEISURE part of the fewest slots of a replica: with fewer requests, none of them is busy."""
         changes = self.loads.changes
         if self._row is not choices or self._row_changes != changes:
             least = min(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in choices)

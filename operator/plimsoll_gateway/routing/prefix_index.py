@@ -1,4 +1,4 @@
-"""Index of prefix blocks: the replicas that have computed a block."""
+"""Index of prefix blocks: the replicas that got requests with a block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_REPLICAS = 4  # for each block, the latest; a prefix that all replicas have
 
 
 class PrefixIndex:
-    """The replicas of each block, the latest first; the least recently used blocks are removed."""
+    """Ids of the replicas that got each block, the latest first; the least recently used blocks are removed."""
 
     def __init__(self, most: int = MOST_BLOCKS_KNOWN) -> None:
         self._most = most

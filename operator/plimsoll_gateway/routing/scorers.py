@@ -47,8 +47,10 @@ class PrefixScorer:
         self._memory = memory
 
     def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
-        """Return 1 / (number of blocks + 1) for each block that a replica has computed, plus less than that for the
-        hash; 0 without blocks.
+        """Return (depth + hash) / (number of blocks + 1) for each replica; 0 without blocks.
+
+        `depth`: number of blocks up to the last one that the replica got; `hash`: from 0 to 1, of replica and first
+        block.
         """
         blocks = hints.blocks
         if not blocks:

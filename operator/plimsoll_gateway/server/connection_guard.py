@@ -112,12 +112,12 @@ class ConnectionGuard(asyncio.Protocol):
             self._stall.end()
 
     def give_way(self) -> None:
-        """Close immediately: another connection takes this one's place, which no longer counts."""
+        """Close immediately in favour of another connection. The limit has already stopped counting this one."""
         self._stop()
         self._transport.abort()
 
     def _feed(self) -> None:
-        """Pass received bytes on while uvicorn reads: one complete head at a time, bodies in slices."""
+        """Pass received bytes to uvicorn while it reads: one complete head at a time, bodies in slices."""
         http, wire = self._http, self._wire
         if wire.is_closing():
             return
@@ -199,7 +199,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._answered = cycle
 
         async def send_early(message: Message) -> None:
-            """Close the connection after a response that begins before its request has ended."""
+            """Send a message; a response that begins before its request has ended gets `Connection: close`."""
             if cycle.more_body and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
@@ -293,7 +293,7 @@ class ConnectionGuard(asyncio.Protocol):
 
 
 class GuardedTransport(asyncio.Transport):
-    """The transport that uvicorn gets: reading continues after the guard has passed on the received bytes."""
+    """The transport that uvicorn gets. To pause and resume reading acts on the guard, which holds received bytes."""
 
     def __init__(self, inner: asyncio.Transport, read_on: Callable[[], None], close: Callable[[], None]) -> None:
         super().__init__()
@@ -322,11 +322,11 @@ class GuardedTransport(asyncio.Transport):
         return self._closed or self._inner.is_closing()
 
     def pause_reading(self) -> None:
-        """Stop passing data on."""
+        """Stop passing received bytes to uvicorn."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """Continue, first with the bytes received so far."""
+        """Pass received bytes to uvicorn again, first those that the guard holds."""
         self.paused = False
         self._read_on()
 
@@ -336,5 +336,5 @@ class GuardedTransport(asyncio.Transport):
 
 
 def guarded(limit: ConnectionLimit) -> type[ConnectionGuard]:
-    """Return the protocol class of a server whose connections are counted."""
+    """Return a ConnectionGuard class whose connections count in `limit`."""
     return type("CountedGuard", (ConnectionGuard,), {"limit": limit})

@@ -32,7 +32,7 @@ class Cors:
             self._known[origin] = [(_ALLOW, origin), _EXPOSE, _VARY]
 
     def fields(self, origin: bytes | None) -> Fields:
-        """Return the response headers for a page of this origin; None is a client other than a page."""
+        """Return the CORS headers of a response to a request with this Origin header. None: it has no such header."""
         return self._known.get(origin, self._others)
 
     def preflight(self, headers: Mapping[bytes, bytes]) -> Fields:

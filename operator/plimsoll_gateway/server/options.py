@@ -25,7 +25,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other gateways: their names, our own address, and the file with the shared secret."""
+    """The gateways that share the limits of keys, this one perhaps included; our own address; the secret's file."""
 
     addresses: tuple[PeerAddress, ...]
     own: PeerAddress
@@ -38,8 +38,9 @@ class Options:
 
     `keys`: the folder of API keys; None for a gateway without them. Requires `gateway_token_file`. `peers`: None if no
     other gateway shares the limits of keys. `files_model`: the model whose replicas keep files and batches;
-    `files_claim`: the claim that holds them; None for what ModelDeployments declare. `origins`: origins of web pages
-    that may use the API. `name_rules`, `name_record`: which namespaces may use which served names.
+    `files_claim`: the PersistentVolumeClaim (NAMESPACE/CLAIM) that holds them; None for what ModelDeployments declare.
+    `origins`: origins of web pages that may use the API. `name_rules`, `name_record`: which
+    namespaces may use which served names.
     """
 
     table: Path | None

@@ -97,7 +97,7 @@ class MetricsServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return an open socket. Raises OSError."""
+    """Return a TCP socket that listens on this address. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family, backlog=2048) as made:
         # Reopened by its descriptor, the socket knows that it is TCP. Only then does asyncio disable Nagle's algorithm

@@ -37,7 +37,7 @@ class Series:
 
 
 class Owners(Generic[OwnerT]):
-    """The series of each owner. Those of deleted owners are kept until they have been scraped once more."""
+    """The metric series of each owner, a model or an API key, until `keep` removes them."""
 
     def __init__(self) -> None:
         self._series: dict[OwnerT, Series] = {}

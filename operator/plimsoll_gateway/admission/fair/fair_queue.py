@@ -118,7 +118,10 @@ class FairQueue(Generic[ItemT]):
         return entry
 
     def pop(self, lanes: Collection[str] = ("",)) -> Entry[ItemT] | None:
-        """Return the next request in `lanes`, or None. Its flow is charged the estimated cost until `settle`."""
+        """Remove the next request in `lanes` from the queue and return it; None if none waits there.
+
+        Its flow is charged the estimated cost, which `settle` replaces by the actual one.
+        """
         if not self.waiting(lanes):
             return None
         able = [flow for flow in self._flows.values() if not flow.lanes.keys().isdisjoint(lanes)]
@@ -145,10 +148,11 @@ class FairQueue(Generic[ItemT]):
         self._forget(flow)
 
     def crowd(self, share: Share, cost: int, lanes: Collection[str] = ("",)) -> Entry[ItemT] | None:
-        """Return the entry to evict so that a request of this share and cost can wait in `lanes`; None to reject the
-        newcomer.
+        """Return the entry to evict so that a new request of this share and cost can wait in `lanes`; None to reject
+        the new request instead.
 
-        The evicted entry is the newest of the flow with the highest cost per weight in the lowest priority.
+        The flow with the highest cost per weight in the lowest priority loses, the new request counted in its own flow:
+        if that is the new request's flow, the new request is rejected, else the flow's newest entry is evicted.
         """
         loads = {flow: flow.cost(lanes) for flow in self._flows.values() if flow.entries(lanes)}
         lowest = min([share.priority, *(flow.share.priority for flow in loads)])
@@ -178,7 +182,7 @@ class FairQueue(Generic[ItemT]):
         return Entry(flow, lane, self._came, cost, item)
 
     def _charge(self, entry: Entry[ItemT]) -> None:
-        """Count the entry as in service and advance the tags."""
+        """Count the entry as in service, and add its cost / weight to the finish tag of its flow."""
         flow = entry.flow
         flow.served += 1
         self._virtual[flow.share.priority] = max(flow.finish, self._virtual.get(flow.share.priority, 0.0))

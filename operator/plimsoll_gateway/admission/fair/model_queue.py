@@ -103,20 +103,22 @@ class ModelQueue:
         return sum(lane.running for lane in self.lanes.values())
 
     def join(self, name: str) -> Lane:
-        """Add a request to the lane of this name."""
+        """Count a new request in the `users` of the lane of this name. It neither waits nor runs yet."""
         lane = self.lanes.setdefault(name, Lane(name))
         lane.users += 1
         return lane
 
     def part(self, lane: Lane) -> None:
-        """Remove a request that had joined the lane."""
+        """Remove a request, which no longer waits or runs, from the `users` of the lane."""
         lane.users -= 1
         if not lane.users:
             del self.lanes[lane.name]
 
     def push(self, lane: Lane, share: Share, cost: int) -> Entry[Waiter]:
-        """Queue a request, or start it if nothing waits. Raises Refusal 503 if the queue is full and no other
-        request is evicted.
+        """Return the entry of a request. It is admitted immediately if nothing waits and the model accepts one more in
+        this lane, else queued.
+
+        Raises Refusal 503 for a request with a key if the queue is full and no other request is evicted.
         """
         waiter: Waiter = asyncio.get_running_loop().create_future()
         if not self.queue:
@@ -160,7 +162,10 @@ class ModelQueue:
             self.dispatch()
 
     def patience(self, lane: Lane, since: float) -> float:
-        """Return the seconds until the request that arrived at `since` stops being held, or should be checked again."""
+        """Return the seconds after which to check a waiting request that arrived at `since` again.
+
+        In a closed lane this is the time until it stops being held; 0 or less: it has been held for long enough.
+        """
         if lane.closed_since is None:
             return max(self._patience, LOOK_SECONDS)
         return max(since, lane.closed_since) + self._patience - asyncio.get_running_loop().time()
@@ -173,7 +178,7 @@ class ModelQueue:
         self._count()
 
     def abandon(self, entry: Entry[Waiter]) -> None:
-        """Remove a request that will not proceed: its client disconnected, or it was evicted."""
+        """Remove a waiting or admitted request that will not proceed: its client disconnected, or it was evicted."""
         if entry.waiting:
             self.queue.remove(entry)
             self._count()
@@ -217,7 +222,7 @@ class ModelQueue:
         return lane.name in self._open(bounds, self._together(bounds))
 
     def _look(self) -> Mapping[str, int | None]:
-        """Return how many requests each lane accepts, and update which lanes are closed."""
+        """Return `Capacity.now` of each lane by its name, and update which lanes are closed."""
         bounds = {name: self._capacity.now(name) for name in self.lanes}
         for name, most in bounds.items():
             self.lanes[name].note(closed=most == 0)

@@ -82,7 +82,7 @@ class ModelQueues:
 
 
 async def _admit(queue: ModelQueue, lane: Lane, share: Share | None, cost: int) -> Entry[Waiter] | None:
-    """Return the request's entry after its admission; None if it did not queue, or was held for too long."""
+    """Return the request's entry after its admission; None if it skipped the queue or was held for too long."""
     if share is None and queue.passes(lane):
         lane.running += 1
         return None

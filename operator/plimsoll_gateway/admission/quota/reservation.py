@@ -33,7 +33,7 @@ class ShareSource(Protocol):
 
 
 class Quotas:
-    """The usage of all keys by name: a renewed key keeps its usage."""
+    """The usage of all keys by name: a key whose text or limits are replaced keeps its usage."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, share_source: ShareSource | None = None) -> None:
         """`share_source`: set if several gateways share the limits of keys."""
@@ -42,7 +42,10 @@ class Quotas:
         self._usages: dict[str, Usage] = {}
 
     def admit(self, key: ApiKey) -> Reservation:
-        """Return the reservation of a new request, to be used with `with`. Raises Refusal 429."""
+        """Count a new request of the key and return its reservation, to be used with `with`.
+
+        Raises Refusal 429 if the key has no request or stream left.
+        """
         usage, now = self.usage(key.name), self._clock()
         quota_share = None if self._share_source is None else self._share_source.quota_share(key, usage, now)
         return Reservation(key, usage, self._clock, now, quota_share)
@@ -55,7 +58,7 @@ class Quotas:
         return usage
 
     def used(self, now: float) -> list[str]:
-        """Return the names of keys with usage."""
+        """Return the names of keys with usage in the last minute or an open stream."""
         return [name for name, usage in self._usages.items() if not usage.idle(now)]
 
     def check_integrity(self) -> None:
@@ -65,7 +68,7 @@ class Quotas:
 
 
 class Reservation:
-    """The reservation of one request. The `with` block's end returns the unused part."""
+    """One request and the tokens reserved for it. At the end of its `with` block the actual usage replaces them."""
 
     def __init__(
         self, key: ApiKey, usage: Usage, clock: Callable[[], float], now: float, quota_share: QuotaShare | None
@@ -89,7 +92,7 @@ class Reservation:
         usage.streams += 1
 
     def reserve(self, tokens: int) -> None:
-        """Reserve tokens. Raises Refusal 429."""
+        """Add the request's estimated tokens to the usage. Raises Refusal 429 if the limit or our share is exceeded."""
         most, now = self.key.limits.tokens_per_minute, self._clock()
         if self._quota_share is not None and Kind.TOKENS not in self._quota_share.parts:
             most = None  # the limit was removed from the key's file after the request was admitted
@@ -116,11 +119,11 @@ class Reservation:
             raise self._told(rate_limited(self.key.name, kind.name.lower(), most, wait))
 
     def begin(self) -> None:
-        """Count the request: it has been sent to a replica."""
+        """Record that the request was sent to a replica. Without this, the end of `with` uncounts the request."""
         self._begun = True
 
     def used(self, tokens: int) -> None:
-        """Record the tokens used by a response, as far as they are known."""
+        """Set the tokens that the request has used. Without this it is charged none."""
         self._used = tokens
 
     def headers(self) -> list[RawHeader]:

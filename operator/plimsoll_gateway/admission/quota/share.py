@@ -38,7 +38,7 @@ class Part:
 
 
 class QuotaShare:
-    """The shares of one key. A quota without a limit has no share."""
+    """This gateway's share of each of a key's limits. A quota without a limit has no share."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class QuotaShare:
     ) -> None:
         """`first`: returns the share of a limit that a gateway holds before the owner has granted one.
 
-        `hungry` is called when a request is refused that the whole limit might have allowed.
+        `hungry` is called when a request is refused because it does not fit into our share.
         """
         self.usage = usage
         self.parts: dict[Kind, Part] = {}
@@ -93,7 +93,9 @@ class QuotaShare:
             part.asked.take(amount, now)
 
     def refused(self, kind: Kind, amount: int, now: float) -> float:
-        """Record that a request does not fit into our share, and notify the owner. Returns the seconds to wait."""
+        """Record that a request does not fit into our share, and call `hungry`. Returns the seconds after which
+        the client should try again.
+        """
         self._hungry()
         part = self.parts[kind]
         if kind is Kind.STREAMS:
@@ -137,7 +139,7 @@ class QuotaShare:
 
 
 def limits_of(limits: KeyLimits) -> dict[Kind, int | None]:
-    """Return a key's limits by kind."""
+    """Return the limit of each kind of quota; None for no limit."""
     return {
         Kind.REQUESTS: limits.requests_per_minute,
         Kind.TOKENS: limits.tokens_per_minute,

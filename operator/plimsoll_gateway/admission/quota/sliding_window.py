@@ -12,7 +12,7 @@ SECONDS = 60
 
 
 class Window:
-    """Amounts used in the last `seconds` whole seconds of a monotonic clock."""
+    """Amounts used in the current second of a monotonic clock and in the `seconds` whole seconds before it."""
 
     def __init__(self, seconds: int = SECONDS) -> None:
         # An interval that starts within a second overlaps one more slot.
@@ -22,7 +22,7 @@ class Window:
         self.total = 0
 
     def take(self, amount: int, now: float) -> int:
-        """Add an amount, and return its second for `correct`."""
+        """Add an amount to the current second, and return that second, to be passed to `correct`."""
         self.forget(now)
         self._amounts[self._newest % self._slots] += amount
         self.total += amount

@@ -51,7 +51,7 @@ class Meter:
         self._awaited = False
 
     def read(self, chunk: bytes, *, events: bool) -> None:
-        """Read a chunk of the response body."""
+        """Read a chunk of the response body; `events`: it is a stream of server-sent events."""
         if events:
             self._events += chunk.count(_EVENT)
         self._tail = chunk[-TAIL:] if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]

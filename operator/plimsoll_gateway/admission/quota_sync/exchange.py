@@ -29,7 +29,10 @@ FAILURES = (OSError, TimeoutError, WireError, BadMessageError)
 
 
 class Exchange:
-    """Keeps a node's shares up to date. `joined` is set when the node knows its shares."""
+    """Sends the reports of a node to all other gateways, and replies to theirs through `listener`.
+
+    `joined` is set when the node knows its shares.
+    """
 
     def __init__(
         self,

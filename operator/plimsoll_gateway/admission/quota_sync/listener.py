@@ -96,10 +96,10 @@ class Listener:
                 del self._channels[sender]
 
     def _check(self, report: Report, channel: Channel, before: str) -> None:
-        """Raise WireError unless the report's sender is the address that the peer connects from, and is listed in DNS
-        or has one of the known ports.
+        """Raise WireError unless the report's sender is the address that the peer connects from, is not our own, and is
+        listed in DNS or has one of the known ports.
 
-        `before`: the sender in earlier reports on this connection, or "".
+        `before`: the other sender in earlier reports on this connection, which is an error, too; "" without one.
         """
         if before:
             raise WireError("it reported two different addresses")

@@ -40,7 +40,7 @@ class Membership:
 
     @property
     def listed(self) -> frozenset[str]:
-        """The addresses that DNS lists."""
+        """The addresses that DNS lists, and our own."""
         return self._listed
 
     def spoke(self, address: str, now: float) -> None:
@@ -56,7 +56,9 @@ class Membership:
             self.look(now)
 
     def look(self, now: float) -> None:
-        """Update the members and the responding gateways."""
+        """Recompute the members (listed by DNS, or with a report in the last SILENT_SECONDS) and the responding ones
+        (with a reply in the last SILENT_SECONDS).
+        """
         self._spoke = _recent(self._spoke, now)
         self._answered = _recent(self._answered, now)
         members = tuple(sorted(self._listed | self._spoke.keys()))

@@ -62,8 +62,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The owner's reply to the report with this `number`. The keys in `forget` are idle at all gateways; the
-    receiver holds an even share of them.
+    """The owner's reply to the report with this `number`. `instance` is the owner's. The keys in `forget` are idle at
+    all gateways; the receiver holds an even share of them.
     """
 
     instance: Instance

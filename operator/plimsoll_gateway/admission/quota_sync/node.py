@@ -66,7 +66,9 @@ class Node:
         return self.membership.own
 
     def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
-        """Return our shares of a key's limits; None if it has no limits, or if no other gateway exists."""
+        """Return our shares of a key's limits; None if it has no limits, or if no other gateway has existed in the last
+        minute.
+        """
         if not self._shared:
             return None
         held = self._quota_shares.get(key.name)
@@ -144,7 +146,10 @@ class Node:
         self.accept(self.own, self.owner.reply(report, self._instance, now), now)
 
     def report(self, peer: str, now: float) -> Report:
-        """Return the next report to a gateway. Call `accept` with its reply, or `failed`."""
+        """Return the next report to a gateway, about the keys that it owns.
+
+        Call `accept` with its reply, or `failed`.
+        """
         number = self._numbers[peer] = self._numbers.get(peer, 0) + 1
         self._waiting.add(peer)
         lines = []
@@ -166,7 +171,7 @@ class Node:
         return self.owner.reply(report, self._instance, now)
 
     def accepts(self, peer: str, reply: Reply) -> bool:
-        """Return whether a reply answers our last report."""
+        """Return whether a reply of this gateway answers our last report to it, and is the first to do so."""
         return peer in self._waiting and reply.number == self._numbers[peer]
 
     def accept(self, peer: str, reply: Reply, now: float) -> None:
@@ -208,7 +213,7 @@ class Node:
         self._release(peer)
 
     def _release(self, peer: str) -> set[str]:
-        """Release the keys that a report to this gateway asked about, and return their names."""
+        """Mark the keys in the last report to this gateway as not asked about, and return their names."""
         asked = {name for name, held in self._quota_shares.items() if held.asked == peer}
         for name in asked:
             self._quota_shares[name].asked = None

@@ -68,7 +68,10 @@ class Heard:
 
 @dataclass(slots=True)
 class Entry:
-    """One quota. `kept` is an amount without a known holder, withheld while a gateway that is gone may have used it."""
+    """The owner's record of one quota.
+
+    `kept` is an amount without a known holder, withheld while a gateway that is gone may have used it.
+    """
 
     born: float
     spoken: float = 0.0  # when a gateway last treated us as the owner
@@ -96,7 +99,7 @@ class QuotaOwner:
     """All quotas that other gateways treat us as the owner of, and that are not idle."""
 
     def __init__(self, limit_of: LimitOf, order: Order) -> None:
-        """`limit_of`: returns our limit of a key, whatever other gateways report; None for an unknown key.
+        """`limit_of`: returns the limit of a key in our own key files; None for an unknown key or no limit.
 
         `order`: returns the members, ranked for a key.
         """
@@ -242,7 +245,7 @@ class QuotaOwner:
         return max(now + GONE_SECONDS, *(at + FORGET_SECONDS for at in silent), 0.0)
 
     def tidy(self, members: Sequence[str], now: float) -> None:
-        """Apply departures of members and the passing of time."""
+        """Withhold what gateways that are not in `members` held, and remove what has expired."""
         claimants = {member for entry in self._entries.values() for member in entry.claims}
         for member in (claimants | self._heard.keys()) - set(members):
             self._bury(member)

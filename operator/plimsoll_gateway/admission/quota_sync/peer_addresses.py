@@ -59,7 +59,7 @@ class PeerAddresses:
         return frozenset(address.port for address in self._found)
 
     async def look(self) -> frozenset[str]:
-        """Resolve all names and return their addresses with ports."""
+        """Resolve all names and return the gateways' addresses as `IP:PORT` or `[IP]:PORT`."""
         for address in self._found:
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(

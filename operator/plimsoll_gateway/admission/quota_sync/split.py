@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def even(quota: int, members: int, position: int) -> int:
-    """Return an even share; the first positions get the remainder. The shares of all positions sum to the quota."""
+    """Return the even share of the member at `position`; the first ones get the remainder. All sum to the quota."""
     return quota // members + (position < quota % members)
 
 

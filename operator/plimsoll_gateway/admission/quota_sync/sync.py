@@ -1,4 +1,4 @@
-"""Quota sync: its parts combined, and its metrics."""
+"""Quota sync of this gateway as one object (quotas, node, exchange, secret), and its metrics."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ShareCollector(Collector):
 
 
 class QuotaSync:
-    """The quotas of keys that other gateways serve, too. `quotas` admits the requests of this gateway."""
+    """Shares the limits of keys with other gateways. `quotas` admits the requests of this gateway."""
 
     def __init__(
         self,
