@@ -80,7 +80,7 @@ ATTENDS = (Attend, AttendShared, AttendLatent, TurnedAttention)
 
 
 class TorchDecoder:
-    """A decoder that runs torch ops in order over `count` values, of which the last is the result."""
+    """A decoder that runs stages of torch ops in order over `count` values, of which the last is the result."""
 
     def __init__(self, program: Program, reader: WeightReader) -> None:
         self.outline = self.program = program

@@ -1,6 +1,6 @@
-"""Loads a decoder: checks all tensors and reads each once, straight into its packed form.
+"""Builds decoders: loads them from files (checks all tensors, reads each once), or wakes them from a filled image.
 
-Or wakes it from an image, which has the weights in that form. Image sizes are computed before loading.
+Also computes the size of an image before loading.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[CpuExecutor,
 
 
 def image_bytes(outline: Outline, dtype: torch.dtype, *, fused: bool) -> int:
-    """Return an estimate of an image's size without its config. It may be a few KiB too large, never too small."""
+    """Return an estimate of an image's bytes, except those of the model's config in its header.
+
+    It may be a few KiB too large, never too small.
+    """
     if fused:
         _, arena = imagined_decoder(outline, dtype)
     else:

@@ -66,7 +66,8 @@ class Facts:
 
     - `attention`: the shape of each cached attention layer.
     - `states`: the recurrent states of a sequence.
-    - `own`: caches that the decoder keeps itself. Then KV blocks are counted but hold nothing.
+    - `own`: caches that the decoder keeps itself, one entry for each element size. If there are any, KV blocks are
+      counted but hold nothing.
     - `whole`: the shape of each layer with bidirectional attention. Then a step computes a whole prompt and keeps
       nothing.
     - `pooling`: the pooling of a model that does not generate.
@@ -90,7 +91,7 @@ class Facts:
         return not self.states and not self.own
 
     def token_bytes(self, element_bytes: int) -> int:
-        """Return the bytes of one token: keys and values of all layers, and caches that the decoder keeps itself."""
+        """Return the bytes of a cached token: keys and values of all layers, and in caches that the decoder keeps."""
         in_blocks = sum(shape.cached_width for shape in self.attention) * element_bytes
         return in_blocks + sum(each.token for each in self.own if each.element_bytes == element_bytes)
 
@@ -188,8 +189,9 @@ class Program:
         return 0
 
     def logits_bytes(self, size: int) -> int:
-        """Return the bytes of a row of logits in torch: the product in the run's dtype, the float32 copy, scale and
-        cap.
+        """Return the bytes of a row of logits in torch: the product in the run's dtype, and the float32 copies.
+
+        Of a pooling model, those of a row in its head.
         """
         if isinstance(self.head, PooledHead):
             return self.head.row_bytes()

@@ -17,7 +17,10 @@ PLACES = ("{}", "language_model.{}", "model.language_model.{}", "language_model.
 
 
 def part_of(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
-    """Return the wanted tensors of a multimodal model, under any of the names in PLACES. Other tensors are hidden."""
+    """Return a source of the wanted tensors only, which a multimodal model stores under one of the names in PLACES.
+
+    The source has the wanted names.
+    """
     places = {}
     for name in wanted:
         names = [form.format(each) for form in PLACES for each in (name, name.removeprefix("model."))]
@@ -27,7 +30,7 @@ def part_of(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
 
 
 def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
-    """Return the source itself, or one that adds a prefix if all wanted names with that prefix lack it in the files.
+    """Return the source or, if the files store all wanted names of one prefix without it, one that adds the prefix.
 
     Some checkpoints were saved without a head, such as those of GPT-2 and BLOOM on the hub: they have `h.0.ln_1.weight`
     instead of `transformer.h.0.ln_1.weight`.

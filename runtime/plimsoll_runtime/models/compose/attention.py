@@ -36,7 +36,7 @@ class AttentionComposer:
     linears: Linears
 
     def ops(self, reads: str, writes: str) -> Iterator[Op]:
-        """Yield the ops in order."""
+        """Yield the ops in order: the first reads the value `reads`, the last writes the value `writes`."""
         own, shape = self.attention, self.attention.shape
         yield from self._gated_heads(reads) if own.gated else self._heads(reads)
         if own.shares is None:
@@ -128,7 +128,7 @@ class LatentComposer:
     linears: Linears
 
     def ops(self, reads: str, writes: str) -> Iterator[Op]:
-        """Yield the ops in order."""
+        """Yield the ops in order: the first reads the value `reads`, the last writes the value `writes`."""
         own, names, product = self.attention, self.names.latent, self.linears.product
         turned = own.rope.head_dim
         yield product(OpKind.QKV, names.down, own.rank + turned, self.hidden, (reads, LATENT), biased=own.bias)

@@ -135,7 +135,7 @@ class _Composer:
             yield from self.streams.start(STATES)
 
     def norm(self, norm: Norm, name: str, reads: str, writes: str) -> Normalise:
-        """Return a norm over hidden states."""
+        """Return the op that normalises hidden states. `name` is its tensors' name without `.weight` and `.bias`."""
         weight = self._vector(f"{name}.weight", self._hidden) if norm.weighted else None
         bias = self._vector(f"{name}.bias", self._hidden) if norm.biased else None
         return Normalise(norm, self._hidden, (reads,), (writes,), weight, bias)

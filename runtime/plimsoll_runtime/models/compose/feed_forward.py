@@ -32,7 +32,7 @@ class MlpComposer:
     linears: Linears
 
     def ops(self, mlp: GatedMlp | PlainMlp, reads: str, writes: str) -> Iterator[Op]:
-        """Yield the ops in order."""
+        """Yield the ops in order: the first reads the value `reads`, the last writes the value `writes`."""
         if isinstance(mlp, PlainMlp):
             parts = self.linears.parts(self.gate_up[-1:], (mlp.inner,), self.hidden, biased=mlp.bias)
             yield Product(OpKind.GATE_UP, *parts, (reads,), (INNER,), mlp.activation)
@@ -69,7 +69,7 @@ class MixtureComposer:
     linears: Linears
 
     def ops(self, reads: str, writes: str, ranked: str | None = None) -> Iterator[Op]:
-        """Yield the ops in order. `ranked`: the router's input, if it differs from the experts' input."""
+        """Yield the ops that compute `writes` from `reads`. `ranked`: the router's input, if it is not `reads`."""
         mixture = self.mixture
         yield self._route(ranked or reads)
         if (narrowed := mixture.narrowed) is None:
@@ -174,7 +174,7 @@ class BesideComposer:
     linears: Linears
 
     def ops(self, states: str, reads: str, writes: str) -> Iterator[Op]:
-        """Yield the ops in order. `states`: the layer's states; `reads`: the MLP's input."""
+        """Yield the ops; their result is the sum of both. `states`: the layer's states; `reads`: the MLP's input."""
         names = self.names.beside
         dense = MlpComposer(self.hidden, self.names.gate_up, self.names.down, self.linears)
         yield from dense.ops(self.both.mlp, reads, DENSE)

@@ -1,4 +1,4 @@
-"""Programs of pooling models, and the facts that a server needs about these, from the config alone."""
+"""Makes programs of pooling models, and the facts that a server needs about these, from the config alone."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _scale(config: Mapping[str, Any], task: Task) -> Scale:
-    """Return the function that Transformers' pipelines and sentence-transformers' cross-encoders apply to scores;
-    `none` for embeddings.
+    """Return the name of the function that turns scores into results, as in Transformers' pipelines and
+    sentence-transformers' cross-encoders; `none` for embeddings.
     """
     if task == "embed":
         return "none"

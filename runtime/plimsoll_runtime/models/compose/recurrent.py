@@ -39,7 +39,7 @@ class RecurrentComposer:
     first: int
 
     def ops(self, mixer: Recurrent, reads: str, writes: str) -> Iterator[Op]:
-        """Return the ops in order."""
+        """Return the ops in order: the first reads the value `reads`, the last writes the value `writes`."""
         match mixer:
             case Mamba():
                 return self._mamba(mixer, reads, writes)

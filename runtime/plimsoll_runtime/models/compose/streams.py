@@ -58,7 +58,7 @@ class InputComposer:
 
 @dataclass(frozen=True, slots=True)
 class StreamComposer:
-    """Ops of AltUp: several streams of hidden states, of which a layer computes one."""
+    """Composes the ops of AltUp: several streams of hidden states, of which a layer computes one."""
 
     spec: DecoderSpec
     altup: AltUp

@@ -22,7 +22,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def plain_mlps(spec: DecoderSpec) -> DecoderSpec:
-    """Replace gated MLPs by plain ones."""
+    """Return a spec with plain MLPs instead of gated ones, of equal width and activation."""
 
     def plain(layer: LayerSpec) -> LayerSpec:
         assert isinstance(layer.mlp, GatedMlp)

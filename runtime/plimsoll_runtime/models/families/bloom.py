@@ -42,7 +42,7 @@ DEFAULTS = {
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
-    """Return the spec of BloomForCausalLM. Scores have no position limit; `seq_length` is the training length."""
+    """Return the spec of BloomForCausalLM. Contexts end at `seq_length`, the training length (ALiBi has no limit)."""
     config = Config({**renamed(values, FIELDS, DEFAULTS), "head_dim": None})
     config.refuse_unless(apply_residual_connection_post_layernorm=False)
     heads, _, head_dim = config.heads()

@@ -1,4 +1,4 @@
-"""Cohere and Cohere 2: parallel attention and MLP after one norm, with RoPE of neighbours.
+"""Cohere and Cohere 2: parallel attention and MLP after one norm, with RoPE of neighbouring dimensions.
 
 Cohere 2 has windows on three layers of four, and no RoPE on the fourth.
 """

@@ -46,7 +46,10 @@ V3 = {
 
 
 def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
-    """Return the spec of DeepseekV2ForCausalLM. A group's score is that of its best expert; ropes rotate neighbours."""
+    """Return the spec of DeepseekV2ForCausalLM.
+
+    A group's score is that of its best expert. The rope rotates pairs of neighbouring dimensions.
+    """
     config = Config({**V2, **values})
     config.refuse_unless(scoring_func="softmax", moe_layer_freq=1, norm_topk_prob=False)
     spec = latent_decoder("DeepseekV2ForCausalLM", config.values, names=Names(experts=EXPERTS), pairs=True)
@@ -80,7 +83,7 @@ def corrected(config: Config) -> TopK:
 
 
 def guessing(config: Config) -> Names:
-    """Return tensor names that skip layers for multi-token prediction."""
+    """Return DeepSeek's tensor names; the tensors of layers for multi-token prediction are not read."""
     layers, more = config.layers(), config.get("num_nextn_predict_layers", int, 0)
     beyond = tuple(f"model.layers.{layers + i}." for i in range(min(more, layers)))
     return Names(experts=EXPERTS, beyond=beyond)

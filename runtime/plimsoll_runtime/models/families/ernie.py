@@ -1,4 +1,7 @@
-"""ERNIE 4.5: Llama with RoPE of neighbours and optional biases. The MoE variant has mixtures in later layers."""
+"""ERNIE 4.5: Llama with RoPE of neighbouring dimensions and optional biases.
+
+The MoE variant has mixtures instead of MLPs, by default in all layers except the first.
+"""
 
 from __future__ import annotations
 

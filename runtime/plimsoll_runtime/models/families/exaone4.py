@@ -1,4 +1,7 @@
-"""EXAONE 4: norms after attention and MLP, and over heads; if layers have windows, only those have RoPE."""
+"""EXAONE 4: norms after attention and MLP, and over heads of queries and keys.
+
+If any layers have windows, only those have RoPE.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma (the first): Llama with norm weights + 1, scaled embeddings and a tanh GeLU."""
+"""Gemma (the first): Llama with norms whose factor is weight + 1, scaled embeddings and a tanh GeLU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""GLM 4 (9B, as GLM and as GLM-4-0414): half of each head is rotated, in neighbours; biases of queries, keys,
-values.
+"""GLM 4 (9B, as GLM and as GLM-4-0414): RoPE of neighbouring dimensions on half of each head; biases of queries, keys
+and values.
 """
 
 from __future__ import annotations

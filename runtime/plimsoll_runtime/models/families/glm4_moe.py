@@ -1,4 +1,6 @@
-"""GLM-4-MoE (4.5 and later): half of each head is rotated; grouped, corrected sigmoid scores; a shared expert."""
+"""GLM-4-MoE (4.5 and later): half of each head is rotated; experts in groups, chosen by sigmoid scores plus a bias;
+a shared expert.
+"""
 
 from __future__ import annotations
 

@@ -54,8 +54,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _local(config: Config, layers: int) -> list[bool]:
-    """Return which layers are local, from `attention_layers` or `attention_types` ([[["global", "local"], 12]]: 12
-    repeats).
+    """Return for each layer whether it is local: whether it has a window.
+
+    Reads `attention_layers`, a list, or `attention_types` ([[["global", "local"], 12]]: 12 repeats).
     """
     kinds = config.values.get("attention_layers")
     if kinds is None:

@@ -1,4 +1,4 @@
-"""GPT-J: parallel attention and MLP after one norm; 64 dimensions of each head are rotated, in neighbours."""
+"""GPT-J: parallel attention and MLP after one norm; RoPE of neighbouring dimensions on the first 64 of each head."""
 
 from __future__ import annotations
 

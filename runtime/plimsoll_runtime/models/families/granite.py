@@ -25,7 +25,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def scaled(config: Config, spec: DecoderSpec) -> DecoderSpec:
-    """Return a spec with Granite's four factors."""
+    """Return a spec with Granite's factors of embeddings, scores, residuals and logits."""
     scale = config.positive("attention_multiplier", float, 1.0)
     residual = config.get("residual_multiplier", float, 1.0)
     mixers = with_mixers(spec, lambda mixer: replace(mixer, shape=replace(mixer.shape, scale=scale)))

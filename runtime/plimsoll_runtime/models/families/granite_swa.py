@@ -1,4 +1,4 @@
-"""Granite with windows on three layers of four, a sink for each head, and a separate rope for each layer."""
+"""Granite with windows on three layers of four, a sink for each head, and optionally a rope base for each layer."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def _sliding(config: Config, spec: DecoderSpec) -> DecoderSpec:
 
 
 def _rope(rope: RopeSpec | None, said: Config) -> RopeSpec | None:
-    """Return a layer's rope with its own base, None if the base is 0."""
+    """Return a layer's rope with the base `theta` of `said`; None, which is no rope, if the base is 0."""
     theta = said.get("theta", float)
     return None if rope is None or theta == 0 else replace(rope, theta=theta)

@@ -1,4 +1,4 @@
-"""Helium: Llama with RoPE of neighbours."""
+"""Helium: Llama with RoPE of neighbouring dimensions."""
 
 from __future__ import annotations
 

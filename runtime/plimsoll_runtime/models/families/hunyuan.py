@@ -52,7 +52,7 @@ def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _chosen(config: Config, layers: int) -> list[int]:
-    """Return the number of experts for a token in each layer: one number for all layers, or a list."""
+    """Return for each layer the number of experts that a token uses. The config has one number or a list."""
     listed = config.values.get("moe_topk")
     if not isinstance(listed, list):
         return [config.get("moe_topk", int, 1)] * layers

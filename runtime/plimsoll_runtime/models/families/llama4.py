@@ -1,4 +1,6 @@
-"""Llama 4 (text): chunks and RoPE of neighbours on most layers, neither on the others; weighted inputs of experts."""
+"""Llama 4 (text): chunked attention with RoPE of neighbouring dimensions on most layers, full attention without RoPE on
+the others. Routing weights multiply the inputs of experts.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +73,8 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 def _mixer(config: Config, layer: LayerSpec, turns: bool) -> SelfAttention:
     """Return a layer's attention.
 
-    With RoPE, heads are normalised after the rotation. Without, queries are multiplied by a factor that grows with
-    their position.
+    With RoPE (`turns`), heads are normalised after the rotation. Without, queries are multiplied by a factor that grows
+    with their position. The config can disable either.
     """
     if turns:
         normed = config.get("use_qk_norm", bool, default=True)

@@ -41,7 +41,7 @@ def describe_falcon(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def scanning(architecture: str, config: Config, mixer: Recurrent, *, tied: bool) -> DecoderSpec:
-    """Return a decoder whose layers are a norm and a mixer."""
+    """Return a decoder whose layers are a norm and a recurrent mixer, without MLP."""
     norm = Norm(config.get("layer_norm_epsilon", float, 1e-5))
     return DecoderSpec(
         architecture,

@@ -1,4 +1,4 @@
-"""Ministral: Mistral with windows on some layers."""
+"""Ministral: Mistral with a window on the layers that `layer_types` lists as sliding, by default on all."""
 
 from __future__ import annotations
 

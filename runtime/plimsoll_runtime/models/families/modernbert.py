@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al., 2024): RoPE, gated MLPs, windows on two layers of three, norms before each part."""
+"""ModernBERT (Warner et al., 2024): norms before attention and MLP, RoPE, gated MLPs, windows on 2 of 3 layers."""
 
 from __future__ import annotations
 

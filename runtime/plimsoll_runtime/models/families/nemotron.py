@@ -1,4 +1,4 @@
-"""Nemotron: layer norms of weight + 1, half of each head is rotated, plain MLPs with ReLU squared."""
+"""Nemotron: layer norms whose factor is weight + 1; half of each head is rotated; plain MLPs with ReLU squared."""
 
 from __future__ import annotations
 

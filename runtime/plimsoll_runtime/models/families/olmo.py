@@ -1,4 +1,4 @@
-"""OLMo: Llama with norms without weights, and optionally clipped queries, keys and values."""
+"""OLMo: Llama with layer norms without weights, and optionally clipped queries, keys and values."""
 
 from __future__ import annotations
 

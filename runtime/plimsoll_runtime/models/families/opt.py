@@ -39,7 +39,7 @@ FIRST_POSITION = 2
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Return the spec of OPTForCausalLM.
 
-    Rejects the 350M size, which normalises after each part and projects its embeddings.
+    Raises UnsupportedFieldError for the 350M size: it normalises after attention and MLP, and projects its embeddings.
     """
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(

@@ -32,8 +32,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _rope(values: Any) -> Any:
-    """Return rope parameters with one attention_factor. Configs have it for short and for long contexts, with equal
-    values.
+    """Return rope parameters with one attention_factor, from short_mscale and long_mscale.
+
+    Raises UnsupportedFieldError if these differ.
     """
     if not isinstance(values, Mapping) or not {"short_mscale", "long_mscale"} & values.keys():
         return values

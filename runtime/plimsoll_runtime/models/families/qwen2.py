@@ -25,8 +25,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def windowed(config: Config, spec: DecoderSpec) -> DecoderSpec:
-    """Return a spec with windows on sliding layers, if use_sliding_window is true: those of layer_types, or from
-    max_window_layers on.
+    """Return a spec with windows on sliding layers; unchanged unless use_sliding_window is true.
+
+    Sliding layers are those in layer_types; without that list, the layers from max_window_layers on.
     """
     if not config.get("use_sliding_window", bool, default=False):
         return spec

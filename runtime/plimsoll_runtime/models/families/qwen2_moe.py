@@ -1,4 +1,4 @@
-"""Qwen2-MoE: mixtures with a gated shared expert; windows on every second of the lower layers."""
+"""Qwen2-MoE: mixtures with a gated shared expert; optionally windows on every second of the lower layers."""
 
 from __future__ import annotations
 

@@ -38,8 +38,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 
 
 def turning(config: Config, layers: int) -> list[bool]:
-    """Return which layers have a rope: those with 1 in `no_rope_layers`; by default all except every
-    no_rope_layer_interval-th.
+    """Return for each layer whether it has RoPE: 1 in `no_rope_layers` means that it has.
+
+    Without that list, all layers except every no_rope_layer_interval-th have RoPE.
     """
     every = config.positive("no_rope_layer_interval", int)
     listed = config.values.get("no_rope_layers") or [(i + 1) % every != 0 for i in range(layers)]

@@ -20,7 +20,8 @@ class Attention(Protocol):
     ) -> Tensor:
         """Return [T, heads, D] for query [T, heads, D], key and value [T, kv_heads, D], and sinks float32 [heads].
 
-        If key and value are None, an earlier call has written those of the step's rows.
+        `layer` is the index of the KV cache. If key and value are None, an earlier call has written those of the step's
+        rows to it.
         """
 
 

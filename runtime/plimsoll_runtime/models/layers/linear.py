@@ -68,7 +68,7 @@ class Groups:
         self._sorted, self._order = chosen.flatten().sort(stable=True)
 
     def taken(self, x: Tensor) -> Tensor:
-        """Return the rows of x [T, W] sorted by group: [T x K, W]."""
+        """Return each row of x [T, W] K times, once for each of its groups, sorted by group: [T x K, W]."""
         return x[self._order // self._each]
 
     def of_rows(self, weights: Tensor) -> Tensor:
@@ -81,20 +81,23 @@ class Groups:
         return self._sorted
 
     def summed(self, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the sum [T, W] over each row's groups of y [T x K, W], weighted by [T, K]."""
+        """Return for each row the weighted sum of its K rows of y: [T, W].
+
+        y [T x K, W] is in the order of `taken`; weights are [T, K].
+        """
         by_row = torch.empty_like(y)
         by_row[self._order] = y
         return torch.bmm(weights.to(y.dtype)[:, None], by_row.view(-1, self._each, y.shape[1]))[:, 0]
 
     @cached_property
     def ends(self) -> Tensor:
-        """int32 [count]: the end of each group's rows."""
+        """int32 [count]: for each group, the index in `taken` after its last row."""
         numbers = torch.arange(self._count, device=self._sorted.device)
         return torch.searchsorted(self._sorted, numbers, right=True, out_int32=True)
 
     @cached_property
     def spans(self) -> list[tuple[int, int, int]]:
-        """Number, first row and end of each group with rows. On a GPU this waits for the device."""
+        """(group number, first row, end) in `taken`, for each group with rows. On a GPU this waits for the device."""
         sizes = torch.bincount(self._sorted, minlength=self._count).tolist()
         spans = pairwise(accumulate(sizes, initial=0))
         return [(number, start, end) for number, (start, end) in enumerate(spans) if end > start]

@@ -61,7 +61,7 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool = False) -> T
 
 
 def _llama3(plain: Tensor, rope: RopeSpec) -> Tensor:
-    """Stretch long wavelengths by the factor, keep short ones, and blend those between."""
+    """Return the frequencies: long wavelengths' divided by the factor, short ones' unchanged, a blend in between."""
     wavelengths = 2 * math.pi / plain
     longest = rope.original_max_positions / rope.low_freq_factor
     shortest = rope.original_max_positions / rope.high_freq_factor

@@ -62,7 +62,7 @@ class Window:
 class Spans:
     """The sequences of a step, whose rows are consecutive. `lengths` are their numbers of rows, each at least 1.
 
-    `alone`: each sequence has one row; then this class creates no tensors.
+    `alone`: each sequence has one row. Callers then use neither waves nor windows, so no index tensors are created.
 
     No Python code runs per row or sequence: recurrent layers process sequences in waves, and convolutions process all
     rows at once.
@@ -127,13 +127,13 @@ class States(Protocol):
 
     @property
     def spans(self) -> Spans:
-        """The rows of each sequence."""
+        """How the step's rows are divided into sequences."""
 
     def read(self, index: int) -> Tensor:
-        """Return a state before the step, [S, ...], zero for new sequences. The caller may overwrite it."""
+        """Return state `index` before the step, [S, ...], zero for new sequences. The caller may overwrite it."""
 
     def write(self, index: int, states: Tensor) -> None:
-        """Store a state after the step, [S, ...]."""
+        """Store state `index` after the step, [S, ...]."""
 
 
 Scan = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]

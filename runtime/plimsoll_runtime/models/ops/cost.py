@@ -55,6 +55,7 @@ class OpKind(StrEnum):
 
     - embed: token rows, their scale, and values that depend only on positions
     - norm: all norms over hidden states; in torch also the residual sum before them
+    - qkv: the products before attention or before a recurrence
     - rope: norms over heads and the rotation
     - attention: writing keys and values to the cache (native code may count it as rope), and attention itself
     - output, down: the product and its residual

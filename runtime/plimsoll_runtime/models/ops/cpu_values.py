@@ -76,10 +76,11 @@ class _Columns(NamedTuple):
 
 
 class CpuValues:
-    """Buffers of a program's values. `at` is the number of lowered ops; a value keeps its buffer until its last reader.
+    """Assigns buffers to a program's values. Methods return a buffer as its index in `places()`.
 
-    `positions`: the most positions of a sequence. Buffers are reused by name, so a value of one layer takes the buffer
-    of the same value in the layer before.
+    `at` is the index of the op to lower next; a value keeps its buffer until its last reader. `positions`: the most
+    positions of a sequence. Buffers are reused by name, so a value of one layer takes the buffer of the same value in
+    the layer before.
     """
 
     def __init__(self, ops: Sequence[Reader], ropes: Sequence[RopeSpec], positions: int) -> None:
@@ -93,7 +94,7 @@ class CpuValues:
         self._copies: dict[str, int] = {}  # operand copies of float values
 
     def places(self) -> tuple[CpuPlace, ...]:
-        """Return all buffers. Raises UnsupportedOpError if the kernels have fewer."""
+        """Return all buffers. Raises UnsupportedOpError if they exceed the number that the kernels support."""
         if len(self._places) > MAX_PLACES:
             raise UnsupportedOpError(
                 f"supports {MAX_PLACES} buffers for values, but the model needs {len(self._places)}"
@@ -111,7 +112,7 @@ class CpuValues:
         return any(True for _ in self._readers(name, after))
 
     def is_multiplied(self, name: str) -> bool:
-        """Return whether all later readers of a value are products."""
+        """Return whether a value has later readers, all of which are matrix products."""
         return self.is_read_by(name, CpuReads.OPERANDS)
 
     def is_read_by(self, name: str, *ways: CpuReads) -> bool:
@@ -130,7 +131,7 @@ class CpuValues:
         return self._place(name, width)
 
     def operands(self, name: str, width: int) -> Generator[CpuOp, None, int]:
-        """Return the buffer of a value as operands, copying floats to operands the first time."""
+        """Return the buffer of a value as operands. If it is stored as floats, yields an op that copies it (once)."""
         place = self._place(name, width)
         if not self.are_floats(name):
             return place
@@ -151,8 +152,8 @@ class CpuValues:
     def over_columns(
         self, op: Reader, widths: Sequence[int], width: int, *, in_place: bool
     ) -> tuple[list[PartRecord], int]:
-        """Advance past an op of the kind COLUMNS or GATED. Return its input columns, of these widths, and its output
-        buffer.
+        """Advance past an op whose `cpu_reads` is COLUMNS or GATED. Return its input columns, of these widths, and its
+        output buffer.
 
         `in_place`: each output column depends only on its own input columns, so the op may write to an input that
         starts at the first column of its buffer.
@@ -247,7 +248,7 @@ def check_known(record: object, *names: str) -> None:
 
 
 def activation_of(name: str | None) -> Activation:
-    """Return the kernels' activation. Raises UnsupportedOpError if there is none of this name."""
+    """Return the kernels' activation of a name; None: no activation. Raises UnsupportedOpError for an unknown name."""
     if name is None:
         return Activation.NONE
     if name.upper() not in Activation.__members__:

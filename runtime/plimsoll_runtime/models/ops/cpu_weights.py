@@ -50,15 +50,15 @@ class CpuWeights:
         return packed.data_ptr()
 
     def table(self, weight: Weight | None) -> int | None:
-        """Return the address of a matrix that the kernels read unpacked, or None."""
+        """Return the address of a matrix that the kernels read unpacked; None without a matrix."""
         return None if weight is None else self.keep(self.reader.read(weight, keep=not self.places.copies))
 
     def floats(self, weight: Weight | None) -> int | None:
-        """Return the address of a tensor in float32, or None."""
+        """Return the address of a tensor in float32; None without a tensor."""
         return None if weight is None else self.keep(self.reader.read(weight).float())
 
     def scale(self, weight: Weight | None, width: int, offset: float, scale: float = 1.0) -> int:
-        """Return the address of a norm's factors: the weight (or ones) plus an offset, times `scale`."""
+        """Return the address of a norm's factors: weight plus offset, or ones without a weight; times `scale`."""
         found = torch.ones(width) if weight is None else self.reader.read(weight).float() + offset
         return self.keep(found if scale == 1.0 else found * scale)
 
@@ -70,14 +70,14 @@ class CpuWeights:
         return self.keep(found.t().contiguous() if found.dim() > 1 else found)
 
     def linear(self, parts: Sequence[Weight], biases: Sequence[Weight]) -> LinearRecord:
-        """Return a product whose matrices are concatenated by rows."""
+        """Pack matrices, concatenated by rows, and their biases. Return the record of their product."""
         bias = self._bias(biases)
         linear = PackedLinear(self.kernels, self.reader.joined(parts), bias, self.places)
         self.kept.append(linear)
         return linear.record
 
     def gated_linear(self, parts: Sequence[Weight], biases: Sequence[Weight]) -> LinearRecord:
-        """Return a product of a gate and an up projection."""
+        """Pack a gate and an up projection and their biases. Return the record of their product."""
         bias = self._bias(biases)
         gate, up = self.gate_up(parts)
         linear = PackedGatedLinear(self.kernels, gate, up, bias, self.places)

@@ -82,7 +82,7 @@ class Experts(Op):
         )
 
     def row_bytes(self, size: int) -> int:
-        """Return the bytes of each chosen expert: its states, products and activation, and its result twice."""
+        """Return the bytes of a row: for each chosen expert its states, products, activation, and its result twice."""
         return self.chosen * (3 * self.hidden + 5 * self.inner) * size
 
     def compiled(self, weights: Weights) -> Run:

@@ -116,7 +116,7 @@ class NormHeads(HeadTurn):
         check_known(self.norm.norm, "eps", "kind", "offset", "weighted")
 
     def put(self, record: HeadsRecord, weights: CpuWeights) -> None:
-        """Set the fields of a record that norm each head before attention."""
+        """Set a record's fields for the norm of each query and key head."""
         norm, head_dim = self.norm.norm, self.shape.head_dim
         record.norm, record.eps = Normed[norm.kind.upper()], norm.eps
         record.norm_step = head_dim if self.norm.own else 0
@@ -126,7 +126,7 @@ class NormHeads(HeadTurn):
         )
 
     def over_all_heads(self, heads: int) -> Iterator[CpuOp]:
-        """Yield ops that norm a row's queries in place, then its keys."""
+        """Yield two ops on the buffer `heads`, in place: one normalises all queries of a row together, one all keys."""
         queries, keys = self.shape.query_width, self.shape.key_width
         for weight, width, first in ((self.query, queries, 0), (self.key, keys, queries)):
             norm = Normalise(self.norm.norm, width, self.reads, self.writes, weight)
@@ -192,7 +192,7 @@ def growing(growth: Growth, step: Step, dtype: torch.dtype) -> Tensor:
 
 
 def put_growth(record: HeadsRecord | AbsorbRecord, growth: Growth | None) -> None:
-    """Set the fields of a record that multiply queries by a factor that grows with the position; None sets nothing."""
+    """Set a record's fields for the factor of queries that grows with the position; None changes nothing."""
     if growth is not None:
         record.growth, record.growth_every, record.growth_offset = growth.scale, growth.every, growth.offset
 

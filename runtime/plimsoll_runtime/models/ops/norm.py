@@ -76,8 +76,8 @@ class Normalise(Op):
         yield CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target))
 
     def added(self, values: CpuValues, add: Add) -> CpuOp:
-        """Return one op that adds this norm to the buffer of the sum's first input, and advance past the norm and the
-        sum.
+        """Return one op that adds this norm's result to the buffer of the sum's first input. Advance past the norm and
+        the sum.
         """
         source, target = (values.floats(name, self.width) for name in (self.reads[0], add.reads[0]))
         values.at += 2
@@ -110,7 +110,7 @@ def scale_of(norm: Norm, weight: Weight | None, weights: Weights) -> Tensor | No
 
 
 def read(weight: Weight | None, weights: Weights) -> Tensor | None:
-    """Return an optional tensor."""
+    """Read a weight; None without one."""
     return None if weight is None else weights.read(weight)
 
 

@@ -101,4 +101,4 @@ class Stateful(Protocol):
 
     @property
     def keeps(self) -> StateShape:
-        """Shape of the state."""
+        """Shape of the state of one sequence."""

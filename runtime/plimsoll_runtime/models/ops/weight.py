@@ -17,10 +17,10 @@ VECTOR_DTYPE = torch.float32
 
 @dataclass(frozen=True, slots=True)
 class ByGroup:
-    """Row order of files that store rows group by group: each of `groups` has parts with these numbers of rows.
+    """Row order of files that store rows group by group, while the op reads part by part.
 
-    The op reads part by part, each part with the rows of all groups. `first` has the numbers of the parts in that
-    order.
+    Each of `groups` groups has rows of each part: `parts` are these numbers of rows. `first` has the indices of the
+    parts in the order in which the op reads them.
     """
 
     groups: int

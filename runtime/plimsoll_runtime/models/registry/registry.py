@@ -190,7 +190,7 @@ def describe(config: Mapping[str, Any]) -> DecoderSpec:
 
 
 def plugins() -> dict[str, str]:
-    """Return the architectures that plugins register, and the object that describes each."""
+    """Return the architectures that plugins register -> the object that describes each, as MODULE:OBJECT."""
     return {name: point.value for name, point in _registered().items()}
 
 
@@ -213,7 +213,10 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder by its class in Transformers. `head` returns the pooling for a number of labels."""
+    """An encoder: its class in Transformers, the function that returns its spec, and `head`.
+
+    `head` returns the pooling of its classifier, from a config and a number of labels.
+    """
 
     architecture: str
     describe: Callable[[Mapping[str, Any]], DecoderSpec]

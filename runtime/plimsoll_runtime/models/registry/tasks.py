@@ -38,7 +38,7 @@ def module_layers(modules: Sequence[Mapping[str, Any]]) -> Pooling:
     """Return the pooling that sentence-transformers modules define: a model, a pooling, then any dense layers, and
     normalisation last, if any.
 
-    Raises ModelError for other modules or another order.
+    Dropout is ignored. Raises ModelError for other modules or another order.
     """
     kinds = [str(module["kind"]) for module in modules]
     if kinds[:2] != [MODEL, POOLING]:
@@ -102,8 +102,9 @@ LOGIT_SCORE = "LogitScore"
 
 
 def task_of(config: Mapping[str, Any], asked: str = "auto") -> Task:
-    """Return the detected task of a model, or the task that the user asked for. Raises UsageError if it is not
-    supported.
+    """Return the task that the user asked for; for "auto" the task detected from the config.
+
+    Raises UsageError if the model does not support the task.
     """
     if asked not in TASKS:
         raise UsageError(f"--task must be one of {', '.join(TASKS)}, not {asked}")
@@ -156,7 +157,7 @@ def by_tokens(config: Mapping[str, Any], task: Task) -> bool:
 
 
 def label_count(config: Mapping[str, Any]) -> int:
-    """Return the number of labels. Raises ModelError if the config does not have it in Transformers' form."""
+    """Return the number of labels; 2 if the config has none, as in Transformers. Raises ModelError for a bad number."""
     named, counted = config.get("id2label"), config.get("num_labels")
     if isinstance(named, Mapping) and named:
         return len(named)
@@ -180,7 +181,7 @@ def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def pooled_spec(config: Mapping[str, Any]) -> DecoderSpec:
-    """Return the spec of a pooling model, with the positions that sentence-transformers' files allow.
+    """Return the spec of a pooling model, with at most the positions of sentence-transformers' max_seq_length.
 
     Raises ModelError for an unsupported model.
     """

@@ -57,7 +57,7 @@ class LayerSpec:
     """x + mixer(norm(x)), then x + mlp(norm(x)); a sequential layer may lack one of them.
 
     - `norm`: the kind of all norms over hidden states.
-    - `before`, `after`: norms before mixer and MLP, and after them.
+    - `before`, `after`: whether there are norms before mixer and MLP, and after them.
     - `bare_mixer`: there is no norm before the mixer.
     - `scale`: factor of both results.
     - `laurel`: rank of LAuReL: the mixer's input plus its low-rank product is added to the mixer's result, and the sum

@@ -17,8 +17,8 @@ class TopK:
 
     - `corrected`: a bias of the files is added to scores for the choice of experts, but not for their weights
       (DeepSeek-AI, 2024).
-    - `groups`: number of equal groups of experts. Only the `open_groups` groups with the highest sums of their `best`
-      experts' scores are eligible.
+    - `groups`: number of equal groups of experts. The score of a group is the sum of its `best` highest scores; only
+      experts of the `open_groups` groups with the highest scores are eligible.
     - `renormalised`: weights are divided by their sum (at least `least`). With softmax this equals a softmax over the
       chosen experts' logits.
     - `scale`: factor of the weights; `scaled_each`: each expert also has a factor in the files.
@@ -52,7 +52,7 @@ Routing = TopK | SparseMixer
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020).
+    """down(activation(gate(x)) * up(x)) (Shazeer, 2020).
 
     `gate_scale` is a factor of the activation's input, `scale` of the result. `sparsity`: the share of a token's gates
     that is cut to 0 if they are normally distributed; the activation gets the excess over the threshold (0: no cut).

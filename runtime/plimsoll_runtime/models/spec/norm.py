@@ -12,7 +12,8 @@ NormKind = Literal["rms", "layer"]
 class Norm:
     """Root mean square (Zhang and Sennrich, 2019) or layer normalisation (Ba et al., 2016).
 
-    - `offset`: the factor is (offset + weight): 1 for Gemma, 0 for others.
+    - `offset`: the factor is (offset + weight). It is 1 if the files store the factor minus 1 (as Gemma 1 to 3,
+      Nemotron and Qwen3-Next), else 0.
     - `weighted`, `biased`: whether the files have a weight, and a bias.
     """
 

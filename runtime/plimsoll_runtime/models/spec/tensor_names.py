@@ -14,8 +14,8 @@ class ExpertNames:
     - `gate_up`, `shared_gate_up`: two tensors, or one with the gate above the up projection.
     - `suffix`, `bias_suffix`: endings of these names; `transposed`: experts' matrices are stored [inputs, outputs].
     - `alternating`: rows of gate and up projection alternate.
-    - `correction`: the full name of the bias that is added to scores for the choice of experts: [experts], or [1,
-      experts] if `correction_is_row`.
+    - `correction`: the name, with its ending, of the bias that is added to scores for the choice of experts: [experts],
+      or [1, experts] if `correction_is_row`.
     - `shared_gate`: the gate of shared experts, [1, hidden], or [hidden] if `shared_gate_is_vector`.
     - `scales`: a factor for each expert; `narrowed`: projections of experts' inputs and results.
     """
@@ -123,7 +123,7 @@ class Names:
       keys.
     - `gate_up`: two tensors, or one with the gate above the up projection. A plain MLP has only the last.
     - `recurrent`: prefix of a recurrent layer's tensors.
-    - `scalar`: the full name of the factor of a layer's states.
+    - `scalar`: the name, with its ending, of the factor of a layer's states.
     - `norms`: before and after attention, before and after the MLP, if the family's layers have these.
     - `transposed`: matrices are stored [inputs, outputs], except embedding and head.
     - `ignored`: suffixes of tensors that are not read, because they are computed or unused.

@@ -64,7 +64,7 @@ class Call:
         return max(self.key.shape[-1], self.value.shape[-1])
 
     def shape(self, window: int | None) -> AttentionShape:
-        """Return the attention shape that the cache needs."""
+        """Return the attention shape of the call, with this window."""
         return AttentionShape(
             self.query.shape[0], self.key.shape[0], self.head_dim, self.scale, window=window, softcap=self.softcap
         )

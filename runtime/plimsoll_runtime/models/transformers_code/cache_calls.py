@@ -1,4 +1,4 @@
-"""Calls of a model that keeps its own caches: the kinds of calls that it supports, and one call for several rows."""
+"""Calls of a model that keeps its own caches: the kinds of calls that it supports, and calls for several sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ CACHES = ("past_key_values", "cache_params", "state", "mems", "past_buckets_stat
 
 
 class Takes(Enum):
-    """How many tokens a call may have: any number, any number only at the start and then one, or always one."""
+    """How many tokens of a sequence a call may have.
+
+    Any number (ANY), any number in the sequence's first call and one in later ones (FIRST), or always one (ONE).
+    """
 
     ANY = "any"
     FIRST = "first"
@@ -31,7 +34,7 @@ class Takes(Enum):
 class Calling:
     """How to call a model. `base`: the submodule that returns hidden states; `cache`: the name of its cache argument.
 
-    Without a cache, each step passes all tokens again. `positions`: the model gets them as an argument.
+    If `cache` is None, each step passes all tokens again. `positions`: whether the model gets them as an argument.
     """
 
     base: str
@@ -40,7 +43,7 @@ class Calling:
 
 
 class Stepper:
-    """Calls `model` in the way that `calling` describes. A row's cache is None before its first token."""
+    """Calls `model` in the way that `calling` describes. Before the first token of sequences, their cache is None."""
 
     def __init__(self, model: Any, calling: Calling) -> None:
         self._base = model.get_submodule(calling.base)
@@ -48,8 +51,8 @@ class Stepper:
         self._halves = Halves(model, self._base)
 
     def step(self, tokens: Tensor, start: int, cache: Any) -> tuple[Tensor, Any]:
-        """Return hidden states [B, n, H] of tokens int64 [B, n] at positions from `start`, and the rows' cache after
-        them.
+        """Return hidden states [B, n, H] of tokens int64 [B, n] at positions from `start`, and the cache of the B
+        sequences after them.
 
         The given cache must not be used again.
         """
@@ -97,7 +100,7 @@ class Findings:
     """Results of probing a model with its own caches.
 
     - `takes`: how many tokens a call may have.
-    - `axes`: how rows are laid out in a cache if one call can take several; else None.
+    - `axes`: the batch dimension of each tensor of a cache (see `Axes`); None if a call can take only one sequence.
     - `kept`: cache sizes, for elements of two bytes and of four.
     - `widest`: elements per row of the model's largest intermediate result.
     - `heads`: attention heads, for the size of scores.
@@ -114,12 +117,12 @@ class Findings:
 
     @property
     def most(self) -> int:
-        """Target limit of a call's scores for one head: pairs of a row and a token."""
+        """Target limit of the number of scores of one head in a call. Each pair of a query and a key has a score."""
         return SCORES_BYTES // (_A_SCORE * self.heads)
 
     def at_least(self, start: int, length: int) -> int:
-        """Return the fewest rows that a call must compute at once for a sequence's next `length` tokens, after `start`
-        others.
+        """Return the fewest tokens that a call must compute at once for a sequence's next `length` tokens, after
+        `start` others.
         """
         if self.calling.cache is None:
             return start + length

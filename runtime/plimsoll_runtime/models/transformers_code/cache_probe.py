@@ -47,7 +47,7 @@ WINDOW = 6
 
 @torch.inference_mode()
 def probe(kind: type[Any], config: Any) -> Findings:
-    """Probe a class. Raises UnservedError with the reason if we cannot compute its steps."""
+    """Return how to call a class, and its sizes. Raises UnservedError with the reason if we cannot compute steps."""
     try:
         with quiet():
             return _probed(kind, config)
@@ -167,8 +167,9 @@ def _gives(stepper: Stepper, tokens: Tensor, sizes: Sequence[int], expected: Ten
 
 
 def _axes(stepper: Stepper, tokens: Tensor) -> Axes | None:
-    """Return how rows are laid out in caches, or None if stacked and unstacked rows do not give the results of single
-    rows.
+    """Return the batch dimension of each tensor of a cache.
+
+    Returns None if joining the caches of two sequences, or separating them, fails or changes results.
     """
     one, other = tokens[: _FIRST + 2], tokens.flip(0)[: _FIRST + 2]
     both = torch.stack([one, other])
@@ -190,7 +191,7 @@ def _axes(stepper: Stepper, tokens: Tensor) -> Axes | None:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Hidden states of three steps of one row, and its cache after the first."""
+    """Hidden states of three steps of one sequence, and its cache after the first."""
 
     first: Tensor
     second: Tensor

@@ -1,4 +1,4 @@
-"""Caches of a step's rows: which slots share a cache object, and which rows one call computes."""
+"""Cache objects of sequences: which slots share a cache object, and which sequences of a step share a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_runtime.models.transformers_code.cache_tensors import Axes, Misfit
 
 @dataclass(slots=True, eq=False)
 class Stack:
-    """A cache with a row for each of these slots, in this order. All rows have `tokens` tokens."""
+    """A cache object with a batch row for each of these slots, in this order. All rows have `tokens` tokens."""
 
     slots: list[int]
     cache: Any
@@ -23,7 +23,7 @@ class Stack:
 
 
 class Rows:
-    """The caches of all slots. `axes`: how rows are laid out in caches; None: each slot keeps a separate cache."""
+    """The caches of all slots. `axes`: the batch dimension of each tensor; None: each slot keeps a separate cache."""
 
     def __init__(self, axes: Axes | None) -> None:
         self._axes = axes
@@ -35,7 +35,10 @@ class Rows:
         return set(self._stacks)
 
     def begin(self, slots: Sequence[int]) -> list[Stack]:
-        """Return empty stacks for new sequences, dropping the old caches of their slots."""
+        """Drop the caches of these slots. Return empty stacks for new sequences in them.
+
+        It is one stack for all slots; if `axes` is None, one for each.
+        """
         self.free(slots)
         groups = [[slot] for slot in slots] if self._axes is None else [list(slots)]
         found = [Stack(group, None, 0) for group in groups]
@@ -159,7 +162,10 @@ def calls_of(step: OwnStep, found: Findings) -> Iterator[CacheCall]:
 
 
 def pieces_of(call: CacheCall, found: Findings) -> Iterator[tuple[int, int]]:
-    """Yield (first token, number of tokens) of the pieces into which the model or memory requires to split a call."""
+    """Yield the pieces into which the model or memory requires to split a call.
+
+    A piece is (index of its first token among the call's `length` tokens, number of tokens).
+    """
     size = found.piece(len(call.slots), call.start, call.length)
     for first in range(0, call.length, size):
         yield first, min(size, call.length - first)

@@ -1,4 +1,4 @@
-"""Finds and replaces tensors of Transformers' cache objects, joins rows of several, and selects rows."""
+"""Finds and replaces tensors of Transformers' cache objects, joins batch rows of several objects, and selects rows."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _copied(value: Any, path: Path, tensor_of: Callable[[Path, Tensor], Tensor])
 
 
 Axes = Mapping[Path, int | None]
-"""For each tensor's path, the dimension along which rows are concatenated; None: the tensor belongs to no row."""
+"""For each tensor's path, its batch dimension, along which rows are concatenated; None: it is the same for all rows."""
 
 
 class Misfit(Exception):
@@ -113,8 +113,9 @@ class Misfit(Exception):
 
 
 def axes_of(one: Any, two: Any) -> Axes:
-    """Find axes by comparing caches of one row and of two, with equally many tokens. Raises Misfit if there are
-    none.
+    """Return the batch dimensions, found by comparing caches of one row and of two, with equally many tokens.
+
+    A tensor of equal shape in both has none. Raises Misfit if the caches differ otherwise than by doubling a dimension.
     """
     alone, both = tensors_of(one), tensors_of(two)
     if alone.keys() != both.keys() or atoms_of(one) != atoms_of(two):

@@ -1,4 +1,4 @@
-"""Decoders that run Transformers code: with our attention, or with a cache object for each sequence."""
+"""Decoders that run Transformers code: with our attention, or with the model's own cache objects."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class _Layers:
 
 
 class OwnCacheDecoder:
-    """A Decoder with the model's own caches. Sequences at one position with equally many tokens are one call to the
-    model.
+    """A Decoder with the model's own caches. Sequences at one position with equally many tokens share a call to the
+    model, if possible.
     """
 
     def __init__(self, outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
@@ -111,7 +111,7 @@ class OwnCacheDecoder:
         return self._stepper.logits(hidden)
 
     def _computed(self, call: CacheCall, tokens: Tensor, step: OwnStep) -> Tensor:
-        """Return hidden states [B, n, hidden] of tokens [B, n]."""
+        """Compute a call's tokens [B, n], which extends the caches. Return hidden states [B, n, hidden]."""
         rows = step.rows
         stacks = rows.begin(call.slots) if call.start == 0 else rows.gather(call.slots)
         found = []

@@ -1,5 +1,5 @@
-"""Probes Transformers code before weights are read: its attention and masks, and whether sequences can share a
-batch.
+"""Probes Transformers code before weights are read: its attention and masks, and whether tokens of several sequences
+can be computed as rows of one step.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Findings:
 
 @torch.inference_mode()
 def probe(kind: type[Any], config: Any) -> Findings:
-    """Probe a class. Raises UnservedError with the reason if we cannot compute its steps.
+    """Return the attention and sizes of a class. Raises UnservedError with the reason if we cannot compute its steps.
 
     A model of the real shapes computes two steps of a few rows. Its generated weights need little memory, products are
     cheap (`CheapProducts`), and the attention does not mix rows. With rows in another order and one changed token, all

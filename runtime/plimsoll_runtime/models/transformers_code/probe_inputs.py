@@ -46,8 +46,8 @@ def made_up(wanted: Tensor, generator: torch.Generator) -> Tensor | None:
 
 
 def whole_pass(model: Any, tokens: Tensor, positions: Tensor | None) -> tuple[str, Tensor, Tensor]:
-    """Run the unchanged model. Return the name of the submodule that computes hidden states, these [T, hidden], and
-    float32 logits [T, vocab].
+    """Run the unchanged model on one sequence. Return (name of the submodule that computes hidden states, hidden states
+    [T, hidden], float32 logits [T, vocab]).
 
     Raises UnservedError if there is not exactly one such submodule.
     """
@@ -81,7 +81,7 @@ def whole_pass(model: Any, tokens: Tensor, positions: Tensor | None) -> tuple[st
 
 
 def close(one: Tensor, other: Tensor) -> bool:
-    """Return whether rows are equal except for the order of sums."""
+    """Return whether all numbers differ at most by the rounding of sums in another order (see CLOSE)."""
     return bool((one - other).abs().max() <= CLOSE * other.abs().max())
 
 

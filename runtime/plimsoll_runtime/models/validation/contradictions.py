@@ -90,7 +90,7 @@ def check_windows(config: Mapping[str, Any], spec: DecoderSpec) -> None:
 
 
 def list_warnings(config: Mapping[str, Any], spec: DecoderSpec) -> Iterator[str]:
-    """Yield a warning for each list that differs from the rule next to it."""
+    """Yield a warning for each list of RULES that gives other layers than the fields with its rule would."""
     for listed, fields in RULES.items():
         rules = {field: config[field] for field in fields if config.get(field) is not None}
         if not config.get(listed) or not rules:
@@ -109,8 +109,9 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_warnings(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each parameter with two values. Raises ModelError if two dictionaries of parameters
-    differ.
+    """Yield a warning for each rope parameter that the config gives twice, with different values.
+
+    Raises ModelError if rope_parameters and rope_scaling differ.
     """
     newer, older = config.get(NEWER), config.get(OLDER)
     if isinstance(newer, Mapping) and isinstance(older, Mapping):

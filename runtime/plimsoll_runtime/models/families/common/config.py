@@ -17,10 +17,10 @@ MAX_NUMBER = 2**63
 
 
 def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | None, what: str = "") -> T:
-    """Return a field of a type. Null or missing gives the default, or ModelError if there is none.
+    """Return the value of a field, which must be of type `kind`; for float an integer may be given.
 
-    Raises ModelError for another type, and for a number below 0 or from 2**63 on. `what` precedes the field's name in
-    messages.
+    If the field is null or missing, returns the default, or raises ModelError if that is None. Raises ModelError for
+    another type, and for a number below 0 or from 2**63 on. `what` precedes the field's name in messages.
     """
     value = values.get(field)
     if value is None:
@@ -37,7 +37,7 @@ def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | Non
 
 
 def saved_class(config: Mapping[str, Any]) -> str:
-    """Return the class that the files were saved from, "" if unknown."""
+    """Return the name of the class that the files were saved from, "" if unknown."""
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 
@@ -104,7 +104,10 @@ def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positi
 
 
 def _dynamic(plain: RopeSpec, values: Mapping[str, Any]) -> RopeSpec:
-    """Scale the base by `alpha`. Scaling beyond max_position_embeddings is not needed: contexts are never longer."""
+    """Return the rope with its base multiplied by alpha ** (d / (d - 2)) for d rotated dimensions.
+
+    Scaling beyond max_position_embeddings is not needed: contexts are never longer.
+    """
     alpha = _positive(values, "alpha", 1.0)
     dims = plain.head_dim
     return replace(plain, theta=plain.theta * alpha ** (dims / (dims - 2))) if dims > 2 else plain
@@ -201,7 +204,10 @@ class Config:
         self.values = values
 
     def get(self, field: str, kind: type[T], default: T | None = None) -> T:
-        """Return a field of a type. Null or missing gives the default, or ModelError if there is none."""
+        """Return the value of a field, which must be of type `kind`, as `typed` does.
+
+        If the field is null or missing, returns the default, or raises ModelError if that is None.
+        """
         return typed(self.values, field, kind, default)
 
     def refuse_unless(self, **expected: Any) -> None:
@@ -214,7 +220,7 @@ class Config:
                 raise UnsupportedFieldError(f"config.json: {field} = {value!r} is not supported (only {wanted!r})")
 
     def heads(self) -> tuple[int, int, int]:
-        """Return the number of query heads, of key and value heads, and the dimensions of a head."""
+        """Return (number of query heads, number of key heads, dimensions of a head). Each key head has a value head."""
         heads = self.get("num_attention_heads", int)
         kv_heads = self.get("num_key_value_heads", int, heads)
         hidden = self.get("hidden_size", int)
@@ -246,7 +252,7 @@ class Config:
         return list(types)
 
     def windows(self, default: list[str]) -> list[int | None]:
-        """Return the window of each sliding layer; None for others, and if the window is 0.
+        """Return the window of each layer in tokens; None if the layer is not sliding or the window is 0.
 
         `default`: the layer types if the config has none.
         """
@@ -257,7 +263,7 @@ class Config:
         return [window or None if kind == "sliding_attention" else None for kind in types]
 
     def positive(self, field: str, kind: type[T], default: T | None = None) -> T:
-        """Return a number. Raises ModelError if it is 0."""
+        """Return the number in a field, as `get` does. Raises ModelError also if it is 0."""
         value = self.get(field, kind, default)
         if not value:
             raise ModelError(f"config.json: {field} is 0; it must be positive")
@@ -271,7 +277,7 @@ class Config:
         return value
 
     def activation(self, field: str, default: str | None = None) -> Activation:
-        """Return the activation of a field, by any of Transformers' names."""
+        """Return the activation that a field names. Raises UnsupportedFieldError if it is not in ACTIVATION_NAMES."""
         name = self.get(field, str, default)
         if name not in ACTIVATION_NAMES:
             known = ", ".join(ACTIVATION_NAMES)

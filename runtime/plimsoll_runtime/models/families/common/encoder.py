@@ -32,7 +32,7 @@ def norms_behind(
     rope: RopeSpec | None = None,
     bias: bool = True,
 ) -> DecoderSpec:
-    """Return an encoder with BERT's layers, which are all equal."""
+    """Return an encoder with BERT's layers, which are all equal and normalise each residual sum."""
     norm = layer_norm(config)
     layer = LayerSpec(
         SelfAttention(whole_shape(config), rope, qkv_bias=bias, output_bias=bias),
@@ -60,7 +60,7 @@ def layer_norm(config: Config) -> Norm:
 
 
 def absolute_alone(config: Config) -> None:
-    """Raise UnsupportedFieldError for BERTs with relative positions in scores, and for generating ones."""
+    """Raise UnsupportedFieldError if attention scores depend on relative positions, or the model is a decoder."""
     config.refuse_unless(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
 
 

@@ -47,7 +47,10 @@ def plain_decoder(
 
 
 def renamed(values: Mapping[str, Any], fields: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with Llama's field names and defaults. `fields` maps the family's names to Llama's."""
+    """Return a config in which the family's field names are copied to Llama's.
+
+    `fields`: the family's name of a field -> Llama's name. `defaults`: values of missing fields, under either name.
+    """
     found = {**defaults, **values}
     return {**found, **{ours: found[theirs] for theirs, ours in fields.items() if theirs in found}}
 
@@ -65,7 +68,7 @@ memory."""
 def slopes_of(heads: int) -> tuple[float, ...]:
     """Return the ALiBi slopes of BLOOM and Falcon.
 
-    They are the slopes for the largest power of two up to `heads`, then every second one for twice that power.
+    With n, the largest power of two up to `heads`, they are the slopes of n heads, then every second slope of 2n heads.
     """
     _check(heads)
     whole = 2 ** floor(log2(heads))

@@ -19,7 +19,7 @@ OLD_TYPES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def kinds(config: Config, field: str, default: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the kind of each layer, by its newer name. Raises ModelError if one is not `known`."""
+    """Return the kind of each layer; old names (OLD_TYPES) are replaced. Raises ModelError if a kind is not `known`."""
     found: object = config.values.get(field) or list(default)
     if not isinstance(found, list) or not all(isinstance(kind, str) for kind in found):
         raise ModelError(f"config.json: {field} is {found!r}; it must be a list of layer kinds")
@@ -32,7 +32,7 @@ def kinds(config: Config, field: str, default: Sequence[str], known: Sequence[st
 
 
 def with_kinds(spec: DecoderSpec, kinds: Sequence[str], mixer: Recurrent) -> DecoderSpec:
-    """Replace attention by a recurrent mixer on each layer of the kind linear_attention."""
+    """Return a spec with the recurrent mixer instead of attention on each layer of the kind linear_attention."""
     layers = zip(kinds, spec.layers, strict=True)
     return replace(
         spec,
@@ -48,7 +48,7 @@ def rank_of(config: Config, field: str) -> int:
 
 
 def taps_of(config: Config, field: str, default: int) -> int:
-    """Return the number of tokens in a convolution. Raises ModelError if it is 1, which would need no state."""
+    """Return the number of tokens in a convolution. Raises ModelError below 2, because that would need no state."""
     taps = config.positive(field, int, default)
     if taps < 2:
         raise ModelError(f"config.json: {field} is {taps}; a convolution needs at least 2 tokens")
@@ -80,7 +80,7 @@ def dual_shape(config: Config, heads: int, head_dim: int, groups: int, state: in
 
 
 def mamba2_mixer(config: Config, shape: DualShape, eps: float, activation: Activation) -> Mamba2:
-    """Return Mamba 2 with the convolution and bias fields of Mamba's and Nemotron-H's configs."""
+    """Return a Mamba 2 mixer; its convolution, biases and limits are config fields of Mamba 2 and Nemotron-H."""
     bias = config.get("use_bias", bool, default=False)
     conv_bias = config.get("use_conv_bias", bool, default=True)
     taps, limits = taps_of(config, "conv_kernel", 4), limits_of(config)
@@ -88,7 +88,7 @@ def mamba2_mixer(config: Config, shape: DualShape, eps: float, activation: Activ
 
 
 def bamba_shape(config: Config, inner: int) -> DualShape:
-    """Return Mamba 2's shape from Bamba's config fields, for `inner` columns."""
+    """Return Mamba 2's shape from Bamba's config fields. `inner`: the columns of all heads together."""
     heads, wanted = config.positive("mamba_n_heads", int, 128), config.values.get("mamba_d_head", "auto")
     head_dim = inner // heads if wanted == "auto" else config.positive("mamba_d_head", int)
     if heads * head_dim != inner:
@@ -100,7 +100,7 @@ def bamba_shape(config: Config, inner: int) -> DualShape:
 
 
 def bamba_mixer(config: Config) -> Mamba2:
-    """Return Mamba 2 from Bamba's config fields."""
+    """Return a Mamba 2 mixer from Bamba's config fields."""
     bias = config.get("mamba_proj_bias", bool, default=False)
     return Mamba2(
         bamba_shape(config, config.positive("mamba_expand", int, 2) * config.get("hidden_size", int)),

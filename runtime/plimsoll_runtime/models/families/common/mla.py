@@ -55,7 +55,7 @@ def latent_decoder(
 
 
 def _mscale(config: Config) -> float:
-    """Return the square root of the factor of scores for a scaled rope with mscale_all_dim; 1 for other ropes."""
+    """Return the factor whose square multiplies scores, for a scaled rope with mscale_all_dim; 1 for other ropes."""
     rope = Config(config.mapping("rope_parameters") or config.mapping("rope_scaling"))
     stretched = rope.get("mscale_all_dim", float, 0.0)
     if (rope.values.get("rope_type") or rope.values.get("type") or "default") == "default" or not stretched:

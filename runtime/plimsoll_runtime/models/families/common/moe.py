@@ -17,7 +17,7 @@ MAX_EXPERTS = 2**17
 
 
 def experts_of(config: Config, count: str, chosen: str, default: tuple[int, int]) -> tuple[int, int]:
-    """Return the number of experts and of those for each token; `count` and `chosen` are the field names."""
+    """Return (number of experts, number that each token uses). `count` and `chosen` are the names of these fields."""
     experts, each = config.get(count, int, default[0]), config.get(chosen, int, default[1])
     check_experts(config, experts, each)
     return experts, each
@@ -34,7 +34,7 @@ def check_experts(config: Config, experts: int, chosen: int) -> None:
 
 
 def in_groups(config: Config, experts: int, chosen: int, routing: TopK) -> TopK:
-    """Return DeepSeek's routing: n_group groups, of which topk_group are eligible for a token."""
+    """Return the routing with n_group groups of experts, of which topk_group are eligible for a token (DeepSeek)."""
     groups, opened = config.get("n_group", int, 1), config.get("topk_group", int, 1)
     if not groups or experts % groups or not 1 <= opened <= groups:
         raise ModelError(
@@ -51,7 +51,10 @@ def in_groups(config: Config, experts: int, chosen: int, routing: TopK) -> TopK:
 
 
 def every_step(config: Config) -> Callable[[int], bool]:
-    """Return Qwen's rule: each decoder_sparse_step-th layer has experts, except those listed in mlp_only_layers."""
+    """Return a function of a layer's number: whether the layer has experts, by Qwen's rule.
+
+    Each decoder_sparse_step-th layer has experts, except those listed in mlp_only_layers.
+    """
     step = config.positive("decoder_sparse_step", int, 1)
     dense = config.values.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(type(i) is int for i in dense):
@@ -60,7 +63,10 @@ def every_step(config: Config) -> Callable[[int], bool]:
 
 
 def one_of(config: Config, *fields: str) -> str:
-    """Return the field, among several of one meaning, that the config has. Raises ModelError if two values differ."""
+    """Return the name of the field, among several of one meaning, that the config has; of the first if it has none.
+
+    Raises ModelError if two of them have different values.
+    """
     said = [field for field in fields if config.values.get(field) is not None]
     if len({repr(config.values[field]) for field in said}) > 1:
         raise ModelError(f"config.json: {' and '.join(said)} contradict each other; keep one of them")

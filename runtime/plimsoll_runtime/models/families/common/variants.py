@@ -20,12 +20,12 @@ def mlp_of(spec: DecoderSpec) -> GatedMlp | PlainMlp | Mixture:
 
 
 def with_layers(spec: DecoderSpec, change: Callable[[LayerSpec], LayerSpec]) -> DecoderSpec:
-    """Return a spec with each layer changed."""
+    """Return a spec whose layers are the results of `change`."""
     return replace(spec, layers=tuple(map(change, spec.layers)))
 
 
 def with_mixers(spec: DecoderSpec, change: Callable[[SelfAttention], SelfAttention]) -> DecoderSpec:
-    """Return a spec with each layer's attention changed. Raises TypeError if a layer has another mixer."""
+    """Return a spec whose layers have the attention that `change` returns. Raises TypeError for another mixer."""
     return with_layers(spec, lambda layer: replace(layer, mixer=change(self_attention(layer))))
 
 
