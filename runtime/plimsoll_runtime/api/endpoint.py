@@ -45,8 +45,8 @@ class Endpoint(Generic[BodyT]):
     """A route whose body has the type `schema` and names a model that serves one of `tasks`.
 
     `prepare` checks everything that can be checked before the engine gets the request (raises ApiError); for a long
-    body it runs in a thread. A very long body is decoded only when its model is ready, except that of a stream that
-    may start earlier: the headers of its response name the ignored fields.
+    body it runs in a thread. A very long body is decoded only when its model is ready. If a stream may start before
+    that, its body is decoded immediately, because the headers of the HTTP response name the ignored fields.
     """
 
     schema: type[BodyT]

@@ -121,7 +121,7 @@ class OneModel:
         self.model.room.check()
 
     def lease(self, name: str | None, size: int) -> AbstractAsyncContextManager[ServedModel]:
-        """Return the model if `name` is None or one of its names. Raises ApiError (404) otherwise."""
+        """Return a context with the model, if `name` is None or one of its names. Raises ApiError (404) otherwise."""
         if name is not None and name not in self.model.names:
             raise unknown_model(name, self.model.names)
         return nullcontext(self.model)

@@ -76,7 +76,8 @@ class BatchService:
         return self._kept
 
     def start(self, models: ModelTable, live: Callable[[], int]) -> None:
-        """Start the worker once the models are known. `live` returns the number of client requests in flight."""
+        """Start the worker, which runs batches on `models`; do nothing without `options`. `live` returns the number of
+        client requests in flight."""
         if self._options is None or self._kept is None:
             return
         pace = Pace(self._options.at_once, live)
@@ -95,7 +96,7 @@ class BatchService:
         return json_response(await receive_file(request, self._file_store, record.owner))
 
     async def list_files(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """List the owner's files."""
+        """Return a page of the owner's files; the query's `purpose` selects those with that purpose."""
         kept = await asyncio.to_thread(self._file_store.files, record.owner)
         purpose = request.query_params.get("purpose")
         told = [each.told for each in kept if purpose in (None, each.told.purpose)]
@@ -157,7 +158,8 @@ class BatchService:
         return json_response(await asyncio.to_thread(_shown, self._file_store, kept))
 
     async def cancel_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
-        """Cancel a batch that has not ended."""
+        """Ask the worker to end a batch, and return the batch, now `cancelling`. Raises ApiError (409) if it has
+        already ended."""
         kept = await self._batch(request, record)
         if kept.told.status in FINAL:
             raise ApiError(
@@ -184,7 +186,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 
 def _shown(file_store: FileStore, kept: KeptBatch) -> BatchAnswer:
-    """Return a batch as clients see it: a cancelled batch that has not ended is `cancelling`."""
+    """Return a batch as clients see it: from the request to cancel it until its end, its status is `cancelling`."""
     told = kept.told
     if told.status not in FINAL and (at := file_store.cancelled_at(kept.owner, told.id)) is not None:
         return msgspec.structs.replace(told, status=CANCELLING, cancelling_at=at)
@@ -199,7 +201,7 @@ def _input_of(file_store: FileStore, owner: str, name: str) -> KeptFile:
 
 
 def _keep_new(file_store: FileStore, kept: KeptBatch) -> None:
-    """Store a new batch. Raises ApiError (429) if its key has as many open batches as it may have."""
+    """Store a new batch. Raises ApiError (429) if its API key already has as many open batches as its limit."""
     terms = kept.terms
     with file_store.making(kept.owner):
         if terms is not None:

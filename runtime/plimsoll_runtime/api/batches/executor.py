@@ -65,7 +65,8 @@ class LineExecutor:
         )
 
     async def _asked(self, line: Line, size: int, record: RequestRecord) -> msgspec.Struct:
-        """Return the response body. Tries again while the server answers 503. Raises ApiError."""
+        """Run a line and return the response body. After a 503, try again every RETRY_AFTER seconds, without end.
+        Raises ApiError."""
         prepare = partial(self._prepared, line, record)
         ask = Ask(self._models, line.body.model, size, prepare, record, line.endpoint.tasks)
         while True:

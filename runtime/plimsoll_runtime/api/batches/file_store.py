@@ -61,7 +61,8 @@ class FileStore:
 
     @staticmethod
     def output_id(batch: str, what: str) -> str:
-        """Return the id of a batch's output file. It is deterministic: a repeated publication makes no second file."""
+        """Return the id of a batch's output or error file (`what`: "output" or "errors"). A batch always gets the same
+        ids, so publishing its files again makes no second file."""
         return f"{_PREFIX[FILES]}{batch.removeprefix(_PREFIX[BATCHES])}{what}"
 
     def folder(self, owner: str, kind: str) -> Path:
@@ -77,7 +78,7 @@ class FileStore:
         return self.folder(owner, kind) / f"{name}{suffix}"
 
     def places(self, owner: str, name: str) -> OutputPaths:
-        """Return the paths of the work folder with a batch's results, before they become files of the owner."""
+        """Return the paths of a batch's run. Its work folder has the results until they become files of the owner."""
         return OutputPaths(self.path(owner, BATCHES, name, WORK))
 
     def file(self, owner: str, name: str) -> KeptFile:
@@ -112,7 +113,8 @@ class FileStore:
         return sorted(found, key=_age)
 
     def keep_file(self, owner: str, kept: KeptFile, data: Path) -> None:
-        """Make a file visible: move its synced `data` into place and write its record."""
+        """Make a file visible: move its content from the path `data`, which the caller has synced, into place, and
+        write its record."""
         data.replace(self.path(owner, FILES, kept.told.id, DATA))
         self.keep_record(owner, kept)
 
@@ -121,7 +123,8 @@ class FileStore:
         write_durably(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
 
     def keep_batch(self, kept: KeptBatch) -> None:
-        """Write the batch's record, and mark it as open or ended. Remove the mark of a cancellation if it has ended."""
+        """Write the batch's record. A batch that has not ended gets a marker file (OPEN); one that has ended loses it,
+        and the marker of a cancellation (CANCEL)."""
         is_open = self.path(kept.owner, BATCHES, kept.told.id, OPEN)
         if kept.told.status not in FINAL:
             self.make_folder(kept.owner, BATCHES)
@@ -140,11 +143,11 @@ class FileStore:
             yield
 
     def cancel(self, kept: KeptBatch) -> None:
-        """Ask the worker of a batch to end it."""
+        """Mark a batch as cancelled. The worker that runs it, maybe on another server, then ends it."""
         self.path(kept.owner, BATCHES, kept.told.id, CANCEL).touch()
 
     def cancelled_at(self, owner: str, name: str) -> int | None:
-        """Return the Unix time of the cancellation, None if there was none."""
+        """Return the Unix time at which `cancel` marked the batch; None if it did not, or if the batch has ended."""
         try:
             return int(self.path(owner, BATCHES, name, CANCEL).stat().st_mtime)
         except FileNotFoundError:
@@ -157,11 +160,12 @@ class FileStore:
             self.path(owner, FILES, name, suffix).unlink(missing_ok=True)
 
     def used_bytes(self) -> int:
-        """Return the size of all files in bytes, including uploads in progress."""
+        """Return the size of all owners' files in bytes, including uploads in progress."""
         return sum(self._size(path) for path in self._root.glob(f"*/{FILES}/*") if path.suffix in (DATA, COMING))
 
     def sweep(self) -> None:
-        """Delete expired files, batches that ended long ago, interrupted uploads, and data that never got its record.
+        """Delete expired files, the records of ended batches KEPT_SECONDS after their creation, and, after
+        COMING_SECONDS without a change, interrupted uploads and data that never got its record.
 
         The output of an open batch stays: its record is written when a server continues the batch.
         """

@@ -54,8 +54,8 @@ milliseconds."""
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """Data of the server that all its batches use. `pace` limits the lines that run at the same time. `shared` says
-    that other servers use the same file store, so a model that is missing here may be theirs. `lines` counts lines by
-    model and outcome."""
+    that other servers use the same file store, so one of them may have a model that this server lacks. `lines` counts
+    lines by model and outcome."""
 
     models: ModelTable
     pace: Pace
@@ -64,7 +64,8 @@ class WorkerContext:
 
 
 class Work:
-    """Runs one batch. The caller holds the lock of its `store`; `names` are the served names of this server."""
+    """Runs one batch. `store` has the results of its lines; the caller has opened it, and with it has locked the batch.
+    `names` are the served names of this server."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Work:
         self._terms = Terms(told.id, told.created_at, told.endpoint, strict=True, tenant=kept.tenant)
 
     async def run(self) -> None:
-        """Run the batch from its present state to its end."""
+        """Run the batch from its present state to its end. Return early if only another server has its model."""
         if self._store.end is None:
             if self._told.status == VALIDATING and await self._ends_early() is None and not await self._validate():
                 return
@@ -134,7 +135,8 @@ class Work:
         self._store.remove()
 
     async def _answer(self) -> None:
-        """Run the remaining lines until all are done, or the batch is cancelled or expires."""
+        """Run the remaining lines until all are done, or the batch is cancelled or expires; then set it to
+        `finalizing`."""
         answering = LineExecutor(self._context.models, self._terms, alone=False)
         terms, generates = self._kept.terms, ENDPOINTS[self._told.endpoint].tasks == GENERATES
         allowance = Allowance(terms) if terms is not None and terms.is_limited else None
@@ -197,7 +199,7 @@ class Work:
         await in_thread_to_its_end(self._store.finish)
 
     async def _wait(self, running: asyncio.Task[None]) -> None:
-        """Wait until `running` is done, `wake` is set, or the counts are due."""
+        """Wait until `running` is done, `wake` is set, or KEEP_SECONDS have passed."""
         woken = asyncio.create_task(self.wake.wait())
         try:
             await asyncio.wait({running, woken}, timeout=KEEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -221,7 +223,7 @@ class Work:
                 self._store.take(Answered(row.number, unasked_line(row, self._terms, fault), failed=True))
 
     async def _finalize(self) -> None:
-        """Move the files into place and end the batch. Can be repeated after a crash."""
+        """Publish the output and error files, and set the final status. Can be repeated after a crash."""
         told, now = self._told, int(self._now())
         self._count()
         told.output_file_id = await asyncio.to_thread(self._publish, ANSWERS, "output")
@@ -240,7 +242,8 @@ class Work:
         self._store.remove()
 
     def _publish(self, part: str, what: str) -> str | None:
-        """Turn one of the work's files into a file of the owner; return its id, None if it is empty."""
+        """Make the file `part` of the work folder a file of the owner, and return its id; None if it is empty or
+        missing. `what` is the end of the id: "output" or "errors"."""
         owner, name = self._kept.owner, self._file_store.output_id(self._told.id, what)
         data = self._file_store.places(owner, self._told.id).work / part
         placed = self._file_store.path(owner, FILES, name, DATA)

@@ -81,8 +81,9 @@ class _Line(msgspec.Struct):
 
 
 def expected_tokens(line: bytes, *, generates: bool) -> int:
-    """Estimate the prompt tokens of a line and, if its endpoint `generates`, the most output tokens of all its choices.
-    Invalid fields are ignored here; the endpoint refuses them."""
+    """Return an estimate of a line's tokens: those of its prompt and, if its endpoint `generates`, the most output
+    tokens of all its choices (USUAL_ANSWER for a choice without a limit). Invalid fields are ignored here; the endpoint
+    refuses them."""
     prompt = 1 + len(line) // BYTES_PER_TOKEN
     if not generates:
         return prompt
@@ -173,8 +174,8 @@ CROWDED = 4
 
 
 class Pace:
-    """Limits how many lines of batches run at the same time. `live` returns the number of client requests in flight.
-    Used on the event loop only."""
+    """Limits how many lines of batches run at the same time: to `most`, or to a part of it (see CROWDED) while `live`,
+    which returns the number of client requests in flight, is above 0. Used on the event loop only."""
 
     def __init__(self, most: int, live: Callable[[], int]) -> None:
         self.most = most

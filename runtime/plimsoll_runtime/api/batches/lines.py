@@ -150,7 +150,8 @@ def read_form(row: Row, terms: Terms) -> Form:
 
 
 def _no_request(fields: Fields) -> str:
-    """Return why an unchecked line is neither a request nor a body."""
+    """Return the error message for a line whose endpoint is not known: neither a request with `body` nor a body
+    alone."""
     if "body" in fields:
         return f"The line has 'body' and other fields than {', '.join(sorted(_FORM))}; remove these."
     return f"The line has no 'body' and none of the fields {', '.join(_ASKED_BY)}; add one."
@@ -214,7 +215,8 @@ def _custom_id(value: msgspec.Raw | None, terms: Terms) -> str | None:
 
 
 def _url(fields: Fields, terms: Terms) -> str:
-    """Return the endpoint of a line in OpenAI's format. Raises ApiError."""
+    """Return the path of the endpoint that a line in OpenAI's format names, by default that of `terms`. Raises ApiError
+    for an unknown field, method or path."""
     if unknown := sorted(fields.keys() - _FORM):
         raise ApiError(f"Unknown parameter: '{unknown[0][:200]}'.", param=unknown[0][:200], code="unknown_parameter")
     method, url = _text(fields.get("method"), "method"), _text(fields.get("url"), "url") or terms.endpoint
@@ -238,7 +240,8 @@ MAX_FAULTS = 20
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A checked file: its number of lines, the model that all of them name, and the first faults."""
+    """A checked file: its number of lines, the model that all of them name, and the first faults. With faults, the
+    number and the model are those found before the check stopped."""
 
     lines: int
     model: str | None
@@ -273,7 +276,8 @@ def check_lines(rows: Iterable[Row], terms: Terms) -> CheckedFile:
 
 
 def _fault(row: Row, terms: Terms, seen: set[str]) -> tuple[BatchFault | None, str | None]:
-    """Return a line's fault, if any, and the model that it names."""
+    """Return a line's fault and None, or None and the model that the line names. `seen` has the custom_ids of earlier
+    lines; that of this line is added."""
     try:
         form = read_form(row, terms)
     except ApiError as error:

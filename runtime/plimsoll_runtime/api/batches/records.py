@@ -58,7 +58,7 @@ class BatchCounts(msgspec.Struct):
 
 
 class BatchFault(msgspec.Struct):
-    """A fault of a line of the input (from 1), or of the whole file."""
+    """A fault of line `line` of the input (from 1); without `line`, of the whole file or batch."""
 
     code: str
     message: str

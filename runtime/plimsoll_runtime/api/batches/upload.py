@@ -100,7 +100,7 @@ class MultipartReader:
         self._rest.clear()
 
     def finish(self) -> None:
-        """End the body. Raises MultipartError if its last boundary is missing."""
+        """Check that the body is complete. Raises MultipartError if its last boundary is missing."""
         if self._state is not _State.END:
             raise MultipartError("it ends before its last boundary")
 
@@ -202,7 +202,8 @@ async def receive_file(request: Request, file_store: FileStore, owner: str) -> F
 
 
 async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], file_store: FileStore) -> None:
-    """Raise ApiError (413) if the declared size exceeds the limit of a body, or the space left for all files."""
+    """Raise ApiError (413) if the declared size exceeds the limit of a body, or would bring all files above their
+    limit."""
     size, most = declared_bytes(request), body_limit(request.scope)
     used = await asyncio.to_thread(file_store.used_bytes)
     if size > most + FORM_BYTES or used + size > file_store.most_bytes:

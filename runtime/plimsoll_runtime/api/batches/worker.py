@@ -40,7 +40,7 @@ class Worker:
         self._wakes: set[asyncio.Event] = set()
 
     def look(self) -> None:
-        """Look into the file store without delay."""
+        """Wake the worker, and the batches that it runs, to look for new and cancelled batches now."""
         self._changed.set()
         for wake in self._wakes:
             wake.set()
@@ -75,7 +75,8 @@ class Worker:
                 task.add_done_callback(partial(self._ended, kept.told.id))
 
     async def _is_for_us(self, kept: KeptBatch) -> bool:
-        """Return whether this server can run or end a batch. Every server can end a cancelled or expired one."""
+        """Return whether this server can take up a batch: it has the batch's model, or shares the file store with no
+        other server. Every server can check a new batch, and end a cancelled or expired one."""
         told = kept.told
         if told.model is None or not self._context.shared or told.model in self._names():
             return True

@@ -99,7 +99,7 @@ def converse(
 
 
 def tokens_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions = NO_WISH) -> list[int]:
-    """Return the token ids of a conversation. Raises ApiError."""
+    """Return the token ids of a chat's prompt. Raises ApiError."""
     body.check()
     return _encoded(body, _prompt(body, tool_use_of(body, model), wish, model), model)
 

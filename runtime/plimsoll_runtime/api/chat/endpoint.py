@@ -124,7 +124,8 @@ class _Choice:
     token_ids: list[int] = field(default_factory=list)
 
     def deltas(self, delta: TextDelta, *, told: bool) -> Sequence[ChatDelta]:
-        """Return the deltas of a step; at least one if `told` says that the event has token data."""
+        """Return the deltas of a step. If it has none, but log probabilities or token ids to send (`told`), return one
+        delta with empty text."""
         parts = self.reader.push(delta)
         if not self.tells_thoughts:
             parts = [part for part in parts if not isinstance(part, Reasoning)]

@@ -58,7 +58,7 @@ NO_WISH = ReasoningOptions()
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """How the model writes its reasoning, whether the prompt has opened it, and the markers for the engine. `special`
-    says that the markers are special tokens."""
+    says that the markers contain special tokens."""
 
     format: ReasoningFormat
     opened: bool
@@ -80,8 +80,9 @@ def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | No
 
 
 def variables_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions, *, tools: bool) -> dict[str, Any]:
-    """Return the chat template's variables: the client's own, and those that its reasoning fields imply. Raises
-    ApiError for a level that the template does not accept."""
+    """Return variables for the chat template: those that the request's reasoning fields and the server's budget imply,
+    and the client's own (`chat_template_kwargs`), which take precedence. Raises ApiError for a level that the template
+    does not accept."""
     known = variables_known(model, tools=tools)
     said: dict[str, Any] = {}
     if wish.thinks is not None:
@@ -98,9 +99,9 @@ def variables_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions, 
 
 
 def unheard_effort(body: ChatRequest, model: ServedModel, *, tools: bool) -> str | None:
-    """Return why the chat template cannot use the requested level; None if it can, or none is requested.
+    """Return why the chat template cannot use the requested reasoning level; None if it can, or none is requested.
 
-    A level is a hint: agents send one to every model.
+    It raises no error, because agents send a level to every model.
     """
     known = variables_known(model, tools=tools)
     if body.reasoning_effort is None or LEVEL in known:
@@ -140,8 +141,8 @@ def _budget(body: ChatRequest, wish: ReasoningOptions, model: ServedModel) -> in
 
 
 def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bool) -> dict[str, Any]:
-    """Return the variables for a level. A template with only a switch gets the switch. Raises ApiError for a level
-    that the model does not have."""
+    """Return the template variables for a reasoning level: the level and the switch (off for the level `none`), each if
+    the template reads it. Raises ApiError for a level that the model does not have."""
     switch = next((name for name in SWITCHES if name in known), None)
     said = {} if switch is None else {switch: effort != OFF}
     if LEVEL not in known:

@@ -105,7 +105,8 @@ class ToolUse:
         return [definition.shown() for definition in self.definitions]
 
     def kept_to(self, model: ServedModel, fields: Fields) -> EnforcedSchema:
-        """Return the constraint for the output. Raises ApiError if a schema must be enforced and cannot be.
+        """Return the constraint for the output, with the paths of the schema parts that it does not enforce. Raises
+        ApiError if a schema must be enforced and cannot be.
 
         The constraint is None if text is allowed and the format has no grammar: calls are then only parsed.
         """
@@ -162,7 +163,7 @@ class ToolUse:
 
 
 def tool_use_of(body: ChatRequest, model: ServedModel) -> ToolUse | None:
-    """Return the tools of a request; None if the model may not call any. Raises ApiError."""
+    """Return the tools of a request; None if it has no tools, or its tool choice is `none`. Raises ApiError."""
     old = body.functions is not None
     definitions = _allowed(body)
     choice = _choice(body)
@@ -216,7 +217,7 @@ def _allowed(body: ChatRequest) -> list[FunctionDefinition]:
 
 
 def _choice(body: ChatRequest) -> str:
-    """Return `none`, `auto`, `required` or a tool's name."""
+    """Return the tool choice of a request: `none`, `auto`, `required` or a tool's name."""
     given = body.tool_choice if body.functions is None else body.function_call
     if given is None:
         return "auto"

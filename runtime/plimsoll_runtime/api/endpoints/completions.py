@@ -25,15 +25,15 @@ from plimsoll_runtime.version import FINGERPRINT
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The echoed prompt text, and for each token of the prompt the index of its first character in the text (empty if
-    no log probabilities are requested)."""
+    """The echoed prompt text, and for each token of the prompt the index of its first character in the text (for a text
+    prompt empty if no log probabilities are requested)."""
 
     text: str
     starts: Sequence[int]
 
 
 def echo_of_text(text: str, tokenizer: Tokenizer, *, add_special_tokens: bool) -> Echo:
-    """Return the echo of a text prompt. Special tokens that it contains are part of the text."""
+    """Return the echo of a text prompt. Special tokens that the client wrote in the text are echoed."""
     return Echo(text, tokenizer.starts(text, add_special_tokens=add_special_tokens))
 
 
@@ -111,8 +111,8 @@ class Score:
 
 
 class CompletionAnswers:
-    """The outputs for all prompts. Each is the concatenation of its parts, which are the events of a stream.
-    `echoes` has one entry for each prompt, or none if prompts are not echoed."""
+    """The outputs for all prompts. Each is the concatenation of its parts, which are the events of a stream. `echoes`
+    has one entry for each prompt; it is empty if prompts are not echoed."""
 
     def __init__(self, body: CompletionRequest, echoes: Sequence[Echo], job: Generation, meter: UsageMeter) -> None:
         self._body = body

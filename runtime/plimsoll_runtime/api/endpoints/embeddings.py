@@ -43,14 +43,16 @@ def _check_prompt(name: str | None, info: PoolingInfo) -> None:
 
 
 def _read(reader: Reader, each: Prompt, prompt: str | None) -> PooledText:
-    """Return the tokens of one input. Token ids are used as they are, truncated if the request says so."""
+    """Return the tokens of one input. A text is encoded after the model's prompt with the name `prompt`; token ids get
+    no prompt. Both are truncated if the request says so."""
     if isinstance(each, str):
         return reader.single(each, "input", prompt)
     return PooledText(each if reader.most is None else each[: reader.most])
 
 
 def _json(vector: Vector, *, encoded: bool) -> msgspec.Raw:
-    """Return a vector as JSON. Encoding vectors one at a time lets other threads run in between."""
+    """Return a vector as JSON: a list, or the base64 of its float32 numbers if `encoded`. Encoding vectors one at a
+    time lets other threads run in between."""
     if encoded:
         return msgspec.Raw(b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"')
     return msgspec.Raw(msgspec.json.encode(vector.tolist()))

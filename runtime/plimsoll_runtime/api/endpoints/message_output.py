@@ -39,7 +39,7 @@ from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, 
 
 @dataclass(slots=True)
 class _Block:
-    """One content block; `begun` is its initial value."""
+    """One content block; `begun` is the block as its first event in the stream shows it, without content."""
 
     begun: Content
     pieces: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _Block:
 
     @property
     def text(self) -> str:
-        """The complete text."""
+        """All text of the block so far; for a tool call, its input as JSON."""
         return "".join(self.pieces)
 
     def whole(self, *, tells_thoughts: bool) -> Content:
@@ -145,7 +145,8 @@ class Blocks:
 
 
 def signature_of(thought: str) -> str:
-    """Return the signature of a thinking block, for clients that need one."""
+    """Return the signature of a thinking block: a hash of its text. Some clients need one; the server never checks
+    it."""
     return blake2b(thought.encode(), digest_size=24).hexdigest()
 
 

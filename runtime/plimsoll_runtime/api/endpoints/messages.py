@@ -63,7 +63,7 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 
 
 def chat_of(body: Conversation, images: ImageParts = "refuse") -> ChatRequest:
-    """Return the chat request of a conversation. Raises ApiError."""
+    """Translate a conversation in Anthropic's format to a chat request. Raises ApiError."""
     if images == "refuse":
         _refuse_images(body.messages)
     fields: dict[str, Any] = {"model": body.model, "messages": list(_messages(body))}
@@ -148,7 +148,7 @@ def _say(said: list[_Said], turn: Turn, where: str) -> None:
 
 
 def _of(said: list[_Said], role: str) -> _Said:
-    """Return the message to which more content of this role belongs."""
+    """Return the last message if it has this role; otherwise append an empty one of this role and return that."""
     if not said or said[-1].role != role:
         said.append(_Said(role))
     return said[-1]
@@ -221,7 +221,7 @@ def wish_of(body: Conversation) -> ReasoningOptions:
 
 
 def _answer(body: Conversation) -> dict[str, Any]:
-    """Return the fields that constrain the output."""
+    """Return the chat request's `response_format`; empty if the conversation requests no output format."""
     fields: dict[str, Any] = {}
     if body.output_config is not None and (form := body.output_config.format) is not None:
         fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}

@@ -84,7 +84,8 @@ def _shown(body: CompareFields, info: PoolingInfo) -> Callable[[float], float]:
 def _compared(
     reader: Reader, body: CompareFields, ones: Sequence[str], others: Sequence[str], fields: tuple[str, str]
 ) -> tuple[list[PooledText], Scores]:
-    """Return the texts to compute, and the function that computes scores from their vectors."""
+    """Return the texts whose vectors the model has to compute, and the function that computes the scores from these
+    vectors. `ones[i]` is compared with `others[i]`, a single text in `ones` with all `others`."""
     if body.instruction is not None and not reader.texts.takes_instruction:
         raise invalid("instruction", "this model takes no instruction; leave it out")
 

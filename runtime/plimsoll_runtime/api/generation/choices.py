@@ -75,8 +75,8 @@ class GenerationRequest:
 
 
 def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestRecord) -> list[Choice]:
-    """Return all choices of a request, in the order of their index. With a seed, choice i of n gets the i-th seed after
-    it.
+    """Return all choices of a request, in the order of their index. With a seed, choice i (from 0) of each prompt gets
+    the seed plus i.
 
     Deadlines count from the request's arrival. Engine ids do not contain the client's request id, which may not be
     unique. Raises ApiError if the model cannot take the prompts, or if there are too many choices or scores.
@@ -111,7 +111,7 @@ def check_output(output: RequestOutput) -> None:
 
 
 def failed(reason: str = "the engine ended the request without output") -> ApiError:
-    """Return the error for a request that the engine ended early."""
+    """Return the error (500) for a request that the engine ended early."""
     return ApiError(
         f"The engine could not complete the request: {reason}.",
         status=HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -121,7 +121,8 @@ def failed(reason: str = "the engine ended the request without output") -> ApiEr
 
 @contextmanager
 def as_api_errors() -> Iterator[None]:
-    """Raise ApiError instead of EngineDeadError, after which the server ends too, and instead of UsageError."""
+    """In the block, raise ApiError instead of EngineDeadError (500; the server ends soon after) and UsageError
+    (400)."""
     try:
         yield
     except EngineDeadError as error:
@@ -144,7 +145,7 @@ class Piece:
 
     @property
     def packed_bytes(self) -> int:
-        """Size of the packed log probabilities."""
+        """Size of the prompt's packed log probabilities."""
         return sum(map(len, self.prompt_logprobs or ()))
 
 
@@ -238,8 +239,8 @@ class UsageMeter:
             self.cached_tokens += piece.cached_tokens
 
     def of_event(self, options: StreamOptions | None) -> Usage | UnsetType | None:
-        """Return the usage field of a stream's event before the last: the usage so far, null, or unset. (As in vLLM,
-        `continuous_usage_stats` has an effect only with `include_usage`.)"""
+        """Return the `usage` field of a stream's event before the last: unset without `include_usage`; with it null, or
+        the usage so far if `continuous_usage_stats`. (As in vLLM, that one has an effect only with `include_usage`.)"""
         if options is None or not options.include_usage:
             return UNSET
         return self.usage() if options.continuous_usage_stats else None

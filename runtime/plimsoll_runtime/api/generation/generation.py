@@ -38,8 +38,9 @@ _vocabularies: WeakKeyDictionary[Tokenizer, Vocabulary] = WeakKeyDictionary()
 
 
 async def admit(model: ServedModel, params: SamplingParams, param: str) -> None:
-    """Prepare the model's engine for requests with a constraint, from the field `param`, or a reasoning budget.
-    Raises ApiError for a constraint that cannot be enforced."""
+    """Check the constraint of `params`, which comes from the body's field `param`, and send the engine the vocabulary
+    that it needs for a constraint or a reasoning budget. Do nothing without either. Raises ApiError for a constraint
+    that cannot be enforced."""
     constraint, thought = params.constraint, params.thought
     if constraint is None and (thought is None or thought.budget is None):
         return
@@ -164,5 +165,6 @@ class Generation:
 
 
 def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the prompt of each choice, and the number of tokens of each prompt."""
+    """Return two maps for `QueueLimit.take`: the index of each choice to the number of its prompt, and the number of
+    each prompt to its number of tokens."""
     return {c.index: c.prompt for c in choices}, {c.prompt: len(c.request.prompt_token_ids) for c in choices}

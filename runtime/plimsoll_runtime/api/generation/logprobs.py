@@ -30,8 +30,8 @@ def chat_logprobs(entries: Sequence[LogprobEntry], tokenizer: Tokenizer) -> Chat
 
 
 def prompt_logprobs(packed: Sequence[bytes], tokenizer: Tokenizer) -> PromptLogprobs:
-    """Return a prompt's log probabilities by token id; None for the first token. Each entry contains the prompt's
-    own token."""
+    """Return one entry for each token of a prompt: None for the first; for each other one a JSON object of log
+    probabilities by token id, of the likeliest tokens and the prompt's own."""
     return [None, *(_by_token(entry, tokenizer) for entry in unpack(packed))]
 
 

@@ -93,13 +93,15 @@ class Reader:
         self.most = self._most(body.truncate_prompt_tokens)
 
     def single(self, text: str, field: str, prompt: str | None = None) -> PooledText:
-        """Encode one text after the model's prompt of that name (None: its default prompt, if it has one)."""
+        """Encode the model's prompt with the name `prompt` (None: its default prompt, if it has one), followed by one
+        text. Errors name the body's field `field`."""
         self._check(text, field)
         with prompt_errors(field):
             return self.texts.single(text, prompt, self.most)
 
     def pair(self, one: str, other: str, field: str, instruction: str | None = None) -> PooledText:
-        """Encode two texts as one input. `field` has the second text, which is truncated if the request says so."""
+        """Encode two texts as one input. If the request asks for truncation, the second text is truncated; errors name
+        `field`."""
         self._check(one + other, field)
         with prompt_errors(field):
             return self.texts.pair(one, other, instruction, self.most)
@@ -125,7 +127,8 @@ class Reader:
             check_text(self._model, text, field)
 
     def _most(self, asked: int | None) -> int | None:
-        """Return the number of tokens to which prompts are truncated (-1: the context length); None if they are not."""
+        """Return the most tokens of an input; None if inputs are not truncated. `asked` is the body's field, -1 for the
+        context length."""
         if asked is None:
             return None
         if asked == 0:

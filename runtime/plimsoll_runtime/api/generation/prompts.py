@@ -157,7 +157,7 @@ def render_chat(
     """Render a chat's prompt. Earlier reasoning is formatted for templates of the `reasoning` format. The template
     writes the special tokens itself.
 
-    Raises ApiError, also for a variable that is a field of the request.
+    Raises ApiError, also for a variable that only the server may set (RESERVED).
     """
     template = template_of(model)
     if reserved := sorted(RESERVED & (variables or {}).keys()):
@@ -217,7 +217,8 @@ def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:
-    """Raise ApiError if the prompt, with the requested output, exceeds what the model can take."""
+    """Raise ApiError if the prompt is empty or has a token outside the vocabulary, or if prompt and requested output
+    together exceed the engine's longest sequence."""
     check_tokens(model, ids, param)
     wanted = max_tokens if max_tokens is not None else 1
     limit = longest_sequence(model.engine.info)
@@ -284,13 +285,15 @@ MARGIN = 64
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The most tokens that a prompt keeps, None for all; `piece` is the number of characters of the longest token."""
+    """The most tokens that a prompt keeps (its last ones), None for all; `piece` is the number of characters of the
+    longest token."""
 
     most: int | None
     piece: int
 
     def text(self, text: str) -> str:
-        """Return the end of the text, certainly with more tokens than are kept, so that the rest is not tokenised."""
+        """Return the end of the text, long enough to contain all tokens that are kept, so that the rest is not
+        tokenised."""
         return text if self.most is None else text[-(self.most + MARGIN) * self.piece :]
 
     def ids(self, ids: list[int]) -> list[int]:
@@ -299,7 +302,8 @@ class Truncation:
 
 
 def truncation_of(body: SamplingFields, model: ServedModel, max_tokens: int | None) -> Truncation:
-    """Return a request's truncation; -1 leaves space for `max_tokens` of output in the context."""
+    """Return the truncation that a request asks for. If its `truncate_prompt_tokens` is -1, the prompt keeps as many
+    tokens as leave space for `max_tokens` of output in the context."""
     wanted = body.truncate_prompt_tokens
     if wanted is not None and wanted < 0:
         wanted = max(1, longest_sequence(model.engine.info) - max(1, max_tokens or 1))

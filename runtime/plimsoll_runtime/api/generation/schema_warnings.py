@@ -28,8 +28,8 @@ class EnforcedSchema:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Paths of a client's request: the output's schema, the schema of a named tool, the reasoning effort, and the
-    verbosity."""
+    """The paths, in a client's request, of the output's schema, of a tool's schema ({} stands for the tool's name), of
+    the reasoning effort and of the verbosity."""
 
     form: str = "response_format.json_schema.schema"
     tool: str = "tools[{}].function.parameters"
@@ -37,14 +37,14 @@ class Fields:
     verbosity: str = "verbosity"
 
     def of_form(self, constraint: Constraint, field: str) -> Sequence[str]:
-        """Return the paths of a constraint's parts that are not enforced. Raises ConstraintError for malformed
-        constraints."""
+        """Return the paths of a constraint's parts that are not enforced; none for a strict constraint. `field` is the
+        body's field with the constraint. Raises ConstraintError for malformed constraints."""
         if constraint.strict or constraint.kind not in ("json", "tags"):
             return ()
         return [path(self._where(constraint, field), pointer) for pointer in _pointers(constraint)]
 
     def instead_of_form(self, constraint: Constraint, field: str) -> Iterator[EnforcedSchema]:
-        """Yield weaker constraints than a well-formed one, in case the grammar library refuses it."""
+        """Yield constraints weaker than this well-formed one, to try in turn if the grammar library refuses it."""
         where = self._where(constraint, field)
         with suppress(ConstraintError):  # there is no weaker constraint if it has become too long
             for other, left in cautious(constraint):
@@ -73,7 +73,7 @@ def set_format_warnings(record: RequestRecord, body: SamplingFields, fields: Fie
 
 
 def instead_of_form(body: SamplingFields, fields: Fields = CHAT) -> Iterator[EnforcedSchema]:
-    """Yield weaker constraints than the body's own, in case the grammar library refuses it."""
+    """Yield constraints weaker than the body's own, to try in turn if the grammar library refuses it."""
     constraint = body.constraint()
     if constraint is not None:
         yield from fields.instead_of_form(constraint, body.constraint_field)

@@ -25,8 +25,8 @@ Tokens = Callable[[], tuple[bytes, ...]]
 
 
 def hashed_tokens(text: str, name: str) -> Tokens:
-    """Return tokens known only by their SHA-256, as comma-separated hexadecimal digits. `name` is the source for error
-    messages. Raises UsageError for an invalid hash."""
+    """Return the tokens whose SHA-256 hashes are in `text`, as hexadecimal digits separated by commas. Error messages
+    call the source `name`. Raises UsageError for an invalid hash."""
     given = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("[0-9a-f]{64}", word) for word in given):
         raise UsageError(f"{name} must be comma-separated SHA-256 hashes of tokens, each of 64 hexadecimal digits")
@@ -37,8 +37,8 @@ def hashed_tokens(text: str, name: str) -> Tokens:
 def file_tokens(path: Path) -> Tokens:
     """Return the tokens of a file, one on each line; several are valid while they are rotated.
 
-    If the file becomes unreadable, the last tokens stay valid; an empty file accepts no token. Raises UsageError if the
-    file cannot be read or has no token.
+    If the file later becomes unreadable, its last tokens stay valid; if it becomes empty, no token is valid. Raises
+    UsageError if the file cannot be read now, or has no token.
     """
     try:
         file = WatchedFile(path, hashes_of)

@@ -44,7 +44,7 @@ MODEL = "/host/v1/models/{namespace}/{name}"
 
 
 def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:
-    """Return the application. It checks the token before it reads a body or answers."""
+    """Return the application of the host API. It checks the token before it reads a body or answers."""
     app = FastAPI(title="Plimsoll host", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     routes = HostRoutes(host, models)
     for route in ROUTES:

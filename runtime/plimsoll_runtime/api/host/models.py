@@ -89,7 +89,7 @@ class HostModels:
         self._names: dict[str, Placement] = {}
 
     def views(self) -> Sequence[ModelView]:
-        """Return the views of all models, by name."""
+        """Return a view of each model, sorted by the models' namespaces and names."""
         self._follow()
         states = {ModelName(model.namespace, model.name): model.state for model in self._host.report().models}
         views = []

@@ -32,7 +32,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PlaceRequest(_Change, frozen=True, kw_only=True):
-    """PUT of a model. `level` is the sleep level that it gets now."""
+    """PUT of a model: places it, or changes its spec, and brings it to at least the sleep level `level`."""
 
     spec: msgspec.Raw
     level: Level
@@ -78,7 +78,8 @@ def model_spec(body: PlaceRequest) -> ModelSpec:
 
 
 def report_query(request: Request) -> tuple[int, float]:
-    """Return `after` (a sequence) and `wait` (seconds). Raises RequestError (400)."""
+    """Return the query's `after` (a sequence number; -1 if missing) and `wait` (seconds; 0 if missing). Raises
+    RequestError (400)."""
     return _number(request, "after", int, -1, 2**63 - 1), _number(request, "wait", float, 0.0, MAX_WAIT)
 
 

@@ -141,7 +141,8 @@ def json_line(event: msgspec.Struct) -> bytes:
 
 
 def _response_error(error: ApiError) -> msgspec.Struct:
-    """Return the event for a response that never started; one that has started ends with an event of its own."""
+    """Return the last event of a stream that fails before its response exists; later a `response.failed` event ends
+    it."""
     return ErrorEvent(sequence_number=0, code=error.code, message=error.message, param=error.param)
 
 
@@ -178,7 +179,8 @@ def dialect_of(scope: Scope) -> Dialect:
 
 
 def speaks_anthropic(scope: Scope) -> bool:
-    """Return whether a request comes from one of Anthropic's clients."""
+    """Return whether a request comes from one of Anthropic's clients: by its path, or by the header VERSION on the
+    paths of models."""
     path: str = scope["path"]
     if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
         return True

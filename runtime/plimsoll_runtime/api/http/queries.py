@@ -50,7 +50,7 @@ def page_of(newest_first: Sequence[ListedT], query: Mapping[str, str], usual: in
 
 
 def whole_number(query: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """Return a parameter, None if it is missing. Raises ApiError if it is not in the range."""
+    """Return a parameter, None if it is missing. Raises ApiError unless it is an integer from `least` to `most`."""
     given = query.get(name)
     if given is None:
         return None

@@ -196,7 +196,7 @@ QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
 
 
 def document() -> dict[str, Any]:
-    """The document (OpenAPI 3.1)."""
+    """Return the OpenAPI 3.1 document of the server's API."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
@@ -250,7 +250,7 @@ def _described(operation: Operation) -> dict[str, Any]:
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    """Return the parameters in the path and the query."""
+    """Return OpenAPI's descriptions of the operation's parameters in the path and the query."""
     names = re.findall(r"{(\w+)}", operation.path)
     within = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     query = QUERIES.get((operation.method, operation.path), {})

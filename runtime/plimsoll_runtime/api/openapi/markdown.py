@@ -65,7 +65,7 @@ def _described(schema: Schema) -> list[str]:
 
 
 def _table(schema: Schema, shown: list[str]) -> list[str]:
-    """Return the fields of an object; add their types to `shown`."""
+    """Return the lines of a table of an object's fields; append the names of the types that it links to `shown`."""
 
     def link(kind: str) -> str:
         if kind not in shown:

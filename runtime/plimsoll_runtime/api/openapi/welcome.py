@@ -69,7 +69,7 @@ def base_url(host: str | None, scheme: str, forwarded: str | None) -> str:
 
 
 def chat_with(name: str | None) -> tuple[str, Mapping[str, Any]]:
-    """Return the path and body of a chat request."""
+    """Return the path and body of an example chat request to the model `name` (None: a placeholder)."""
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     return CHAT, {"model": name or "MODEL", "messages": messages}
 
@@ -134,7 +134,7 @@ def root(state: ServerState) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _asks(view: ModelView) -> tuple[str, Mapping[str, Any]]:
-    """Return a request that the model supports."""
+    """Return the path and body of an example request that the model supports."""
     name = view.names[0]
     if (other := _BODIES.get(view.task or "")) is not None:
         return other[0], {"model": name, **other[1]}

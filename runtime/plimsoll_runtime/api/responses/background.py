@@ -54,7 +54,7 @@ class Log:
         self._tell()
 
     def end(self) -> None:
-        """End the log."""
+        """Mark the log as complete: readers of `after` end once they have all events."""
         self._ended = True
         self._tell()
 
@@ -119,7 +119,7 @@ class BackgroundResponse:
             self.log.add(event)
 
     def begin(self) -> None:
-        """Emit the first events of a response that waits for its model."""
+        """Record the first events, `response.created` and `response.queued`: the response waits for its model."""
         self.tell(Created(response=self.latest))
         self.tell(Queued(response=self.latest))
 
@@ -176,8 +176,8 @@ class Background:
     async def start(
         self, turn: Turn, ask: Callable[[BackgroundResponse], Ask], patience: float | None
     ) -> BackgroundResponse:
-        """Run a response. Return once it runs on its model, or after `patience` seconds (None: without limit). An error
-        before that is raised (ApiError), and the response is not stored."""
+        """Store a response as running, and run it. Return once it runs on its model, or after `patience` seconds (None:
+        without limit). An error before that is raised (ApiError), and the response is deleted from the store."""
         running = BackgroundResponse(turn)
         self._state.admit()
         try:
@@ -230,7 +230,8 @@ class Background:
             self._report(running, ask.record)
 
     async def _played(self, running: BackgroundResponse, ask: Ask) -> OfResponse:
-        """Record all events except the last, which is returned."""
+        """Run the response, and record all its events except the last, which is returned; after an error that is
+        `response.failed`."""
         try:
             async with aclosing(ask.events()) as events:
                 async for event in events:

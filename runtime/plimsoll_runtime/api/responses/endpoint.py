@@ -73,7 +73,8 @@ class Responses:
         return json_response(InputTokens(record.prompt_tokens))
 
     async def retrieve(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """Return a response in its present state, or its events after a number. Raises ApiError, ClientGoneError."""
+        """Return a response in its present state or, with `stream=true`, its events with a number above
+        `starting_after`. Raises ApiError, ClientGoneError."""
         query = request.query_params
         streams = choice(query, "stream", ("true", "false")) == "true"
         after = whole_number(query, "starting_after", 0, COUNT_LIMIT)
@@ -106,7 +107,8 @@ class Responses:
         return json_response(running.latest)
 
     async def input_items(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
-        """List the input items: those of earlier turns, then the request's own. Raises ApiError."""
+        """Return a page of the items that the model read: input and output of earlier turns, and the request's own
+        input; the newest first, unless the query's `order` is "asc". Raises ApiError."""
         _, kept = await self._found(request, record)
         before = [] if kept.previous is None else await self._store.turns(kept.previous, record.owner)
         size = kept.size + sum(turn.size for turn in before)

@@ -106,7 +106,7 @@ class Output:
         yield ArgumentsDelta(**self._place(), delta=text)
 
     def finish(self, status: Status) -> Events:
-        """End the output. A complete output without text and calls gets an empty message."""
+        """End the output. A complete output without text and calls gets a message that is empty or white space."""
         silent = not any(isinstance(item, MessageItem | FunctionCallItem) for item in self.items)
         if silent and status == "completed":
             blank = self._blank

@@ -33,14 +33,14 @@ class StoredResponse:
 
 @dataclass(slots=True)
 class StoreShare:
-    """Responses and bytes of one owner."""
+    """Number of stored responses of one owner, and their bytes."""
 
     count: int = 0
     bytes: int = 0
 
 
 class Shares:
-    """The shares of all owners with responses.
+    """The shares of all owners with responses. An even share is a limit of the store divided by the number of owners.
 
     When the store is full, responses of owners with more than an even share are deleted, the least recently used first.
     An owner with no more than an even share loses nothing early, however much others store. A share that is not needed

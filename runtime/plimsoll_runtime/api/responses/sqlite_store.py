@@ -53,8 +53,8 @@ class SqliteStore:
             raise UsageError(f"--response-store {path} cannot be used ({error}); choose another file") from error
 
     def put(self, kept: StoredResponse) -> bool:
-        """Store a response, replacing one with its id. Return False if it does not fit next to the shares of other
-        owners; then it is not stored, and no other response is deleted for it."""
+        """Store a response, replacing one with its id, and delete expired ones and those above the limits. Return False
+        if it does not fit next to the shares of other owners: then only the one with its id is deleted."""
         try:
             with self._changing():
                 self._drop(kept.id)
@@ -67,7 +67,7 @@ class SqliteStore:
         return True
 
     def get(self, response: str, owner: str) -> StoredResponse | None:
-        """Return the response with that id, None if it does not exist or belongs to another owner."""
+        """Return the response with that id, None if it does not exist, has expired or belongs to another owner."""
         row = self._file.execute(
             "SELECT id, owner, previous, response, input, events, running FROM responses "
             "WHERE id = ? AND owner = ? AND used >= ?",

@@ -48,7 +48,7 @@ class ResponseStore:
         return there
 
     async def get(self, response: str, owner: str) -> StoredResponse | None:
-        """Return the response with that id, None if it does not exist or belongs to another owner."""
+        """Return the response with that id, None if it does not exist, has expired or belongs to another owner."""
         return await self._do(partial(self._backend.get, response, owner))
 
     async def delete(self, response: str, owner: str) -> bool:
@@ -56,8 +56,8 @@ class ResponseStore:
         return await self._do(partial(self._backend.delete, response, owner))
 
     async def turns(self, last: str, owner: str) -> list[StoredResponse]:
-        """Return the turns of a conversation up to the `last`, and mark them as used. Raises ApiError (400) if one
-        is missing, or if they exceed the limits."""
+        """Return the stored responses of a conversation, the oldest first, up to the one with the id `last`, and mark
+        them as used. Raises ApiError (400) if one is missing, or if they exceed MAX_TURNS or MAX_TURN_BYTES."""
         return await self._do(partial(self._turns, last, owner))
 
     async def several(self, responses: Sequence[str], owner: str) -> dict[str, StoredResponse]:

@@ -43,8 +43,9 @@ _ABOVE = ("system", "developer")
 
 
 def messages_of(items: Sequence[Item], instructions: str | None) -> list[ChatMessage]:
-    """Return the messages, instructions first. System and developer messages at the start are merged with the
-    instructions, because many templates allow only one such message, at the very beginning."""
+    """Return the chat messages for a conversation's items, instructions first. System and developer messages at the
+    start are merged with the instructions, because many templates allow only one such message, at the very
+    beginning."""
     said = list(items)
     above = [] if instructions is None else [instructions]
     while said and isinstance(first := said[0], MessageItem) and first.role in _ABOVE:
@@ -55,8 +56,8 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[ChatMes
 
 
 def turn_starts(items: Sequence[Item]) -> list[int]:
-    """Return the indexes where a user starts to speak. A conversation may be cut there without separating calls from
-    their results."""
+    """Return the indexes of user messages that do not directly follow another one. A conversation may be cut before
+    them without separating calls from their results."""
     speakers = [item.role if isinstance(item, MessageItem) else "" for item in items]
     return [at for at, role in enumerate(speakers) if role == "user" and (at == 0 or speakers[at - 1] != "user")]
 

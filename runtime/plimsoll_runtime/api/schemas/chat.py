@@ -169,5 +169,5 @@ class ChatRequest(SamplingFields):
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens of a choice; None up to the context length."""
+        """Most output tokens of a choice; None: as many as the context length allows."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

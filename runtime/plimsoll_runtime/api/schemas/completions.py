@@ -83,7 +83,7 @@ class CompletionRequest(SamplingFields):
 
     @property
     def token_limit(self) -> int:
-        """Most tokens of a choice; 0 only scores the prompt."""
+        """Most output tokens of a choice; 0 only scores the prompt."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property

@@ -30,8 +30,8 @@ class JsonObjectFormat(_Form):
 
 
 class NamedSchema(_Form):
-    """A schema. If `strict` is true, a schema that cannot be enforced completely is refused; otherwise the rest is
-    enforced, and the header `X-Plimsoll-Ignored` names the other parts."""
+    """A JSON schema of the output. If `strict` is true, a schema that cannot be enforced completely is refused;
+    otherwise the rest is enforced, and the header `X-Plimsoll-Ignored` names the other parts."""
 
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -77,7 +77,7 @@ ResponseFormat = Annotated[
 
 
 class StructuredOutputs(_Form):
-    """A constraint in one of several forms."""
+    """A constraint of the output, in one of several forms. At most one field may be set."""
 
     json_: Annotated[Schema | str | None, Field(alias="json")] = None
     regex: str | None = None

@@ -101,14 +101,14 @@ More = MoreText | ThinkingDelta | MoreSignature | MoreInput
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):
-    """More of a block."""
+    """More of content block `index`."""
 
     index: int
     delta: More
 
 
 class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
-    """The end of a block."""
+    """The end of content block `index`."""
 
     index: int
 
@@ -121,7 +121,7 @@ class Stopped(msgspec.Struct):
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
-    """Fields that are known at the end."""
+    """Why the output ended, and the final token counts."""
 
     delta: Stopped
     usage: MessageUsage
@@ -159,7 +159,7 @@ class AnthropicErrorBody(msgspec.Struct):
 
 
 class AnthropicError(msgspec.Struct, tag_field="type", tag="error"):
-    """The body of every response with a status from 400; in a stream that has started, its last event."""
+    """The body of every response with a status from 400; also the last event of a stream that fails after its start."""
 
     error: AnthropicErrorBody
     request_id: str | None

@@ -242,7 +242,7 @@ class JsonFormat(Lenient):
 
 
 class OutputConfig(Lenient):
-    """Effort and format of the output."""
+    """Reasoning effort, and format of the output."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None

@@ -39,7 +39,7 @@ class ErrorDetails(msgspec.Struct):
 
 
 class ErrorAnswer(msgspec.Struct):
-    """The body of every response with a status from 400; in a stream that has started, its last event."""
+    """The body of every response with a status from 400; also the last event of a stream that fails after its start."""
 
     error: ErrorDetails
 
@@ -68,7 +68,7 @@ class Usage(msgspec.Struct):
 
 
 class TopLogprob(msgspec.Struct):
-    """An alternative of one output token."""
+    """One of the likeliest tokens at the position of an output token."""
 
     token: str
     logprob: float

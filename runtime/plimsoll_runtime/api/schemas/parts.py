@@ -78,7 +78,7 @@ class ImagePart(Lenient):
 
 
 def content_form(content: Any) -> str:
-    """Return TEXT or PARTS."""
+    """Return the tag of a content's type: PARTS for a list, otherwise TEXT."""
     return PARTS if isinstance(content, list) else TEXT
 
 

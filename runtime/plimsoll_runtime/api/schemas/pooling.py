@@ -102,15 +102,16 @@ class EmbeddingRequest(PoolingFields):
 
 
 class CompareFields(PoolingFields):
-    """`instruction` says how to judge pairs, for models that take one. `use_activation` maps scores to the range
-    from 0 to 1 as the model defines it; without it they are raw."""
+    """`instruction` says how to judge pairs, for models that take one. Scores are on the model's scale: a sigmoid (0 to
+    1), or unchanged. If `use_activation` is false, they are raw."""
 
     instruction: str | None = None
     use_activation: bool | None = None
 
 
 class ScoreRequest(CompareFields):
-    """One or several texts to compare with as many others; one text alone is compared with all."""
+    """Texts to compare: each of `text_1` with the one of `text_2` at the same index; one text alone in `text_1` with
+    all of `text_2`."""
 
     text_1: Texts
     text_2: Texts
@@ -126,7 +127,7 @@ class RerankRequest(CompareFields):
 
 
 class ClassifyRequest(PoolingFields):
-    """Texts, or pairs of texts, to classify."""
+    """Texts, or pairs of texts, to classify. If `use_activation` is false, the scores of the labels are raw."""
 
     input: Annotated[list[str | Pair], BeforeValidator(_inputs), WithJsonSchema(_INPUTS)]
     use_activation: bool | None = None
@@ -179,7 +180,7 @@ class ScoreAnswer(msgspec.Struct, tag_field="object", tag="list"):
 
 
 class RankedText(msgspec.Struct):
-    """A document."""
+    """The text of a document."""
 
     text: str
 

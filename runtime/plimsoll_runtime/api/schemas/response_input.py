@@ -35,7 +35,8 @@ def _kind(value: Any) -> Any:
 
 
 class GivenText(Lenient):
-    """A part of a content. Further fields of our own output parts have no effect."""
+    """A text part of a message, of a tool call's result or of reasoning. `annotations` and `logprobs`, which parts of
+    our output have, have no effect."""
 
     type: Annotated[_Text, BeforeValidator(_kind)]
     text: str

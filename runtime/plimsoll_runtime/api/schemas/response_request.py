@@ -172,7 +172,8 @@ class ReasoningConfig(Lenient):
 
     @property
     def summarised(self) -> str | None:
-        """The requested summary, by either of its names."""
+        """The requested kind of summary, from `summary` or its old name `generate_summary`; None if none is
+        requested."""
         return self.summary or self.generate_summary
 
 

@@ -70,7 +70,7 @@ class CacheOptions(Lenient):
 
 
 class StreamOptions(Lenient):
-    """Additional fields of a stream."""
+    """Whether a stream reports the usage: in its last event, or also the usage so far in each event."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None

@@ -60,7 +60,7 @@ class NamedTool(Lenient):
 
 
 class AllowedFunctions(Lenient):
-    """A subset of the tools, of which the model may or must call one."""
+    """A subset of the tools, of which the model may (`auto`) or must (`required`) call one."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]

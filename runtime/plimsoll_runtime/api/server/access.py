@@ -103,7 +103,7 @@ class Access:
             self._state.release()
 
     def _is_claimed(self, headers: Headers) -> bool:
-        """Return whether the request has a client's key or a gateway's credential."""
+        """Return whether the request has a client's key or a gateway's credential, valid or not."""
         return bool(given_key(headers)) or CREDENTIAL_HEADER in headers
 
     def _owner(self, headers: Headers, answer: _Answer) -> str:

@@ -182,8 +182,8 @@ class HttpFront:
     """The server's state, the HTTP server of its application, and its batch worker."""
 
     def __init__(self, config: FrontConfig, names: tuple[str, ...], collectors: Iterable[Collector] = ()) -> None:
-        """`names` are those of the only model, none if there are several. `collectors` add to the metrics. Raises
-        UsageError for invalid options."""
+        """`names` are those of the only model; empty if there are several models. `collectors` add to the metrics.
+        Raises UsageError for invalid options."""
         self.state = ServerState(
             names,
             ApiKeys(config.api_keys, config.api_key_file),

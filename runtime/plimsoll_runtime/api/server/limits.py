@@ -42,7 +42,7 @@ _KEY = "plimsoll.body_limits"
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """The limits of one server. `bytes` is by path."""
+    """The limits of one server. `bytes` is the largest size of a body in bytes, by path."""
 
     bytes: Mapping[str, int] = field(default_factory=lambda: BODY_BYTES)
 
@@ -67,7 +67,8 @@ def limits_with(changes: Iterable[tuple[str | None, int]]) -> BodyLimits:
 
 
 def path_and_size(text: str) -> tuple[str | None, int]:
-    """Parse a limit of one path, or without a path of all paths with a model, for `limits_with`. Raises OptionError."""
+    """Parse `PATH=SIZE`, the limit of one path, or `SIZE`, that of all paths with a model (path None), for
+    `limits_with`. Raises OptionError."""
     path, equals, size = text.rpartition("=")
     if equals and path not in BODY_BYTES:
         raise OptionError(f"{path[:64]!r} must be one of {', '.join(BODY_BYTES)}")

@@ -191,8 +191,8 @@ class HttpServer(uvicorn.Server):
             self.config.ssl = self._certificate.context
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the certificate's files every CERTIFICATE_TICKS calls (uvicorn makes ten a second). Return whether to
-        end."""
+        """Check the certificate's files every CERTIFICATE_TICKS calls (uvicorn makes ten a second). Return whether the
+        server has to end."""
         if self._certificate is not None and counter % CERTIFICATE_TICKS == 0:
             self._certificate.renew()
         return await super().on_tick(counter)

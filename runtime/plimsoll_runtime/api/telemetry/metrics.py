@@ -76,7 +76,8 @@ SNAPSHOTS: tuple[Series, ...] = (
 
 
 def whole_server(state: ServerState) -> str:
-    """Return the label of series of the whole server: its only model, or an empty string if it has several."""
+    """Return the label `model` of series about the whole server: the first name of its only model; empty if it has
+    several models."""
     return state.names[0] if state.names else ""
 
 
