@@ -37,7 +37,7 @@ class Compilations:
             self._counting = counting
 
     def compiled(self, kernel: str) -> None:
-        """Count a compiled variant of this kernel."""
+        """Count a variant of this kernel that Triton has just compiled; do nothing before `begin` and while paused."""
         if not self._counting:
             return
         self.count += 1

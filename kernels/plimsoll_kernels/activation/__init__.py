@@ -1,1 +1,1 @@
-"""The gate of a gated MLP: activation(gate) x up (Shazeer, 2020)."""
+"""Gated activation of a gated MLP: activation(gate) x up (Shazeer, 2020)."""

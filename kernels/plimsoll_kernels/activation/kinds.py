@@ -1,4 +1,6 @@
-"""The names of activations, apart from torch, because processes that only read configs never load torch."""
+"""The names of activations, in a module that does not import torch, because processes that only read configs never load
+torch.
+"""
 
 from __future__ import annotations
 

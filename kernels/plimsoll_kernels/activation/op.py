@@ -1,4 +1,4 @@
-"""The gate, checked, by kernel or reference."""
+"""Gated activation, activation(gate) x up: checks the arguments and calls the Triton kernel or the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate in plain torch."""
+"""Gated activation in plain torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def gated_reference(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Compute gate_up `[T, 2 I]`, gates before the gated values -> activation(gate) x up `[T, I]`.
+    """Return activation(gate) x up `[T, I]` of gate_up `[T, 2 I]`: in each row I gates, then I values (up).
 
     Computed in float32, rounded once to gate_up's dtype.
     """

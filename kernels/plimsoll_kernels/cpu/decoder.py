@@ -48,7 +48,7 @@ class CpuDecoder:
         )
 
     def __call__(self, token_ids: Tensor, positions: Tensor, turns: Sequence[Tensor], step: PagedStep) -> Tensor:
-        """Compute token_ids and positions, int64 `[T]` -> `[T, hidden]`.
+        """Return the hidden states `[T, hidden]` of token_ids at positions, both int64 `[T]`.
 
         turns: for each rotary embedding float32 `[P, 2, D / 2]`, cosines and sines of the positions below P.
         """

@@ -44,9 +44,10 @@ _chosen = _Chosen()
 
 
 def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None:
-    """Return the kernels for a dtype: of the instruction set `name`, PLIMSOLL_CPU_ISA, the chosen one, or the best.
+    """Return the kernels for a dtype: of the instruction set `name`; if None, of PLIMSOLL_CPU_ISA; if that is not set,
+    of the one that was given to `choose`; otherwise the best.
 
-    None if none can run here. Raises InstructionsError if PLIMSOLL_CPU_ISA cannot be used.
+    None if these cannot run here. Raises InstructionsError if PLIMSOLL_CPU_ISA cannot be used.
     """
     wanted = name or instructions() or _chosen.name
     return _best(dtype) if wanted is None else _find(dtype, wanted)

@@ -15,7 +15,7 @@ from plimsoll_kernels.cpu.threads import thread_count
 
 
 class PackedLinear:
-    """y = x W^T + b. The weight passed in is copied, not kept.
+    """A linear layer, y = x W^T + b, with a packed weight. The weight passed in is copied, not kept.
 
     weight `[columns, inputs]` in the kernels' dtype, contiguous; bias `[columns]` in any float dtype.
     """
@@ -47,7 +47,9 @@ class PackedLinear:
 
 
 class PackedGatedLinear:
-    """Two weights `[columns, inputs]` with the same input, a gate's and the gated one, packed panel by panel."""
+    """The two weights of a gated linear layer, `[columns, inputs]` each: the gate's and the gated one, packed together
+    panel by panel.
+    """
 
     def __init__(
         self, kernels: KernelsRecord, gate: Tensor, up: Tensor, bias: Tensor | None = None, places: Places = OWN

@@ -18,8 +18,10 @@ SCORE_ROWS, WIDEST = 4, 16
 
 
 class Into(IntEnum):
-    """The form of a product's result: y as floats; y x scale, added to floats; activation(gate) x up as operands, of a
-    gated weight; activation(y) as operands.
+    """The form of a product's result y.
+
+    FLOATS: y, as floats. SUM: y x scale, added to floats. GATED: activation(gate) x up as operands, if the weight is
+    gated. OPERANDS: activation(y), as operands.
     """
 
     FLOATS = 0
@@ -41,7 +43,7 @@ class Activation(IntEnum):
 
 
 class Normed(IntEnum):
-    """The kind of a norm."""
+    """The kind of a norm: none, root mean square, or layer norm."""
 
     AS_IS = 0
     RMS = 1
@@ -70,7 +72,7 @@ class LinearRecord(CRecord):
 
 @c_record
 class ShapeRecord(CRecord):
-    """Attention over a layer of the cache."""
+    """The shape of a layer's attention over the cache: its heads, and the terms of its scores."""
 
     heads: Int
     kv_heads: Int
@@ -102,7 +104,7 @@ class AnyOp(CRecord):
 
 @c_record
 class EmbedRecord(AnyOp):
-    """floats = a row of the table for each token x scale. The first op of every model."""
+    """target = scale x the table's row of each token, as floats. The first op of every model."""
 
     table: Memory  # elements [vocab, width], or None: `packed`
     packed: Memory  # the same table packed as a product's weight, for models whose output layer it is as well
@@ -115,7 +117,7 @@ class EmbedRecord(AnyOp):
 
 @c_record
 class PositionsRecord(AnyOp):
-    """x += a row of the table for each position; x is floats."""
+    """target += the table's row of each position; the target is floats."""
 
     table: Memory  # elements [positions, width]
     target: Int
@@ -250,7 +252,7 @@ class ExpertsRecord(AnyOp):
 
 @c_record
 class GateRecord(AnyOp):
-    """y x sigmoid(x w), one number a row; x is floats [rows, inputs] at `source`, y floats at `target`."""
+    """y = y x sigmoid(x w), one factor for each row; x is floats [rows, inputs] at `source`, y floats at `target`."""
 
     weight: Floats  # [inputs]
     source: Int

@@ -23,7 +23,9 @@ class Places(Protocol):
         """Return memory of this shape, aligned to 64 bytes, which `fill` has written."""
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Return a contiguous tensor with the same contents, to keep."""
+        """Return a contiguous tensor with the same contents that the caller may keep: a copy if `copies`, else the
+        tensor itself.
+        """
 
 
 class OwnMemory:

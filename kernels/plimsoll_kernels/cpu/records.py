@@ -80,7 +80,7 @@ class Timed(IntEnum):
 
 @c_record
 class OpRecord(CRecord):
-    """One op of a model."""
+    """One op of a model: its kind, and the record of an op of that kind."""
 
     _anonymous_ = ("any",)
     kind: Int  # which of OPS

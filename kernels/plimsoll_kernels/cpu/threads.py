@@ -26,7 +26,7 @@ _kernels = _Kernels()
 
 @dataclass(frozen=True, slots=True)
 class ThreadShare:
-    """Numbers of threads of an engine's steps."""
+    """The numbers of threads that an engine's steps use in the CPU kernels and in torch."""
 
     kernels: int
     torch: int
@@ -51,7 +51,7 @@ def share(count: int) -> ThreadShare:
 
 
 def take_over() -> ThreadShare:
-    """Leave one thread to torch, and give its threads to the kernels."""
+    """Let torch use one thread, and the kernels as many as before."""
     taken = ThreadShare(kernels=thread_count(), torch=1)
     taken.take()
     return taken

@@ -27,7 +27,7 @@ Clock = Callable[[Callable[[], object]], float]
 
 @dataclass(frozen=True, slots=True)
 class TunedHeads:
-    """The properties that are tuned for: the query heads of a layer, and their attention."""
+    """The properties of a layer for which attention is tuned: its number of query heads, scale, window and soft cap."""
 
     heads: int
     scale: float
@@ -72,7 +72,9 @@ def tune_paged_attention(
 
 
 def _batch(keys: Tensor, rows: list[int]) -> PagedBatch:
-    """Return sequences whose blocks are scattered over the cache and not shared."""
+    """Return sequences of CONTEXT tokens, with these numbers of rows, whose blocks are scattered over the cache and not
+    shared.
+    """
     _, num_blocks, block_size, _ = keys.shape
     width = -(-CONTEXT // block_size)
     blocks = 1 + torch.randperm(num_blocks - 1, generator=torch.Generator().manual_seed(0))[: len(rows) * width]

@@ -23,7 +23,8 @@ class Division:
 
     @classmethod
     def of(cls, rows: int, tiles: int, processors: int) -> Division:
-        """Return enough programs to fill the device, and more loops only beyond that.
+        """Return a division that fills the device with programs; a program gets more loops only if there are more tiles
+        than that.
 
         Raises ValueError if a number is below one.
         """

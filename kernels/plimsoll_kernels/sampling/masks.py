@@ -15,7 +15,7 @@ class TokenMasks:
     """Masks of some of R rows, contiguous and on the logits' device.
 
     - `masked`: int32 `[R]`, the row of `bits` with a row's mask; -1: every token is allowed.
-    - `bits`: int32 `[M, ceil(V / 32)]`; bit t % 32 of word t / 32 says whether token t is allowed.
+    - `bits`: int32 `[M, ceil(V / 32)]`; bit t % 32 of word t / 32 is 1 if token t is allowed.
     """
 
     masked: Tensor

@@ -62,10 +62,10 @@ def _keep_top(logits: Tensor, weights: Tensor, params: RowParams) -> Tensor:
 
 
 def _nucleus(weights: Tensor, top_k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Filter weights in the order of their tokens `[R, K]`; also return the number that stays `[R]`, at least 1.
+    """Set the weights to 0 that top-k and top-p remove; also return the number that stays `[R]`, at least 1.
 
-    A row's mass is that of its top-k; without top-k, or if the shortlist lacks some of it, the mass is 1, because the
-    weights are a softmax.
+    weights: `[R, K]`, of each row's most likely tokens, the most likely first. A row's mass is that of its top-k;
+    without top-k, or if the shortlist lacks some of it, the mass is 1, because the weights are a softmax.
     """
     width = weights.shape[-1]
     order = torch.arange(width, device=weights.device)

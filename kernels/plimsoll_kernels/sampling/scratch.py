@@ -15,7 +15,7 @@ MOST_CANDIDATES = 8192
 
 
 def tiles_of(vocab: int) -> int:
-    """Return the tiles of a row; the last may be shorter."""
+    """Return the number of tiles of a row of logits; the last may be shorter."""
     return -(-vocab // TILE)
 
 

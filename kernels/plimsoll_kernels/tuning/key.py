@@ -1,4 +1,4 @@
-"""The validity of a measurement: it applies to one kernel, device, software and shape."""
+"""The key of a measurement, which applies to one kernel, device, software and shape."""
 
 from __future__ import annotations
 

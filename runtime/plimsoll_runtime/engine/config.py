@@ -35,7 +35,8 @@ LEAST_STEP_SECONDS = 1.0
 
 
 def attention_backend(text: str) -> str:
-    """Parse the name of an attention backend, or two names joined by + (prompts first, then decodes).
+    """Return the text if it is "auto", the name of an attention backend, or two names joined by + (prompts first, then
+    decodes).
 
     Raises OptionError for an unknown name.
     """

@@ -180,7 +180,7 @@ class EngineCore:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the KV cache, according to the steps planned so far."""
+        """Bytes of the KV cache, the padding block included, according to the steps planned so far."""
         return self._block_bytes * (self._scheduler.stats().blocks_total + 1)
 
     @property
@@ -231,7 +231,9 @@ class EngineCore:
         self._scheduler.resize(blocks_within(kv_bytes, self.info))
 
     def reset_prefix_cache(self) -> None:
-        """Remove every block from the prefix cache. Running sequences keep their blocks."""
+        """Remove every block from the prefix cache and the tiers, and all state snapshots. Running sequences keep their
+        blocks.
+        """
         self._scheduler.forget_prefixes()
 
     def step(self) -> StepOutputs:

@@ -69,7 +69,7 @@ def cached_tokens(info: EngineInfo) -> int:
 
 
 def longest_at_once(info: EngineInfo) -> float:
-    """Return how many sequences of maximum length the KV cache holds."""
+    """Return how many sequences of maximum length the KV cache holds at once, as a fraction: 2.5 are two and a half."""
     return (info.num_blocks - 1) / sequence_blocks(info.groups, info.max_model_len, info.block_size)
 
 

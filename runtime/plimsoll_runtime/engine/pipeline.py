@@ -26,7 +26,7 @@ class Pipeline(Protocol):
     """How many plans to submit before requesting the first result."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Submit a plan."""
+        """Queue a plan, which runs after all plans that were submitted before."""
 
     def result(self) -> StepResult:
         """Return the next result, in the order of submission. Raises the exception of that step; later plans are then

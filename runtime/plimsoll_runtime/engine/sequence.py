@@ -112,7 +112,7 @@ class Report:
 
     - `final_only`: one output, at the end.
     - `admitted`: the sequence has run. `answered`: its first token has been sampled. `cached_tokens` of the prompt were
-      in the prefix cache by then.
+      found before that, in the prefix cache or its tiers.
     - `prompt_logprobs`: packed, of the first `scored` positions; None: not requested.
     """
 

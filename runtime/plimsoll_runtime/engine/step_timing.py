@@ -75,12 +75,12 @@ class Timeline:
         self._mark = self._clock()
 
     def begin(self) -> None:
-        """Start a step."""
+        """Start the next step and its first phase."""
         self._step += 1
         self._mark = self._clock()
 
     def lap(self, phase: StepPhase) -> None:
-        """End the phase that began at the last mark."""
+        """Record that `phase` lasted from the last mark until now, which becomes the next mark."""
         now = self._clock()
         self._spans.append((self._step, phase, self._mark, now))
         self._totals[phase] += now - self._mark
@@ -142,7 +142,7 @@ class StepDurations:
         self._means[size] = mean + (seconds - mean) / count
 
     def allow(self, tokens: int) -> float:
-        """Return the seconds that a step of `tokens` tokens may take."""
+        """Return the seconds that a step of `tokens` tokens may take before it counts as hung."""
         size = tokens.bit_length()
         mean = self._means.get(size)
         if mean is not None:

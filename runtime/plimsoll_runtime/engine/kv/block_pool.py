@@ -15,7 +15,7 @@ PADDING_BLOCK = 0
 
 
 class BlockPool:
-    """Blocks 1 .. num_blocks - 1. A name (a block hash) identifies the contents of at most one block.
+    """A pool of the blocks 1 .. num_blocks - 1. A name (a block hash) identifies the contents of at most one block.
 
     `on_evict(block, name)` is called for each idle block that loses its name because it is reused or removed. `step` is
     the number of the step being planned, or of the next one; the code that plans steps counts it.

@@ -11,7 +11,7 @@ class Full(msgspec.Struct, frozen=True, tag="full"):
     """Keeps every token as long as its sequence runs."""
 
     def oldest(self, position: int) -> int:
-        """Return the first token that a query at this position attends to."""
+        """Return 0: a query at any position attends from the first token on."""
         return 0
 
 
@@ -72,8 +72,8 @@ def first_block(rule: Rule, position: int, block_size: int) -> int:
 
 
 def peak_blocks(rule: Rule, computed: int, tokens: int, block_size: int) -> int:
-    """Return the most blocks that a group needs at a time to compute tokens `computed` .. `tokens`, in chunks of
-    LEAST_CHUNK blocks.
+    """Return the most blocks that a group needs at a time to compute the tokens from `computed` to before `tokens`, in
+    chunks of LEAST_CHUNK blocks.
     """
     whole = -(-tokens // block_size)
     if isinstance(rule, Full):
@@ -84,7 +84,7 @@ def peak_blocks(rule: Rule, computed: int, tokens: int, block_size: int) -> int:
 
 
 def sequence_blocks(rules: Sequence[Rule], tokens: int, block_size: int) -> int:
-    """Return the blocks of all groups that a sequence of this many tokens needs."""
+    """Return the most blocks that all groups together need for a sequence that grows to this many tokens."""
     return sum(peak_blocks(rule, 0, tokens, block_size) for rule in rules)
 
 

@@ -35,7 +35,11 @@ class InFlightSharing:
         self._to_merge: list[list[Merge]] = []
 
     def publish(self, sequence: SequenceState) -> None:
-        """Publish the full blocks of a sequence whose tokens are known and computed by the steps planned so far."""
+        """Publish the full blocks of a sequence, as far as their tokens are known and computed by the steps planned so
+        far.
+
+        A block whose contents another block has already will be merged with that one.
+        """
         tokens = min(sequence.computed, sequence.known)
         if self._cache is None or tokens // self._block_size == sequence.kv.published:
             return

@@ -95,7 +95,8 @@ class KvCacheManager:
         return max(0, step - 1 - max(map(pool.left, moved)))
 
     def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
-        """Change the number of blocks in this step. Return the moves (source, target) that follow the step's spills.
+        """Change the number of blocks to `num_blocks`, the padding block included, in this step. Return the moves
+        (source, target) that follow the step's spills.
 
         Block numbers are updated in the tables of `running` sequences and in the merges of steps in progress. The step
         computes and restores nothing.
@@ -189,7 +190,9 @@ class KvCacheManager:
         return 1 + (sequence.computed >= sequence.kv.allocated)
 
     def given_up(self, sequence: SequenceState) -> int:
-        """Return the number of blocks that preempting a running sequence makes available."""
+        """Return the most blocks that preempting a running sequence makes available: those in its tables (shared ones
+        count too), those reserved, and those kept free for it.
+        """
         held = sum(len(table.blocks) for table in sequence.kv.tables)
         return held + sequence.kv.reserved + self.growth(sequence) * len(self.rules)
 

@@ -97,13 +97,13 @@ class SnapshotRows:
         self.pool.release([row])
 
     def forget(self, name: bytes) -> None:
-        """Remove a name."""
+        """Remove a name, so that its snapshot cannot be found."""
         row = self.pool.find(name)
         if row is not None:
             self.pool.forget(row)
 
     def forget_all(self) -> None:
-        """Remove all names."""
+        """Remove all names, so that no snapshot can be found."""
         self.pool.forget_all()
 
     def _save(self, slot: int, row: int) -> None:

@@ -44,32 +44,34 @@ class Constraint(msgspec.Struct, frozen=True):
 
     @classmethod
     def json(cls, schema: Mapping[str, Any] | bool | str, *, strict: bool = True) -> Self:
-        """Accept documents of a schema, given as an object or as its text; True: any document."""
+        """Return a constraint to JSON documents of a schema, given as an object or as its text; True: any document."""
         return cls("json", schema if isinstance(schema, str) else _text(schema), strict)
 
     @classmethod
     def regex(cls, pattern: str) -> Self:
-        """Accept texts that a pattern matches as a whole."""
+        """Return a constraint to texts that a regular expression matches as a whole."""
         return cls("regex", pattern)
 
     @classmethod
     def choice(cls, options: Sequence[str]) -> Self:
-        """Accept one of some texts."""
+        """Return a constraint to one of these texts."""
         return cls("choice", _text(list(options)))
 
     @classmethod
     def grammar(cls, text: str) -> Self:
-        """Accept texts of a grammar."""
+        """Return a constraint to texts of a grammar, in the notation of Lark or llama.cpp."""
         return cls("grammar", text)
 
     @classmethod
     def tags(cls, tag: Mapping[str, Any] | str, *, strict: bool = True) -> Self:
-        """Accept text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
+        """Return a constraint to text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers":
+        [...]}`.
+        """
         return cls("tags", tag if isinstance(tag, str) else _text(tag), strict)
 
     @classmethod
     def without(cls, words: Sequence[str]) -> Self:
-        """Accept any text that contains none of these words, not even as a part of a longer word."""
+        """Return a constraint to text that contains none of these words, not even as a part of a longer word."""
         return cls("without", _text(list(words)))
 
 

@@ -47,7 +47,7 @@ class AddRequest(msgspec.Struct, frozen=True):
 
 
 class SharePrompt(msgspec.Struct, frozen=True, tag="share-prompt"):
-    """Sends a prompt (`Prompt.to_bytes`) that requests refer to by `key` until `DropPrompt`."""
+    """Gives the engine process a prompt (`Prompt.to_bytes`) that requests refer to by `key` until `DropPrompt`."""
 
     key: int
     token_ids: bytes
@@ -60,7 +60,9 @@ class DropPrompt(msgspec.Struct, frozen=True, tag="drop-prompt"):
 
 
 class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
-    """The message of an `AddRequest`. `prompt` is the key of a shared prompt, or the bytes of `Prompt.to_bytes`."""
+    """An `AddRequest` as the engine process receives it. `prompt` is the key of a shared prompt, or the bytes of
+    `Prompt.to_bytes`.
+    """
 
     request_id: str
     prompt: bytes | int
@@ -68,7 +70,7 @@ class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
-    """Cancels requests without an output; unknown or finished ids are ignored."""
+    """Cancels requests; no output is sent for them. Unknown or finished ids are ignored."""
 
     request_ids: list[str]
 
@@ -80,8 +82,8 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, tag="reset-prefix-cache"):
 class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary"):
     """The bytes of all tokens, for constraints. Sent once, before the first request with a constraint.
 
-    `spelled` are the bytes of all tokens in a row, `lengths` their lengths as uint32 in native byte order. A grammar
-    never writes a token without bytes or one of `special_ids`. `end_ids` end a text.
+    `spelled` are the bytes of all tokens, one after the other, `lengths` their lengths as uint32 in native byte order.
+    A grammar never allows a token without bytes or one of `special_ids`. `end_ids` end a text.
     """
 
     spelled: bytes
@@ -120,7 +122,7 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
       first token in time). For the last two `error` has the reason in words. Aborted requests have no output.
     - `stop_token_id`: the stop token that ended it, which is the last of `token_ids`.
     - `prompt_logprobs`: sent once, with the first token, packed by `pack`. Entry i belongs to prompt token i + 1.
-    - `cached_tokens`: sent with the first token: prompt tokens whose KV came from the prefix cache.
+    - `cached_tokens`: sent with the first token: prompt tokens whose KV came from the prefix cache or its tiers.
     - `vector`: the result of a pooling model, which generates no tokens: float32 in native byte order.
     """
 
@@ -138,9 +140,10 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
 class TierStats(msgspec.Struct, frozen=True):
     """The tiers below the KV cache, in blocks unless the name says tokens. Fields from `hit_tokens` on are counters.
 
-    `under_way` blocks are being read or written. `hit_tokens` were restored. Blocks were `spilled` from the KV cache,
-    `dropped` for lack of a free frame, `loaded` from the disk, `failed` to be read or written, or `passed` over on disk
-    because computing them again was predicted to be faster.
+    `host_blocks` are in host memory, `disk_blocks` on the disk. `under_way` blocks are being read from the disk or
+    written to it. `hit_tokens` were restored. Blocks were `spilled` from the KV cache, `dropped` for lack of a free
+    frame, `loaded` from the disk, `failed` to be read or written, or `passed` over on disk because computing them again
+    was predicted to be faster.
     """
 
     host_blocks: int = 0
@@ -168,9 +171,12 @@ class SnapshotStats(msgspec.Struct, frozen=True):
 class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of an engine after a step. Counters only grow.
 
+    - `running`, `waiting`: sequences. `blocks_total`: without the padding block; of these, `blocks_used` have
+      references and `blocks_cached` only a block hash.
     - `phase_seconds`: seconds spent in each `step_timing.StepPhase`; empty if steps are not timed.
     - `kernels_compiled`: Triton kernel variants compiled since the warm-up, while requests waited.
-    - `cache_hit_tokens`: tokens that requests found at their first admission, in the prefix cache or the tiers.
+    - `cache_query_tokens`: prompt tokens of admitted requests. `cache_hit_tokens`: those that were found before a
+      request's first token, in the prefix cache or the tiers.
     - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
       an error, such as NaN in their logits or a lack of memory.
     - `tiers`, `snapshots`: None if the engine has none.
@@ -250,7 +256,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class ProcessFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """A process has failed, or could not execute an order. `kind` is the value of a plimsoll_runtime.errors.ErrorKind.
+    """A process has failed, or could not execute a command. `kind` is the value of a plimsoll_runtime.errors.ErrorKind.
 
     `device_lost`: no other process can use the device either.
     """
@@ -269,7 +275,7 @@ class Resized(msgspec.Struct, frozen=True, tag="resized"):
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
-    """Everything that one step produced."""
+    """The outputs of one step, and the engine's statistics after it."""
 
     outputs: list[RequestOutput]
     stats: EngineStats

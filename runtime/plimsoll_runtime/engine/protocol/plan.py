@@ -22,7 +22,8 @@ LAST_CHOSEN = -1
 class SlotInit:
     """Assigns a slot of the runner's batch state to a sequence.
 
-    Penalties use `prompt_ids` and `output_ids`, which are non-empty when the sequence resumes after a preemption.
+    Penalties use `prompt_ids` and `output_ids`. `output_ids` has tokens only if the sequence resumes after a
+    preemption.
     """
 
     slot: int
@@ -147,4 +148,4 @@ class Launched(Protocol):
         """Whether the result is available."""
 
     def result(self) -> StepResult:
-        """Wait for the result. Call it in the order in which the steps were started."""
+        """Wait for the result and return it. Call it in the order in which the steps were started."""

@@ -42,8 +42,8 @@ class Prompt(Sequence[int]):
         return min(self._ids), max(self._ids)
 
     def names(self, root: bytes, block_size: int) -> list[bytes]:
-        """Return the hashes of the prompt's first full blocks, for a tenant's root hash. All callers get the same list,
-        and append the hashes that they compute.
+        """Return the hashes of the prompt's first full blocks that were computed so far, for a tenant's root hash. All
+        callers get the same list, and append the hashes that they compute.
         """
         return self._names.setdefault((root, block_size), [])
 

@@ -84,7 +84,9 @@ class Prefetches:
         return self._tiers is not None and not self.places(free) and self._tiers.would_prefetch(sequence)
 
     def wait(self, seconds: float) -> None:
-        """If sequences are out of the queue, return when a block has been read, or after `seconds`."""
+        """Wait until the disk has read or written a block, for at most `seconds`; return immediately if no sequence is
+        out of the queue.
+        """
         if self._aside and self._tiers is not None:
             self._tiers.index.wait(seconds)
 
@@ -124,7 +126,8 @@ class Prefetches:
 
 
 class Admission:
-    """Waiting sequences, in the queue or out of it while their prefix is read from disk; admission and preemption.
+    """Holds the waiting sequences, in the queue or out of it while their prefix is read from disk; admits them, and
+    preempts running ones.
 
     `update_key` computes the order key of a waiting sequence again; `clock` gives nanoseconds.
 
@@ -181,7 +184,8 @@ class Admission:
         return min(len(self.waiting), self._running.slots.available)
 
     def next(self, before: tuple[int, ...] | None, budget: int) -> SequenceState | None:
-        """Admit the first sequence in the queue and return it; None if it cannot be admitted.
+        """Admit the first sequence in the queue and return it; None if it cannot be admitted. A sequence whose prefix
+        must be read from disk leaves the queue, and the next one is tried.
 
         With `before`, the order key of a running sequence, only a lower key is admitted. If prompts are computed whole,
         only a sequence of at most `budget` tokens is admitted.

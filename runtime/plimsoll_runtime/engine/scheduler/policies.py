@@ -48,7 +48,9 @@ class LengthEstimator:
         return limit
 
     def learn(self, sequence: SequenceState) -> None:
-        """Learn from an output that has ended. One that cannot end early (`ignore_eos`) is skipped."""
+        """Learn from an output that has ended. One that only its limit can end (`ignore_eos` without stop tokens) is
+        skipped.
+        """
         if sequence.context.params.ignore_eos and not sequence.stop_ids:
             return
         for kind in _kinds(sequence):
@@ -144,7 +146,7 @@ class ByPriority(_Static):
 
 
 class EarliestDeadline(_Static):
-    """Earliest `deadline` first."""
+    """Earliest deadline first. A request without one is ordered as if it had DEFAULT_DEADLINE_SECONDS."""
 
     preempts = True
 

@@ -147,7 +147,7 @@ class Scheduler:
         return [deadline_message(sequence) for sequence in missed]
 
     def forget_prefixes(self) -> None:
-        """Remove every block from the prefix cache."""
+        """Remove every block from the prefix cache and the tiers, and all state snapshots."""
         self._kv.forget_all()
 
     def resize(self, num_blocks: int) -> None:
@@ -163,7 +163,9 @@ class Scheduler:
         return self._wanted_blocks is not None
 
     def await_prefetches(self, seconds: float) -> None:
-        """If all work waits for the disk, return when a block has been read, or after `seconds`."""
+        """Wait until the disk has read or written a block, for at most `seconds`; return immediately if no sequence
+        waits for the disk.
+        """
         self._admission.prefetches.wait(seconds)
 
     def schedule(self) -> Step | None:

@@ -33,7 +33,7 @@ class Counters(EngineCounts):
 
 
 def engine_stats(counters: Counters, kv: KvCacheManager, running: int, waiting: int) -> EngineStats:
-    """Return the current gauges and counters."""
+    """Return the statistics of a scheduler; `running` and `waiting` are numbers of sequences."""
     pool = kv.pool
     return EngineStats(
         **{name: getattr(counters, name) for name in EngineCounts.__struct_fields__},

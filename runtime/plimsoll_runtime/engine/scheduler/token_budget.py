@@ -46,7 +46,9 @@ class Pacer:
         self._left = 0
 
     def next(self, decodes: int, newcomers: int) -> Pace:
-        """Return the budget of a step with `decodes` tokens of decoding sequences and `newcomers` new prompts."""
+        """Return the budget of a step. `decodes`: the tokens that decoding sequences need; `newcomers`: the prompts
+        that are being computed or could be admitted.
+        """
         if not newcomers or not self._paced:
             self._left = 0
             return Pace(self._most)

@@ -12,8 +12,8 @@ SLACK = 64
 
 
 class DeadlineQueue:
-    """A heap by due time. Entries of requests that have a token or have ended are stale: they are skipped when they
-    reach the top, and all are dropped when the heap has doubled.
+    """The sequences with a deadline, as a heap by due time. Entries of requests that have a token or have ended are
+    stale: they are skipped when they reach the top, and all are dropped when the heap has doubled.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,8 @@ def _waits(sequence: SequenceState) -> bool:
 
 
 class WaitingQueue:
-    """A heap by order key. Entries of aborted or moved sequences are stale, so that removal costs nothing.
+    """The waiting sequences, as a heap by order key. Entries of sequences that have left the queue or got another key
+    are stale, so that removal costs nothing.
 
     Stale entries are dropped when they reach the top, or before they are the majority. `update_key` computes the order
     key of a sequence again; with it, `refresh` moves some of the sequences.

@@ -26,7 +26,8 @@ class OnDevice(NamedTuple):
     """The tables of a batch of S sequences in device memory.
 
     blocks: int32 [N], the blocks of all tables. query_starts: int64 [S + 1], the first row of each sequence, and the
-    number of rows. context_lens, begins: int64 [S], the tokens of each sequence and the index of its table in `blocks`.
+    number of rows. context_lens, begins: int64 [S], the tokens of each sequence in its table after this step, and the
+    index of its table in `blocks`.
     """
 
     blocks: Tensor
@@ -94,7 +95,7 @@ class AttentionBatch:
 
     @property
     def groups(self) -> tuple[AttentionBatch, ...]:
-        """The step in each cache group."""
+        """The step's batch of each cache group: this one, then `rest`."""
         return (self, *self.rest)
 
     def __post_init__(self) -> None:
@@ -155,7 +156,8 @@ def create_backend(backend: type[AttentionBackend], cache: KvCache) -> Attention
 
 
 def prepare_step(backend: AttentionBackend, batch: AttentionBatch) -> Attention:
-    """Return a step of the backend. This function and the step raise AttentionError if the backend fails.
+    """Return the backend's attention for a step. This function and the attention raise AttentionError if the backend
+    fails.
 
     Errors of a fused backend are raised unchanged: its decoder computes attention itself, and other backends' steps do
     not fit that decoder.
@@ -167,7 +169,7 @@ def prepare_step(backend: AttentionBackend, batch: AttentionBatch) -> Attention:
 
 
 class _Step:
-    """Raises AttentionError if the step of a backend fails."""
+    """A backend's attention for a step, which raises AttentionError if the backend fails."""
 
     def __init__(self, backend: str, step: Attention) -> None:
         self._backend = backend
@@ -180,7 +182,7 @@ class _Step:
 
 
 class _RotatingStep(_Step):
-    """Raises AttentionError if the rotating step of a backend fails."""
+    """A backend's rotating attention for a step, which raises AttentionError if the backend fails."""
 
     def __init__(self, backend: str, step: RotatingAttention) -> None:
         super().__init__(backend, step)

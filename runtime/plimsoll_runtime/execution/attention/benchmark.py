@@ -214,7 +214,7 @@ def _first(inputs: Inputs, rows: int) -> Inputs:
 
 
 def _blocks_of(mix: Mix, block_size: int) -> int:
-    """Return the blocks of a cache that holds either batch, including the padding block."""
+    """Return the number of blocks of a cache that holds either batch of a mix, including the padding block."""
     return max(mix.decodes * -(-mix.context // block_size), -(-mix.chunk // block_size)) + 1
 
 

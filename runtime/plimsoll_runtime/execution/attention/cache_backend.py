@@ -32,7 +32,9 @@ class CacheBackend(ABC):
 
     @abstractmethod
     def attend_step(self, batch: AttentionBatch) -> LayerAttention:
-        """Return the attention of a step, with the work that its layers share already done."""
+        """Return a function that attends to the cache for a layer of the step. The work that layers share is done
+        before.
+        """
 
     def begin(self, batch: AttentionBatch) -> Attention:
         attend, cache, groups = self.attend_step(batch), self._cache, batch.groups

@@ -17,7 +17,9 @@ from plimsoll_runtime.models.layers.attention import NormOfHeads
 
 
 class WritingStep(ABC):
-    """A step that writes the cache, then attends. `cells`: int64 [T] of all rows, for each cache group."""
+    """A step's attention, which writes keys and values to the cache, then attends. `cells`: int64 [T] of all rows, for
+    each cache group.
+    """
 
     def __init__(self, cache: KvCache, cells: Sequence[Tensor], implementation: Implementation = "auto") -> None:
         self._cache = cache
@@ -41,7 +43,7 @@ class WritingStep(ABC):
 
 
 class RotatingWritingStep(WritingStep):
-    """A writing step that also rotates heads as it writes them to the cache (`RotatingAttention`)."""
+    """A step's attention that also rotates queries and keys as it writes to the cache (`RotatingAttention`)."""
 
     def of_heads(
         self,

@@ -25,7 +25,9 @@ class PagesBackend(CacheBackend):
         """Return the attention of a step's rows in one cache group: made once a step, called for each of its layers."""
 
     def attend_step(self, batch: AttentionBatch) -> LayerAttention:
-        """Return the step's attention. Copies one table a cache group to the device."""
+        """Return a function that attends to the cache for a layer of the step. Copies one table a cache group to the
+        device.
+        """
         cache = self._cache
         attends = [self.attend_over(paged_batch(group, cache)) for group in batch.groups]
 

@@ -53,9 +53,9 @@ _Backend = type[AttentionBackend]
 
 
 def ranked(timings: Mapping[_Backend, Timing], *, divide: bool) -> list[_Backend]:
-    """Return every backend worth trying, the fastest first.
+    """Return the timed backends, the fastest first.
 
-    If `divide`, these include pairs: two backends that share a step, each faster than the other at its part, and faster
+    If `divide`, also return pairs: two backends that share a step, each faster than the other at its part, and faster
     together than either alone. At equal times a single backend comes first.
     """
     alone = {backend: timing.total_ms for backend, timing in timings.items()}
@@ -188,7 +188,7 @@ def fastest_first(
 
 @torch.inference_mode()
 def _measure_all(target: Target, mix: Mix, refusals: Mapping[_Backend, str | None], clock: Clock) -> list[_Row]:
-    """Return a row for each backend, in order."""
+    """Check and measure the backends without a refusal, until time is over. Return a row for each backend, in order."""
     deadline = clock() + (CPU_SECONDS if target.device.type == "cpu" else GPU_SECONDS)
     expected = small_steps(ReferenceBackend, target)
     rows: list[_Row] = []
@@ -206,7 +206,9 @@ def _measure_all(target: Target, mix: Mix, refusals: Mapping[_Backend, str | Non
 
 
 def _try(backend: _Backend, target: Target, mix: Mix, watch: Stopwatch, expected: Sequence[Tensor]) -> _Row:
-    """Check and measure a backend. If it fails, log a warning and leave it out; raises if the device itself failed."""
+    """Check and measure a backend, and return its row. If it fails, log a warning; the row then has no timing. Raises
+    if the device itself failed.
+    """
     try:
         check(backend, target, expected)
         return _Row(backend, measure(backend, target, mix, watch))
@@ -221,7 +223,9 @@ def _try(backend: _Backend, target: Target, mix: Mix, watch: Stopwatch, expected
 
 
 def _by_time(rows: list[_Row], *, divide: bool) -> list[_Backend]:
-    """Return the backends, the fastest first; times without the CPU executor are multiplied by FUSED_GAIN."""
+    """Return the measured backends, and pairs of them if `divide`, the fastest first. Times without the CPU executor
+    are multiplied by FUSED_GAIN.
+    """
     times = {}
     for row in rows:
         if row.timing is not None:
@@ -237,13 +241,15 @@ def backend_called(name: str) -> _Backend:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return the backend names for sequences with several rows and for decodes."""
+    """Return the backend names for sequences with several rows and for decodes: the two names of "cudnn+triton", or a
+    single name twice.
+    """
     chunks, _, decodes = name.partition("+")
     return chunks, decodes or chunks
 
 
 def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
-    """Return everything that the figures depend on."""
+    """Return everything that measurements depend on: hardware, versions, model shapes, the mix, and the backends."""
     found = kernels(target.dtype) if target.device.type == "cpu" else None
     return {
         "hardware": device_name(target.device),

@@ -90,7 +90,7 @@ class SplitBackend:
         self._rotates = False
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Return a step of one of the two if only it has sequences, of both otherwise.
+        """Return the attention of a step: that of one backend if only it has sequences, otherwise of both.
 
         If decodes rotate heads as they write them to the cache, so do chunks, whichever backend computes them.
         """
@@ -140,7 +140,7 @@ class _DividedGraphBackend(SplitBackend):
 
 
 class _Part(NamedTuple):
-    """The rows that a backend computes, and its step over them."""
+    """The rows of the step that a backend computes, and its attention for them."""
 
     rows: Rows
     attention: Attention
@@ -167,7 +167,7 @@ class _RotatingStep(_Step, RotatingWritingStep):
 
 
 def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
-    """Return the rows of the chosen of S sequences, given the number of rows of each."""
+    """Return the step's rows of the sequences `chosen`; `lengths`: the number of rows of each sequence of the step."""
     ends = np.cumsum(lengths)
     rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in chosen])
     if rows[-1] - rows[0] + 1 == rows.size:
@@ -176,7 +176,7 @@ def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
 
 
 def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
-    """Return a step with some of the sequences, in their order, in all cache groups."""
+    """Return the batch of the sequences `chosen`, in their order, in all cache groups; `rows`: theirs in the step."""
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(batch.groups):
         tables = group.block_tables

@@ -20,7 +20,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """int64 arrays of S sequences: rows, context tokens, first row, and the location of their block tables.
+    """The S sequences of a step as int64 arrays: number of rows, context tokens (this step's rows included), index of
+    the first row, and where the sequence's blocks are in `blocks`.
 
     Sequence i's blocks are `blocks[first_blocks[i] :][: num_blocks[i]]`, int32, as many as its context needs.
     """

@@ -64,7 +64,7 @@ def _used() -> UsedDevice | None:
 
 
 def _driver_cuda() -> tuple[int, int] | None:
-    """Return the driver's CUDA version, which it reports as 12040 for 12.4."""
+    """Return the newest CUDA version that the driver supports, (12, 4) for its number 12040; None without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -89,8 +89,8 @@ def _gpus() -> tuple[Gpu, ...] | None:
 
 
 def gpus_of(found: Sequence[Sequence[str]], apps: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
-    """Return GPUs from nvidia-smi's rows (uuid, MIG, name) and (GPU uuid, pid, MiB, process name); "[N/A]" is
-    unknown.
+    """Return GPUs from nvidia-smi's rows (uuid, MIG, name) and (GPU uuid, pid, MiB, process name). This process is no
+    holder; a size of "[N/A]" counts as 0.
     """
     holders: dict[str, list[Holder]] = {}
     for uuid, pid, mib, name in apps:

@@ -47,7 +47,7 @@ def choose(wanted: str) -> torch.device:
 
 
 def _why_none() -> str:
-    """Return torch's own reason, which it only gives when CUDA is initialised."""
+    """Return torch's own reason for finding no GPU, which it only gives when CUDA is initialised."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
@@ -118,7 +118,8 @@ def cores() -> int:
 
 
 def take_threads(asked: int | None) -> ThreadShare:
-    """Set the requested number of threads, one per core by default.
+    """Let torch and the kernels use the requested number of threads each, by default one per core that this process may
+    use.
 
     Also called by commands that only predict what an engine needs, because the backends' speed and so the selected
     backend depend on it.

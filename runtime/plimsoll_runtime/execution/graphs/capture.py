@@ -20,14 +20,14 @@ from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Captured work: `replay` repeats it, over the tensors that it read then, and leaves its result in `out`."""
+    """Captured work: `replay` repeats it, over the tensors that the capture read, and leaves its result in `out`."""
 
     out: Tensor
     replay: Callable[[], None]
 
 
 class Capture(Protocol):
-    """Captures work for later replays."""
+    """Captures device work as a CUDA graph, which can be replayed."""
 
     @property
     def used(self) -> int:
@@ -163,7 +163,9 @@ def _reached(bounds: CaptureBounds, seconds: float, nbytes: int) -> str:
 
 
 def _without(missing: Sequence[CaptureRequest], reached: str) -> str:
-    """Return the text about work without a graph."""
+    """Return the end of the log line: the bound that was reached, and the requests without a graph; empty if none is
+    missing.
+    """
     if not missing:
         return ""
     kinds = dict.fromkeys(each.kind for each in missing)
@@ -201,7 +203,7 @@ def row_buckets(most: int) -> list[int]:
 
 
 def bucket_of(count: int, buckets: Sequence[int]) -> int | None:
-    """Return the smallest capture size for `count` sequences or rows; None if all are smaller."""
+    """Return the smallest of the capture sizes that is at least `count`; None if all are smaller."""
     index = bisect_left(buckets, count)
     return buckets[index] if index < len(buckets) else None
 
@@ -214,7 +216,7 @@ class Graphs(Protocol):
 
 
 class StepGraphs(Graphs, Protocol):
-    """Graphs of some kinds of steps."""
+    """Graphs of forward passes, for some kinds and sizes of steps."""
 
     def run(self, rows: StepRows) -> Tensor | None:
         """Return hidden states `[T, hidden]` of a step, valid until the next call; None if it has no graph.

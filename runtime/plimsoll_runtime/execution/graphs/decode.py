@@ -42,7 +42,7 @@ class GraphBackend(Protocol):
     """An attention backend whose steps may be captured: they never wait for the device."""
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
-        """Return a step over tables that are on the device already, one for each cache group."""
+        """Return the attention of a step whose tables are on the device already, one for each cache group."""
 
     def launch_key(self, sequences: int, longest: int) -> Hashable:
         """Return the properties that determine the launches of a batch of decodes; equal keys may share a graph.
@@ -148,7 +148,7 @@ class DecodeGraphs:
         return beside
 
     def _add(self, bucket: int, longest: int, shares: bool) -> None:
-        """Capture a graph over the first numbers, which are all padding.
+        """Capture the graph of `bucket` decodes with contexts of at most `longest` tokens. All rows are padding.
 
         The work runs before it is captured, over the recurrent states of the padding slot: those of sequences may
         advance only once a step.

@@ -96,7 +96,7 @@ class SamplingGraphs:
         return graph.out[:count]
 
     def _add(self, bucket: int) -> None:
-        """Capture a graph over the first rows, which are all padding."""
+        """Capture the graph that computes the logits of `bucket` rows and samples their tokens, all of them padding."""
         words = _said(PlainRows.none(), bucket, self._state.unwanted)
         asked = self._asked[: words.size]
         asked.copy_(torch.from_numpy(words))

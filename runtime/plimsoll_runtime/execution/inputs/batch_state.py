@@ -60,9 +60,9 @@ class BatchState(SlotTables):
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """The rows of all sequences in order, int64 [T] on the device, and their cells in the cache.
+    """The inputs of a step. `token_ids`, `positions`: int64 [T] on the device, of the rows of all sequences in order.
 
-    `slots`: one for each sequence.
+    `batch`: the sequences in the KV cache, for attention. `slots`: one for each sequence.
     """
 
     token_ids: Tensor
@@ -89,7 +89,9 @@ class SlotStates:
     def compute_rows(
         self, decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, slots: Tensor
     ) -> Tensor:
-        """Compute one row of each sequence, whose slots int64 [S] are on the device: for CUDA graphs."""
+        """Return hidden states `[S, hidden]` of one row of each sequence, whose slots int64 [S] are on the device: for
+        CUDA graphs.
+        """
         return decoder(token_ids, positions, attention)
 
     def free(self, slots: Iterable[int]) -> None:

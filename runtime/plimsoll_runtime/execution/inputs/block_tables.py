@@ -86,10 +86,10 @@ class BlockTableState:
         self.blocks[begin : begin + len(blocks)] = blocks
 
     def _make_room(self, slot: int, kept: int) -> None:
-        """Move the first `kept` blocks of a slot to a place where all of its table fits in its row.
+        """Move the first `kept` blocks of a slot to the beginning of its row, so that the rest of its table fits.
 
-        Rows are made longer, unless the table is at most half as long: then it reaches the end again only after as many
-        more blocks.
+        If the table fills more than half of its row, rows are made longer first: so a table reaches the end again only
+        after as many more blocks.
         """
         if 2 * self.counts[slot] > self.width:
             self._widen(2 * self.counts[slot])
@@ -127,7 +127,7 @@ class DeviceBlockTables(BlockTableState):
         super().change(slot, change)
 
     def missing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices [N] whose blocks the device does not have yet, and these blocks [N].
+        """Return the indices [N] into `blocks` of the entries that the device does not have yet, and these entries [N].
 
         They stay missing until `mark_sent`, because a broken pass may not have written them.
         """

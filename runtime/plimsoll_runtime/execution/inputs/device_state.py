@@ -1,4 +1,4 @@
-"""The batch state of a device that runs ahead of the host."""
+"""The batch state of a GPU: sampled tokens stay on it for the next step, before the host has read them."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ class DeviceState(SlotTables):
 
 
 def columns_of(max_model_len: int, block_size: int) -> int:
-    """Return the most blocks of a sequence, including those that its windows have freed."""
+    """Return the columns of a block table's row: the most blocks of a sequence, freed ones included, and one more."""
     return -(-max_model_len // block_size) + 1

@@ -155,6 +155,6 @@ class StepRows:
 
 
 def _at(values: Any, slots: Ints) -> Ints:
-    """Return the values of some slots."""
+    """Return the entries of `values` (int64, by slot) for these slots."""
     found: Ints = np.frombuffer(values, np.int64)[slots]
     return found

@@ -26,7 +26,7 @@ class CopyLane:
         """Wait on the host until a buffer has been copied, so that it can be filled again."""
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
-        """Start to copy."""
+        """Start to copy a part of the buffer `number` from the host (`source`) to the device (`target`)."""
         target.copy_(source)
 
     def join(self, number: int) -> None:

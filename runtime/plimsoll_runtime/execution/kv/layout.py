@@ -115,11 +115,11 @@ class _Kind:
     width: int
 
     def together(self, block: int) -> int:
-        """Return the layers of a group whose blocks have `block` elements of a token."""
+        """Return how many of these layers a group has if its blocks have `block` elements for each token."""
         return min(self.layers, block // self.width)
 
     def groups(self, block: int) -> int:
-        """Return the number of groups if their blocks have `block` elements of a token."""
+        """Return the number of groups of these layers if their blocks have `block` elements for each token."""
         return -(-self.layers // self.together(block))
 
 

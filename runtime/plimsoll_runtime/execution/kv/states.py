@@ -60,7 +60,8 @@ def states_of(
 
 
 class StateCache(SlotStates):
-    """A tensor for each recurrent state: rows of `slots`, one for padding, rows of `snapshots`.
+    """A tensor for each recurrent state, with a row for each of `slots` slots, then one for padding, then one for each
+    of `snapshots` snapshots.
 
     A slot's row is never cleared: a sequence at position 0 reads zeros instead of it.
     """
@@ -164,7 +165,7 @@ class StepStates:
 def _advanced(
     decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, states: StepStates
 ) -> Tensor:
-    """Return the hidden states of a pass, and commit its states."""
+    """Run a pass of the decoder, commit its states, and return its hidden states."""
     hidden = decoder(token_ids, positions, attention, states)
     states.commit()
     return hidden

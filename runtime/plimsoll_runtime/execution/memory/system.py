@@ -110,7 +110,7 @@ _KIB = 1024
 
 
 class Footprint(NamedTuple):
-    """Resident bytes.
+    """Resident bytes of a process.
 
     `anonymous` is freed with the process, except pages that it shares with the processes that it was forked from (see
     `private_bytes`). `files` are pages of libraries, which processes share and the kernel frees first. `shared` are

@@ -36,7 +36,8 @@ TILES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class LargestStep:
-    """A step of `rows` tokens, `sequences` of which are sampled, in sequences of at most `longest` tokens.
+    """A step that computes `rows` tokens of `sequences` sequences of at most `longest` tokens, and samples a token for
+    each.
 
     `snapshots`: rows of state snapshots.
     """

@@ -42,7 +42,7 @@ class SlotParams(Protocol):
         """Store the parameters of a sequence that takes a slot."""
 
     def free(self, slot: int) -> None:
-        """Empty a slot."""
+        """Forget the parameters of a slot, whose sequence has left it."""
 
     def break_off(self) -> None:
         """Discard the running step, which ran out of memory. Its slots are freed before the next one."""
@@ -155,7 +155,9 @@ _NOTHING = SequenceOutput()
 def merged_outputs(
     sequences: Sequence[ScheduledSequence], sampled: dict[int, SequenceOutput], prompts: dict[int, list[LogprobEntry]]
 ) -> list[SequenceOutput]:
-    """Return the output of each sequence, from `sampled` and `prompts` (log probabilities of prompts) by slot."""
+    """Return the output of each sequence: that of its slot in `sampled` (an empty one if it has none), with the slot's
+    prompt log probabilities from `prompts`.
+    """
     outputs = [sampled.get(s.slot, _NOTHING) for s in sequences]
     if not prompts:
         return outputs

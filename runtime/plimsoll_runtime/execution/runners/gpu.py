@@ -60,7 +60,7 @@ class AsyncResult:
 
 
 def _on_host(value: Tensor) -> Tensor:
-    """Start a copy, which is complete when the device has reached it."""
+    """Start a copy to host memory and return it. Its contents are valid once the device has reached the copy."""
     host = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
     return host.copy_(value, non_blocking=True)
 
@@ -125,7 +125,9 @@ class GpuRunner(StepRunner):
     def _result(
         self, sequences: Sequence[ScheduledSequence], sampled: Sampled | None, reports: Sequence[PromptReport]
     ) -> Launched:
-        """Return the step's result. Values still being computed are copied to the host, followed by the event."""
+        """Return the step's result. Starts copies of values still being computed to the host, and sets the event after
+        them.
+        """
         fallbacks = self._forward_pass.fallbacks
         if sampled is None and not reports:
             return StepResult(merged_outputs(sequences, {}, {}), fallbacks)

@@ -53,7 +53,7 @@ NOT_FINITE = "the model computed a vector with numbers that are not finite"
 
 
 class SecondTexts:
-    """The position at which a prompt's second text begins, by slot; 0 without one. See AddRequest."""
+    """The position at which a prompt's second text begins, by slot; 0 without one. See `RequestContext.second_text`."""
 
     def __init__(self, num_slots: int) -> None:
         self.begins = [0] * num_slots
@@ -93,7 +93,9 @@ class PoolingRunner(StepRunner):
         return StepResult(_outputs(sequences, vectors), self._forward_pass.fallbacks)
 
     def _by_text(self, sequences: Sequence[ScheduledSequence], inputs: StepInputs) -> StepInputs:
-        """Return inputs with larger token ids in second texts, if the model distinguishes texts: see Facts."""
+        """Return inputs in which the token ids of second texts are larger by `Facts.second_text`; unchanged if the
+        model does not distinguish texts.
+        """
         second = [self._texts.begins[s.slot] for s in sequences] if self._apart else []
         if not any(second):
             return inputs

@@ -28,8 +28,10 @@ STRAY = "one token ends the reasoning and begins the output, so the grammar cann
 
 
 class Guide:
-    """Follows one sequence. A grammar applies to the output after the reasoning; within the reasoning of a sequence
-    with a grammar, only the tokens that end the output are forbidden.
+    """Decides which tokens may come next in one sequence, by its grammar and its reasoning.
+
+    A grammar applies to the output after the reasoning. Within the reasoning of a sequence with a grammar, the tokens
+    that end the output and those of `ReasoningMarkers.barred` are forbidden.
 
     `matcher`: the state in its grammar, None without one.
     """
@@ -166,7 +168,9 @@ both computing).
 
 
 class Recorded(NamedTuple):
-    """By row: why a sequence cannot continue, and the tokens that must follow the sampled one."""
+    """By index of the row: `failed`, why the sequence cannot continue; `forced`, the tokens that must follow the
+    sampled one.
+    """
 
     failed: dict[int, str]
     forced: dict[int, list[int]]
@@ -218,7 +222,7 @@ class ConstrainedRows:
                 self._silent.add(init.slot)
 
     def free(self, slot: int) -> None:
-        """Empty a slot."""
+        """Forget the guide of a slot, whose sequence has left it."""
         guide = self._guides.pop(slot, None)
         if guide is not None and guide.matcher is not None:
             guide.matcher.leave()

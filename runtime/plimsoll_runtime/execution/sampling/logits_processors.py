@@ -20,9 +20,8 @@ from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class TokenCounts:
-    """The distinct tokens of a sequence, and how often each was generated, for penalties.
-
-    Tokens are in the order of their first use, in arrays that grow by one token a step.
+    """The distinct tokens of a sequence, in the order of their first use, and how often each was generated: for
+    penalties.
     """
 
     def __init__(self, prompt_ids: Iterable[int], output_ids: Iterable[int]) -> None:

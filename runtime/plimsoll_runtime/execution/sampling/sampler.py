@@ -73,7 +73,7 @@ class Sampler:
         self.constrains = self._constrained.active
 
     def free(self, slot: int) -> None:
-        """Empty a slot."""
+        """Forget the parameters and the guide of a slot, whose sequence has left it."""
         self._state.free(slot)
         self._constrained.free(slot)
         self.constrains = self._constrained.active
@@ -91,8 +91,8 @@ class Sampler:
     def prompt_reports(
         self, decoder: Decoder, sequences: Iterable[ScheduledSequence], hidden: Tensor
     ) -> list[PromptReport]:
-        """Return the reports of sequences with prompt targets, whose rows are the hidden states `[T, hidden]`, in
-        order.
+        """Return the log probabilities of the prompt targets of these sequences, whose rows are the hidden states `[T,
+        hidden]`, in order.
         """
         reports, first = [], 0
         step = max(1, PROMPT_LOGITS // decoder.outline.facts.vocab_size)
@@ -116,7 +116,7 @@ class Sampler:
         return self.tell(choice, _on_host(best, chosen), choice.reports)
 
     def choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[SampledRows, Tensor]:
-        """Sample tokens without reading them: int64 [R] on the logits' device.
+        """Sample tokens without reading them: return the sampled rows, and the tokens, int64 [R] on the logits' device.
 
         Call `tell` with the result before the next call.
         """
@@ -137,7 +137,9 @@ class Sampler:
             self._state.count(choice.rows)
 
     def _choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[SampledRows, Tensor, Tensor]:
-        """Return the sampled rows, and for each row the largest logit and the sampled token."""
+        """Sample a token for each row. Return the sampled rows, and for each row the largest logit and the sampled
+        token.
+        """
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
         masks = self._constrained.finish(logits.device) if self.constrains else None
@@ -155,7 +157,7 @@ class Sampler:
     def tell(self, choice: SampledRows, tokens: Sequence[int], reports: Reports | None) -> list[SequenceOutput]:
         """Record sampled tokens (NO_TOKEN if a row's logits are not finite) and return the outputs.
 
-        `reports` are those of the choice, on the host.
+        `reports`: `choice.reports`, on the host.
         """
         slots, rows = choice.slots, choice.rows
         if rows.adjusted:

@@ -24,7 +24,8 @@ _DOUBLE_BITS = np.uint64(11)
 
 
 def uniforms(seeds: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return uniform numbers in [0, 1), one for each pair (int64 [R], int64 [R] -> float64 [R]).
+    """Return uniform numbers in [0, 1), one for each pair of a seed and a token index (int64 [R], int64 [R] -> float64
+    [R]).
 
     A number depends on the request's seed and the index of the token only, so it is the same in any batch, and after a
     preemption. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom
@@ -94,7 +95,7 @@ class Rows:
 
     @cached_property
     def params(self) -> RowParams:
-        """Parameters on the device."""
+        """The sampling parameters of the rows, on the logits' device."""
         return self.arrays.params(self.places, self.device)
 
     @cached_property
@@ -145,7 +146,7 @@ class SamplingState:
         self._rows = None
 
     def free(self, slot: int) -> None:
-        """Empty a slot."""
+        """Forget the parameters of a slot, whose sequence has left it."""
         self._arrays.free(slot)
         for kept in (self._adjustments, self._reports, self._prompt_reports):
             kept.pop(slot, None)
@@ -175,7 +176,7 @@ class SamplingState:
         return replace(found, uniforms=self._drawn(rows)) if found is not None and rows.draws else found
 
     def count(self, rows: Rows) -> None:
-        """Count a token for each row."""
+        """Count one more generated token for each row."""
         self._arrays.num_outputs[rows.places] += 1
 
     def record(self, rows: Rows, tokens: Sequence[int]) -> None:
@@ -185,7 +186,7 @@ class SamplingState:
                 adjustments.history.add(tokens[row])
 
     def record_forced(self, slot: int, tokens: Sequence[int]) -> None:
-        """Record forced tokens of a slot."""
+        """Count the forced tokens of a slot as generated, and add them to the history that its penalties read."""
         self._arrays.num_outputs[slot] += len(tokens)
         adjustments = self._adjustments.get(slot)
         if adjustments is not None and adjustments.history is not None:
@@ -241,7 +242,7 @@ class SlotArrays:
         self.num_outputs[slot] = len(init.output_ids)
 
     def free(self, slot: int) -> None:
-        """Empty a slot."""
+        """Mark a slot as empty."""
         self._taken[slot] = False
 
     def places(self, slots: Sequence[int]) -> NDArray[np.int64]:

@@ -39,10 +39,12 @@ class TierStore(Protocol):
         """Fill a frame with the contents stored under a name."""
 
     def delete(self, name: bytes) -> None:
-        """Delete a name from the disk. Also tried if the store is broken, so that a later run does not find it."""
+        """Delete the block stored under a name. Also tried if the store is broken, so that a later run does not find
+        it.
+        """
 
     def clear(self) -> None:
-        """Delete everything from the disk, unknown files included. Also tried if the store is broken."""
+        """Delete all blocks from the disk, also those that no index has. Also tried if the store is broken."""
 
     def poll(self) -> Sequence[Done]:
         """Return the reads and writes that have ended since the last call."""

@@ -43,7 +43,7 @@ class Prefetch:
 
 
 class TierCounts(msgspec.Struct):
-    """Counters, in blocks."""
+    """Counters, in blocks; `TierStats` explains them."""
 
     spilled: int = 0
     dropped: int = 0
@@ -254,7 +254,7 @@ class TierIndex:
             self._disk.forget_all()
 
     def wait(self, seconds: float) -> None:
-        """Return when a read or write has ended, or after `seconds`."""
+        """Wait until a read or write has ended, for at most `seconds`; return immediately if none is in progress."""
         if self._jobs and self._store is not None:
             self._store.wait(seconds)
 

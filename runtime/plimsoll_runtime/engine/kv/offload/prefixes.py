@@ -46,8 +46,8 @@ class TieredPrefixes:
     def prefetch(self, sequence: SequenceState) -> bool:
         """Start to read the blocks of a waiting sequence's prefix from disk; return whether it must wait for them.
 
-        This happens once each time the sequence waits. Blocks that are missing at admission are computed, and so are
-        blocks that are predicted to be computed faster than read.
+        A sequence has at most one prefetch until `end_prefetch`. Blocks that are missing at admission are computed, and
+        so are blocks that are predicted to be computed faster than read.
         """
         outlook, again = self._outlook(sequence), sequence in self.asked
         self.asked.add(sequence)

@@ -1,1 +1,1 @@
-"""The attention backends, one module each."""
+"""The attention backends, in one module for each library or kind of kernels."""

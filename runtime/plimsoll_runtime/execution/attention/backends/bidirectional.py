@@ -30,9 +30,10 @@ Bands = dict[tuple[int, int, int, int], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """`count` prompts of `length` tokens each.
+    """One attention call, over `count` prompts of `length` tokens each.
 
-    `rows`: int64 [count x length], their rows in the step; None if these are consecutive from `first` on.
+    `rows`: int64 [count x length], the indices of their rows in the step; None if these are consecutive from `first`
+    on.
     """
 
     count: int
@@ -56,7 +57,10 @@ class BidirectionalBackend:
         self._device = cache.device
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Return the step's attention. Raises ValueError if the step lacks a part of a prompt."""
+        """Return a function that computes the step's attention, called for each layer.
+
+        Raises ValueError if the step lacks a part of a prompt.
+        """
         check_whole(batch)
         calls = _calls(batch.query_lens, self._device)
         bands: Bands = {}
@@ -89,7 +93,7 @@ def check_whole(batch: AttentionBatch) -> None:
 
 
 def _calls(lengths: Sequence[int], device: torch.device) -> list[_Call]:
-    """Return one call for each distinct length."""
+    """Return one call for each distinct prompt length, with all prompts of that length."""
     places: dict[int, list[int]] = {}
     for first, length in zip(accumulate(lengths, initial=0), lengths, strict=False):
         places.setdefault(length, []).append(first)
@@ -113,7 +117,8 @@ def _of_call(call: _Call, values: Tensor) -> Tensor:
 def _of_one_length(bands: Bands, shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attend within prompts of one length: [B, heads, L, D] -> [B, heads, L, D].
 
-    Computes at most ROWS rows at a time if there is a window, so that masks and scores stay small.
+    If the prompts are longer than the sliding window, at most ROWS rows are computed at a time, so that masks and
+    scores stay small.
     """
     length, window = query.shape[2], shape.window
     if window is None or length <= window:
@@ -128,7 +133,10 @@ def _of_one_length(bands: Bands, shape: AttentionShape, query: Tensor, key: Tens
 
 
 def _attended(shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Queries [B, heads, Q, D] over keys and values [B, kv_heads, K, D] -> [B, heads, Q, D]; mask bool [Q, K]."""
+    """Attend queries [B, heads, Q, D] to keys and values [B, kv_heads, K, D] -> [B, heads, Q, D].
+
+    mask: bool [Q, K], True if the query sees the key; None: each query sees all keys.
+    """
     grouped = shape.heads != shape.kv_heads
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=shape.scale, enable_gqa=grouped)
 

@@ -57,7 +57,9 @@ class CpuBackend:
         self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
-        """Return the step's attention, with block tables in the layout that the C++ kernels read."""
+        """Return the step's attention, which is called for each layer. Its block tables are in the layout that the C++
+        kernels read.
+        """
         step = PagedStep(self._paged, batch.query_lens, batch.groups, batch.longest)
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
 
@@ -74,9 +76,10 @@ class CpuAttention:
     def __call__(
         self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D].
+        """Write a layer's keys and values to the cache, then attend.
 
-        Raises ValueError without keys and values.
+        query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D]. Raises ValueError
+        without keys and values.
         """
         if key is None or value is None:
             raise ValueError(f"layer {layer} has no keys and values; the CPU kernels need them for each row")
@@ -108,7 +111,9 @@ class CpuBidirectionalBackend:
         self._blocks = 1
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
-        """Return the step's attention. Raises ValueError if the step lacks a part of a prompt."""
+        """Return the step's attention, which is called for each layer. Raises ValueError if the step lacks a part of a
+        prompt.
+        """
         check_whole(batch)
         counts = [-(-length // SUB_BLOCK) for length in batch.query_lens]
         *begins, total = accumulate(counts, initial=0)
@@ -124,8 +129,8 @@ class CpuBidirectionalBackend:
 
 
 def _laid(shapes: Sequence[AttentionShape], blocks: int, dtype: torch.dtype) -> PagedCache:
-    """Allocate keys and values of `blocks` blocks for the largest layer. All layers share this memory, each viewed with
-    its own number and size of heads.
+    """Return a new cache of `blocks` blocks. All layers share its memory, which is as large as the largest layer needs;
+    each views it with its own number and size of heads.
     """
     memory = allocate((2, blocks * SUB_BLOCK * max(shape.key_width for shape in shapes)), dtype)
     keys, values = (

@@ -28,7 +28,9 @@ PREFIX_TOKENS = 8192
 
 
 class _Piece(NamedTuple):
-    """Consecutive tokens of a sequence: those of `blocks` (int64 [W]) from the index `skipped` to before `end`."""
+    """Consecutive tokens of a sequence: of the tokens in `blocks` (block numbers, int64 [W]), those with the indices
+    `skipped` to `end` - 1.
+    """
 
     blocks: Tensor
     skipped: int
@@ -36,7 +38,9 @@ class _Piece(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """A sequence: its rows in the step, its new tokens, and the tokens before them."""
+    """A sequence of the step. `rows`: its rows; `own`: its tokens of this step; `prefix`: its earlier tokens, in pieces
+    of at most PREFIX_TOKENS.
+    """
 
     rows: slice
     own: _Piece
@@ -74,7 +78,9 @@ class CudnnChunks(CallsBackend):
     )
 
     def calls(self, tables: StepTables, shape: AttentionShape) -> list[_Chunk]:
-        """Return a chunk for each sequence."""
+        """Return one call for each sequence: its new tokens, and its earlier tokens in pieces of PREFIX_TOKENS or
+        fewer.
+        """
         chunks = []
         starts = tables.context_lens - tables.query_lens
         for i, (first, start, end) in enumerate(zip(tables.first_rows, starts, tables.context_lens, strict=True)):
@@ -111,7 +117,7 @@ def cudnn_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, 
     """Attend queries [1, heads, Q, D] to keys and values [1, kv_heads, K, D].
 
     Returns outputs shaped like the queries, and the natural logarithms of the sums of exponentials, float32 [1, heads,
-    Q]. If `causal`, the first row sees only the first token.
+    Q]. If `causal`, row i sees the keys 0 to i; otherwise each row sees all keys.
     """
     out, sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
         query, key, value, None, True, 0.0, causal, False, scale=scale
@@ -126,7 +132,7 @@ def _piece(blocks: Tensor, start: int, end: int, size: int) -> _Piece:
 
 
 def _gathered(piece: _Piece, *caches: Tensor) -> list[Tensor]:
-    """Gather tokens: [kv_heads, blocks, block, D] -> [1, kv_heads, tokens, D]."""
+    """Copy a piece's tokens from each of the caches: [kv_heads, blocks, block, D] -> [1, kv_heads, tokens, D]."""
     return [cache[:, piece.blocks].flatten(1, 2)[None, :, piece.skipped : piece.end] for cache in caches]
 
 

@@ -33,8 +33,8 @@ def _several_sizes_refusal(target: Target) -> str | None:
 
 
 class FlashInferBackend(CacheBackend):
-    """One wrapper for each distinct attention shape of a cache group. Needs the package, which only this class
-    imports.
+    """Attention by FlashInfer's kernels, with one wrapper for each distinct attention shape of a cache group. Needs the
+    package, which only this class imports.
     """
 
     name: ClassVar[str] = "flashinfer"
@@ -58,7 +58,7 @@ class FlashInferBackend(CacheBackend):
             self._wrappers[kind] = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "HND")
 
     def attend_step(self, batch: AttentionBatch) -> LayerAttention:
-        """Plan each wrapper's kernel for the step."""
+        """Plan each wrapper's kernel for the step. Return a function that runs it for a layer."""
         cache = self._cache
         tables = [step_tables(group, cache.block_size) for group in batch.groups]
         for (group, shape), wrapper in self._wrappers.items():

@@ -27,7 +27,9 @@ class ReferenceBackend:
         self._cache = cache
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Return the step's attention, with block tables and lengths as tensors."""
+        """Return a function that computes the step's attention, called for each layer. Block tables and lengths are
+        already tensors.
+        """
         cache, groups = self._cache, batch.groups
         paged = [paged_batch(group, cache) for group in groups]
 

@@ -43,8 +43,8 @@ class _Call:
 
 
 class SdpaBackend(CallsBackend):
-    """Copies the keys and values that a call sees into memory of its own. Does not support soft caps, which SDPA
-    lacks.
+    """Attention by torch's SDPA, over copies of the keys and values that each call sees. Does not support soft caps,
+    which SDPA lacks.
     """
 
     name: ClassVar[str] = "sdpa"

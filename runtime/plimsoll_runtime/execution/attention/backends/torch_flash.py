@@ -29,9 +29,11 @@ Ints = NDArray[np.int64]
 
 
 class _Call(NamedTuple):
-    """S consecutive sequences of the step.
+    """One call, over S consecutive sequences of the step.
 
-    blocks, offsets: int64 [K], block and offset of each gathered token. query_starts, key_starts: int32 [S + 1].
+    blocks, offsets: int64 [K], block and offset of each gathered token. query_starts, key_starts: int32 [S + 1], the
+    first row and the first gathered token of each sequence within the call, then their numbers. most_rows, most_tokens:
+    the most of one sequence.
     """
 
     rows: slice

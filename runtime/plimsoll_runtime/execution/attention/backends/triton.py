@@ -76,8 +76,8 @@ class TritonBackend:
         self.prefixes = StepPrefixes(cache)
 
     def begin(self, batch: AttentionBatch) -> TritonStep:
-        """Return the step's attention. Copies one table a cache group to the device, and one more if shared prefixes
-        changed.
+        """Return the step's attention, which is called for each layer. Copies one table a cache group to the device,
+        and one more if shared prefixes changed.
         """
         groups = batch.groups
         paged = [
@@ -87,8 +87,8 @@ class TritonBackend:
         return self.over(paged, [group.cells for group in groups])
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> TritonStep:
-        """Return a step over tables that are on the device already, as a CUDA graph needs; a group's `cells` int64
-        [T].
+        """Return the attention of a step whose tables are on the device already, as a CUDA graph needs it; a group's
+        `cells`: int64 [T].
         """
         return TritonStep(self._cache, paged, cells, self._configs, self._slopes)
 

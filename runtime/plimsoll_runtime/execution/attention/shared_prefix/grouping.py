@@ -92,7 +92,8 @@ def shared_prefixes(
     """Return the groups of sequences that save most bytes, each sequence in one at most; none if they save less than a
     launch costs.
 
-    tables: for each decode of `numbers`, in rising order, its blocks before the one of its own token.
+    numbers: the decodes' indices in the batch, rising. tables: for each of them, its blocks before the one of its own
+    token.
     """
     found = _chosen(_tree(tables, numbers, block_size), block_size, worth)
     groups = [SharedPrefix(tuple(sorted(members)), depth) for depth, members in found]
@@ -123,8 +124,8 @@ class _Node:
 
 
 def _tree(tables: Sequence[Blocks], numbers: Sequence[int], block_size: int) -> list[_Node]:
-    """Return all nodes, children before parents, the root last. Sorting puts tables with common prefixes next to each
-    other.
+    """Return the shared prefixes of the tables as the nodes of a tree: children before parents, the root last. Sorting
+    puts tables with common prefixes next to each other.
     """
     order = sorted(range(len(tables)), key=lambda i: tables[i].tobytes())
     fewest, open_, closed = fewest_blocks(block_size), [_Node(0)], list[_Node]()

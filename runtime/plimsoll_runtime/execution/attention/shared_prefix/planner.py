@@ -28,8 +28,8 @@ Ints = NDArray[np.int64]
 
 
 class TableRows(NamedTuple):
-    """A step's S sequences in a cache group: int64 [S], their rows, their tokens including this step's, and the
-    beginnings of their tables in `blocks`, int32 [N].
+    """The S sequences of a step in a cache group, int64 [S] each: number of rows, context tokens (this step's rows
+    included), and the index in `blocks` (int32 [N]) at which the table begins.
     """
 
     query_lens: Ints

@@ -38,7 +38,7 @@ LOCK = "lock"
 
 
 class CorruptBlockError(Exception):
-    """A file's contents do not match its name."""
+    """A block's file is truncated, or its header does not match its name or its contents."""
 
 
 class MissingBlockError(FileNotFoundError):
@@ -123,7 +123,7 @@ class BlockFolder:
             os.utime(file)
 
     def delete(self, name: bytes) -> None:
-        """Delete a block. Raises OSError."""
+        """Delete a block, if it is stored. Raises OSError."""
         self._file(name).unlink(missing_ok=True)
 
     def clear(self) -> None:
@@ -158,8 +158,8 @@ def _private(path: str, flags: int) -> int:
 
 
 def _claim(root: Path, stem: str) -> tuple[Path, int]:
-    """Return the first subfolder of this stem that this user owns and no engine has open, and the lock that holds
-    it.
+    """Return the first folder STEM-NUMBER under `root` that this user owns and no engine has open, and the descriptor
+    of its lock. Creates the folder if it does not exist.
     """
     number = 0
     while True:

@@ -26,10 +26,10 @@ class Streams(Protocol):
         """Return a point that is not set yet."""
 
     def computed(self, mark: Mark) -> None:
-        """Set the point after all launched computation."""
+        """Set the point after all computation launched so far."""
 
     def copied(self, mark: Mark) -> None:
-        """Set the point after all copies."""
+        """Set the point after all copies launched so far."""
 
     def compute_behind(self, mark: Mark) -> None:
         """Make computation launched from here on wait for a point."""
@@ -106,8 +106,8 @@ class StepCopies:
 
     @property
     def steps_over(self) -> int:
-        """The number of steps whose copies are over. It stops growing if the device has failed; that step's result
-        raises.
+        """The number of steps with copies whose copies are over, since the start. It stops growing if the device has
+        failed; that step's result raises.
         """
         while self._under_way and _passed(self._under_way[0]):
             self._passed.append(self._under_way.popleft())
@@ -115,7 +115,7 @@ class StepCopies:
         return self._steps_over
 
     def begin_step(self) -> None:
-        """Mark that all work before the next step has been launched."""
+        """Set the point after all computation launched so far: here the next step begins."""
         self._begun.rotate(-1)
         self._streams.computed(self._begun[-1])
 

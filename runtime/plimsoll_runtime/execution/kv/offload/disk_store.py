@@ -69,23 +69,23 @@ class DiskStore:
         return self._names
 
     def write(self, frame: int, name: bytes) -> None:
-        """Write a frame's contents under a name."""
+        """Queue a write of a frame's contents under a name."""
         self._writes.put(_Task(frame, name))
 
     def read(self, frame: int, name: bytes) -> None:
-        """Fill a frame with the block of a name."""
+        """Queue a read of the block of a name into a frame."""
         self._reads.put(_Task(frame, name))
 
     def delete(self, name: bytes) -> None:
-        """Delete the block of a name."""
+        """Queue the deletion of the block of a name."""
         self._writes.put(_Task(None, name))
 
     def clear(self) -> None:
-        """Delete all blocks."""
+        """Queue the deletion of all blocks."""
         self._writes.put(_Task(None, None))
 
     def poll(self) -> Sequence[Done]:
-        """Return the reads and writes that are over."""
+        """Return the reads and writes that have ended since the last call."""
         return self._worker.take_done()
 
     def wait(self, seconds: float) -> None:

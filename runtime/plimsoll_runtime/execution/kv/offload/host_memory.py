@@ -24,10 +24,10 @@ class HostRegistry(Protocol):
     """The part of `torch.cuda.cudart()` that is used here, also for ROCm; each call returns an error number or 0."""
 
     def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
-        """Lock pages."""
+        """Pin the `size` bytes from the address `pointer` on."""
 
     def cudaHostUnregister(self, pointer: int) -> int:
-        """Unlock the pages that were locked from this address on."""
+        """Unpin the memory that was pinned from this address on."""
 
 
 def pin(memory: Tensor, owner: object, registry: HostRegistry, drain: Callable[[], None]) -> None:

@@ -26,7 +26,8 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class StepTiles:
-    """Copies the step's rows into the tiles' order, calls the tiles, and copies the results back.
+    """A step's attention for one cache group and attention shape: copies the step's query rows into the tiles' order,
+    calls the tiles, and copies the results back.
 
     Rows that are in a tile twice (padding) are computed from the same numbers, so either copy is right.
     """
@@ -101,7 +102,9 @@ class GatheredBackend:
         self._scratch = Scratch()
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """Return the step's attention. Layers of one cache group and shape share indices and masks."""
+        """Return a function that computes the step's attention, called for each layer. Layers of one cache group and
+        shape share indices and masks.
+        """
         cache, groups = self._cache, batch.groups
         tables = [step_tables(group, cache.block_size) for group in groups]
         plans = {(g, shape): self._plan(shape, groups[g], tables[g]) for g, shape in set(self._kinds)}

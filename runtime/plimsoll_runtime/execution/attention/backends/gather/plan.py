@@ -41,7 +41,9 @@ SCORES_PER_US = 1_500.0
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows `row .. row + queries - 1` of the step; the last one has the position `context - 1` in `sequence`."""
+    """Rows `row` .. `row + queries - 1` of the step; the last one has the position `context - 1` in the sequence with
+    the index `sequence`.
+    """
 
     sequence: int
     row: int
@@ -89,7 +91,9 @@ class TileCosts:
         )
 
     def microseconds(self, queries: int, tokens: int) -> float:
-        """Return the cost of one segment in a tile."""
+        """Return the microseconds that a tile takes for each of its segments of `queries` rows over `tokens` tokens,
+        padding included.
+        """
         return tokens * (self.per_token + queries * self.per_score)
 
     def fits(self, count: int, queries: int, tokens: int) -> bool:
