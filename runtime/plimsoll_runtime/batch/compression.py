@@ -71,7 +71,7 @@ COMPRESSIONS: Mapping[str, Callable[[BinaryIO, Mode], IO[bytes]]] = {
 
 
 def library(name: str, use: str) -> Any:
-    """Import a module that only a kind of file needs. Raises UsageError if it is not installed."""
+    """Import a module that only some kinds of file need. Raises UsageError, with the `use`, if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -90,5 +90,7 @@ def damage(compression: str) -> tuple[type[Exception], ...]:
 
 
 def wrapped(raw: BinaryIO, compression: str, mode: Mode) -> IO[bytes]:
-    """Return `raw` with its compression applied, or `raw` itself if `compression` is empty."""
+    """Return a file that decompresses what is read from `raw` (mode "rb"), or compresses what is written to it ("wb");
+    `raw` itself if `compression` is empty.
+    """
     return COMPRESSIONS[compression](raw, mode) if compression else raw

@@ -117,7 +117,9 @@ def _is_known(path: Path) -> bool:
 
 
 def checked_kind(path: Path) -> FileKind:
-    """Return the kind that a file's name implies. Raises UsageError if a library for it is missing."""
+    """Return the kind that a file's name implies. Raises UsageError for an unknown suffix, or if a library for it is
+    missing.
+    """
     kind = kind_of(path)
     try:
         if kind.compression == ".zst":

@@ -28,7 +28,7 @@ ALL = Shard(0, 1)
 
 
 def describe(inputs: Sequence[InputFile], shard: Shard, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job as plain data. `options` are all settings besides the rows that its outputs depend on."""
+    """Return the job as plain data. `options` are all other settings on which its outputs depend."""
     files = [[str(file.path.absolute()), file.size, file.modified_ns] for file in inputs]
     return {"inputs": files, "shard": [shard.index, shard.count], **options}
 
@@ -81,7 +81,7 @@ class Answered(msgspec.Struct, frozen=True, tag="row"):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """Sums over rows."""
+    """Counts of finished rows, and sums of their tokens."""
 
     rows: int = 0
     failed: int = 0
@@ -90,7 +90,7 @@ class Tally(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
 
     def plus(self, row: Answered) -> Tally:
-        """Return the sums with one more row."""
+        """Return the counts and sums with one more row."""
         return Tally(
             self.rows + 1,
             self.failed + row.failed,

@@ -48,7 +48,9 @@ PIECE = 2**17
 
 
 class JobFile(GrowingFile):
-    """An open file of lines. Lines that were not synced may be lost with the process."""
+    """An open file of lines. Lines that are still in the buffer are lost with the process, and lines that were not
+    synced with the machine.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         """Open or create the file and truncate it to `size` bytes. Raises UsageError if it is shorter."""
@@ -85,9 +87,9 @@ class Store:
     """The results of one run. A context manager; only one process at a time can open it (BusyError).
 
     `take` adds a result to the journal; after the next `flush` it survives the process. Its line is appended to the
-    output or error file, in order, as soon as all earlier ones are there. Every few seconds `mark` syncs both files,
-    writes their lengths into the journal and syncs the journal. Opening the store again truncates both files to the
-    last mark and rewrites later results from the journal.
+    output or error file; if `ordered`, as soon as all earlier ones are there. Every few seconds `mark` syncs both
+    files, writes their lengths into the journal and syncs the journal. Opening the store again truncates both files to
+    the last mark and rewrites later results from the journal.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def has_graphs(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
-    """Whether an engine captures CUDA graphs: on a GPU, for a program that generates.
+    """Whether an engine captures CUDA graphs: on a GPU, for a program that generates, unless `graph_seconds` is 0.
 
     Transformers code is not captured: it may read numbers in the middle of a step, and its hidden states may have
     another dtype than the model.

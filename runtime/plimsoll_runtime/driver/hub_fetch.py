@@ -49,7 +49,7 @@ class FetchLimit(Protocol):
     """Limits the number of concurrent fetches."""
 
     def enter(self, fetch: HubFetch) -> bool:
-        """Return whether the fetch may start."""
+        """Count the fetch and return True if it may start, else False."""
 
     def leave(self, fetch: HubFetch) -> None:
         """Record the end of a fetch that had started."""

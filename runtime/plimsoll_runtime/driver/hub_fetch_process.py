@@ -28,7 +28,9 @@ Older versions continue a file named `.incomplete`."""
 
 
 def main() -> int:
-    """Run the process."""
+    """Fetch the snapshot that the line on standard input requests, and write the answer to standard output. Return the
+    exit code.
+    """
     answers = os.fdopen(os.dup(STDOUT), "wb")
     os.dup2(STDERR, STDOUT)  # libraries may print; that must not mix with the answer
     line = sys.stdin.buffer.readline()

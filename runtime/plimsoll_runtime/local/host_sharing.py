@@ -58,8 +58,10 @@ def choose(
 
 
 def share(models: Sequence[LocalModel]) -> tuple[LocalModel, ...]:
-    """Return the models as models of one host. Raises UsageError if their environments or stores contradict each other,
-    or if one brings code, which never runs in a shared process.
+    """Return the models with `in_host` set, and with notes on fields that have no effect in a shared process.
+
+    Raises UsageError if their environments or stores contradict each other, or if one brings code, which never runs in
+    a shared process.
     """
     if names := [model.name for model in models if model.brings_code]:
         raise UsageError(

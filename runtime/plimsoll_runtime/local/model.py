@@ -53,7 +53,7 @@ def _option(field: str, value: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Response and file stores of one process: claims, qualified with their namespace, and options for them.
+    """Response and file stores of one process: PersistentVolumeClaims as "namespace/name", and command-line options.
 
     On a laptop, a claim is a folder in the run folder, which stays when the run ends.
     """
@@ -64,7 +64,7 @@ class Stores:
     files_options: tuple[str, ...] = ()
 
     def arguments(self, claims: Path, slot: str) -> tuple[str, ...]:
-        """Return options of `plimsoll serve` and `plimsoll host` for the process of `slot`, and create the claims'
+        """Return the options of `plimsoll serve` or `plimsoll host` for the process of `slot`, and create the claims'
         folders below `claims`.
         """
         words = list(self.responses_options)
@@ -210,7 +210,7 @@ def _no_claims(document: Document, name: str, source: str) -> str:
 
 
 def plain_environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Return variables with plain values, and the paths of variables whose value only a cluster has."""
+    """Return the variables of `spec.template.env` with plain values, and texts on those that only a cluster can set."""
     entries = spec.get("template", {}).get("env", [])
     plain = tuple((entry["name"], entry.get("value", "")) for entry in entries if "valueFrom" not in entry)
     others = [

@@ -19,7 +19,8 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?(:[\w./-]
 
 
 def manifests_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the YAML for each argument that is a model source, not a YAML file. Raises UsageError.
+    """Return, by argument, the YAML of a ModelDeployment for each argument that is a model source, not a YAML file.
+    Raises UsageError.
 
     Sources are demo://NAME, hf://ORG/NAME[@REVISION][:FILE], a folder with config.json and a .gguf file.
     """

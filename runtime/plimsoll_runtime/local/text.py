@@ -64,7 +64,9 @@ WORDS = {
 
 
 def placement_line(model: Mapping[str, Any], now: float) -> str:
-    """Return state, age of the state, reason, memory and requests of a model. `now`: seconds since the epoch."""
+    """Return state, age of the state, reason, memory, requests and error of a model in a host's report. `now`: seconds
+    since the epoch.
+    """
     parts = [f"{_word(model)} for {duration_text(now - model['since'])}"]
     if model["why"]:
         parts.append(model["why"])
@@ -80,17 +82,19 @@ def placement_line(model: Mapping[str, Any], now: float) -> str:
 
 
 def short_placement_line(model: Mapping[str, Any], now: float) -> str:
-    """Return state, age of the state and reason, for a column of a table."""
+    """Return state, age of the state, and error or else reason, of a model in a host's report, for a table."""
     return f"{_word(model)} {duration_text(now - model['since'])}{_why(model)}"
 
 
 def state_words(model: Mapping[str, Any]) -> str:
-    """Return state and reason."""
+    """Return the state, and the error or else the reason, of a model in a host's report."""
     return f"{_word(model)}{_why(model)}"
 
 
 def short_memory_line(report: Mapping[str, Any]) -> str:
-    """Return the device memory granted to models and its limit, and the memory of sleeping models and its limit."""
+    """Return, from a host's report, the device memory taken and its limit (the line), and the memory of sleeping models
+    and its limit.
+    """
     device, sleepers = report["device"], report["sleepers"]
     taken = f"{size_text(device['used'])} of {size_text(device['line'])} taken"
     return f"{taken}, {size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} asleep"
@@ -106,7 +110,9 @@ def _why(model: Mapping[str, Any]) -> str:
 
 
 def memory_line(report: Mapping[str, Any]) -> str:
-    """Return the granted device memory and its limit, the memory of sleeping models, and the memory pressure."""
+    """Return, from a host's report, the granted device memory and its limit, the memory of sleeping models, and the
+    memory pressure.
+    """
     device, sleepers = report["device"], report["sleepers"]
     taken = f"{size_text(device['used'])} of {size_text(device['line'])} (--line) granted"
     asleep = f"{size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} for sleepers"

@@ -27,8 +27,8 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage by a model or a replica. `last_request`: when the last request ended, in seconds since the epoch,
-    or None.
+    """Usage by a model or a replica: bytes of memory, requests in flight (in a host also waiting ones), and generated
+    tokens per second. `last_request`: when the last request ended, in seconds since the epoch, or None.
     """
 
     memory: int = 0

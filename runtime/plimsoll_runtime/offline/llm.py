@@ -53,9 +53,9 @@ Message = Mapping[str, Any]
 class Completion:
     """One generated output. `logprobs` has an entry for each of `token_ids` if the parameters ask for them.
 
-    `finish_reason` is "stop" or "length". If the output was cut short, `error` says why: "deadline" (its first token
-    came too late, so it is empty) or "error" (the engine could not continue, for example because logits were not
-    finite).
+    `finish_reason` is "stop" or "length". If the output was cut short, it is "deadline" (the first token came too late,
+    so it is empty) or "error" (the engine could not continue, for example because logits were not finite), and `error`
+    says why.
     """
 
     text: str = ""

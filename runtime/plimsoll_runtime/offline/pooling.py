@@ -132,7 +132,7 @@ class PoolingCalls:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Raise UsageError for texts that cannot be encoded or rendered."""
+    """Convert errors of texts that cannot be encoded or rendered to UsageError, within the context."""
     try:
         yield
     except (ChatTemplateError, TextError) as error:

@@ -17,7 +17,7 @@ from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import OpCost
 
 READ_BYTES = 2**29
-"""Larger than any cache."""
+"""Bytes that are read to measure the bandwidth: more than any cache has."""
 CPU_PRODUCT = (512, 2048, 4096)
 CUDA_PRODUCT = (8192, 8192, 8192)
 REPEATS = 5

@@ -23,7 +23,7 @@ from plimsoll_runtime.profiling.summary import FORWARD_OPS, SERVER_PHASES
 Event = dict[str, Any]
 
 PROCESS = 10**9
-"""Larger than every process id and device number, which torch's events use."""
+"""Process id of our tracks: larger than every process id and device number, which torch's events use."""
 STEPS, SERVER, OPS = 1, 2, 3
 TRACKS = {STEPS: "engine: steps and their phases", SERVER: "server path", OPS: "ops of the forward pass, end to end"}
 ANCHOR, ANCHORS = "plimsoll::anchor", 64

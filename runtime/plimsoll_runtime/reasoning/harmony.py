@@ -51,8 +51,8 @@ class Harmony:
         return False
 
     def shown(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Rename reasoning to `thinking`. Templates allow no content next to a tool call, so it is appended to the
-        reasoning.
+        """Return the message with its reasoning in `thinking`. Templates allow no content next to a tool call, so there
+        the content is appended to the reasoning.
         """
         thought = message.get("reasoning_content")
         if not thought:

@@ -6,7 +6,7 @@ from plimsoll_runtime.errors import PlimsollError
 
 
 class HostError(PlimsollError):
-    """Base class. `code` is for programs, the message for people."""
+    """Base class of a host's errors. `code` is for programs, the message for people."""
 
     code = "host_error"
 

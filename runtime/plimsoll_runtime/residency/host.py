@@ -95,18 +95,20 @@ class Host:
         return self._state.journal.sequence
 
     def placed(self) -> Mapping[ModelName, ModelSpec]:
-        """Return the models that requests can use, with their specs."""
+        """Return the placed models that are not being removed, each with the spec that was placed last."""
         return {name: model.newest_spec for name, model in self._state.models.items() if not model.leaving}
 
     def spec_of(self, name: ModelName) -> ModelSpec | None:
-        """Return the spec of a model that requests can use, else None. It is the same object until another is
-        placed.
+        """Return the spec that was placed last for a model, or None if it is not placed or is being removed. It is the
+        same object until another is placed.
         """
         model = self._state.models.get(name)
         return None if model is None or model.leaving else model.newest_spec
 
     def files_of(self, name: ModelName) -> ModelFiles | None:
-        """Return the files of a model that requests can use; None if it has none yet."""
+        """Return the files of a placed model; None if they are not fetched yet, or if it is not placed or is being
+        removed.
+        """
         model = self._state.models.get(name)
         return None if model is None or model.leaving or model.found is None else model.found.files
 

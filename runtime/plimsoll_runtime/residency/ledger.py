@@ -164,8 +164,8 @@ class Memory:
     def wake(self, name: ModelName, grant: Grant, image: int) -> bool:
         """Grant memory to a model. If it does not fit, raises LedgerError and changes nothing.
 
-        Return whether an image of `image` bytes has room too. If device and host memory are the same, it always has: it
-        is part of the grant.
+        Return whether an image of `image` bytes has room too; then it is recorded. If device and host memory are the
+        same, it always has: it is part of the grant.
         """
         self.device.put(name, grant)
         if self.shared:
@@ -184,7 +184,9 @@ class Memory:
         self.device.take(name)
 
     def keep(self, name: ModelName, image: int) -> bool:
-        """Return whether a sleeping model's image (bytes, 0: none) can stay. If not, the caller frees it."""
+        """Record the image of a sleeping model (bytes, 0: none), and return whether it can stay. If not, the caller
+        frees it.
+        """
         if self.shared:
             if not 0 < image <= self.sleepers.free:
                 return False

@@ -134,7 +134,7 @@ class Journal:
         return tuple(self._decisions)
 
     def note(self) -> None:
-        """Record a change."""
+        """Increase `sequence` by one, which ends the waits of `beyond`."""
         self.sequence += 1
         self._news.set()
         self._news = asyncio.Event()
@@ -169,7 +169,9 @@ BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 6
 
 @dataclass
 class Times:
-    """A histogram of durations: `counts[i]` are at most `BOUNDS[i]` seconds and more than the bound before."""
+    """A histogram of durations: `counts[i]` is the number of those of at most `BOUNDS[i]` seconds and more than the
+    bound before; the last one counts all longer ones.
+    """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0

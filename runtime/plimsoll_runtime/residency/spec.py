@@ -56,7 +56,8 @@ MOST_THREADS = 1024
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The spec of a model. `revision` names it; `runtime` has the fields of a ModelDeployment's `spec.runtime`.
+    """The spec of a model. `revision` identifies this spec, `model_revision` is that of the source. `runtime` has the
+    fields of a ModelDeployment's `spec.runtime`.
 
     `minimum_kv`: smallest KV cache, in bytes or as an amount such as "512Mi". `token`: for private sources; "": use
     none; None: use the environment's.

@@ -170,10 +170,10 @@ class Replanner(Protocol):
     """Triggers planning. Calls are level-triggered: repeating one does no harm."""
 
     def advance(self, model: Model) -> None:
-        """Take the next step towards the state that operations want."""
+        """Take the next step of a model towards the state that operations want, and plan soon."""
 
     def kick(self) -> None:
-        """Plan again soon."""
+        """Plan in the next iteration of the event loop; several calls before it make one plan."""
 
     def replan(self) -> None:
         """Plan again immediately, and execute the plan."""

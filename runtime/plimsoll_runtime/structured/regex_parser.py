@@ -29,7 +29,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Alternatives."""
+    """Alternatives: a text matches one of the branches."""
 
     branches: tuple[Node, ...]
 

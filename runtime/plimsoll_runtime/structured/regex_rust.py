@@ -54,7 +54,7 @@ def unsupported(node: Node) -> str | None:
 
 
 class _Judgement(NamedTuple):
-    """The first problem, and whether the node contains `^` or `$`."""
+    """The first problem of a node, and whether it contains `^` (`begins`) or `$` (`ends`)."""
 
     problem: str | None = None
     begins: bool = False

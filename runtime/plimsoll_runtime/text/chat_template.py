@@ -91,7 +91,9 @@ class ChatTemplate:
         return self._sources[name]
 
     def variables(self, *, tools: bool) -> frozenset[str]:
-        """Return the names that this template reads, including functions. Raises ChatTemplateError if it is broken."""
+        """Return the names that the template for chats with or without tools reads, including functions. Raises
+        ChatTemplateError if it is broken.
+        """
         source = self.source(tools=tools)
         if source not in self._read:
             try:

@@ -59,7 +59,7 @@ class ReasoningTracker:
 
     @property
     def barred(self) -> tuple[int, ...]:
-        """Tokens that must not come next, if a constraint follows the reasoning."""
+        """Tokens that reasoning must not contain if a constraint follows it; () outside of reasoning."""
         return self._thought.barred if self.inside else ()
 
     def take(self, token: int) -> None:

@@ -101,7 +101,7 @@ WORDS = ("no", "yes")
 
 
 def score_tokens(files: ModelFiles) -> list[int]:
-    """Return the ids of the tokens for "no match" and "match" of a pair, or only the latter.
+    """Return the ids of the tokens for "no match" and "match" of a pair, or only the latter if the files name no other.
 
     They come from the files of sentence-transformers, else from vLLM's field in config.json, else they are "no" and
     "yes". Raises ModelError if the vocabulary lacks them.

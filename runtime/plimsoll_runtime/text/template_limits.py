@@ -214,7 +214,9 @@ def of_method(budget: Budget, name: str, value: Any, arguments: Arguments) -> fl
 
 
 def _lists(_budget: Budget, value: Any, arguments: Arguments) -> float:
-    """Count the items of the value, plus as many as the sum of the numbers among the arguments."""
+    """Return PIECE bytes for each item of the value, and for each unit of the numbers among the arguments, as `batch`
+    and `slice` fill up lists.
+    """
     items = len(value) if hasattr(value, "__len__") else 0
     return PIECE * (items + sum(_numbers(arguments)))
 
@@ -279,14 +281,14 @@ def _truncate(budget: Budget, value: Any, arguments: Arguments) -> float:
 
 
 def _wrap(budget: Budget, value: Any, arguments: Arguments) -> float:
-    """Count a line for each character, each with the line end."""
+    """Return the bytes of `wordwrap`, as if it made a line of each character, with the line end."""
     size = budget.weigh(value).size
     ends = sum(budget.weigh(argument).size for argument in arguments if isinstance(argument, str))
     return ESCAPED * size * (PIECE + ends)
 
 
 def _sum(budget: Budget, value: Any, arguments: Arguments) -> float:
-    """Count lists as concatenated one by one."""
+    """Return the bytes of `sum`; for lists as if each addition copied the whole value."""
     if not any(hasattr(argument, "__len__") and not isinstance(argument, str) for argument in arguments):
         return 0
     return budget.weigh(value).size * len(value) if hasattr(value, "__len__") else TOO_LARGE

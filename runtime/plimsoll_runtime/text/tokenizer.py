@@ -143,7 +143,7 @@ class Tokenizer:
 
     @cached_property
     def longest_piece(self) -> int:
-        """Upper bound for the characters of one token, including characters that a normalizer may join."""
+        """Upper bound for the characters of text that one token stands for, also those that a normalizer may join."""
         return 4 * max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -237,7 +237,9 @@ class Tokenizer:
         return frozenset(text[0] for text in self._special_contents), frozenset(map(len, self._special_contents))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each part of a character."""
+        """Return the text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each incomplete character (like
+        `errors="replace"` in Python).
+        """
         return detokenize(self, ids, skip_special_tokens=skip_special_tokens)
 
     def decode_pieces(self, ids: Sequence[int]) -> str:

@@ -74,7 +74,7 @@ SENTENCEPIECE_NEEDS = ("sentencepiece", "protobuf")
 
 
 def tokenizer_folder(files: ModelFiles) -> Path:
-    """Return a folder with tokenizer.json and its companions. Raises ModelError, SourceError.
+    """Return a folder with tokenizer.json and the settings next to it. Raises ModelError, SourceError.
 
     A GGUF file has its vocabulary in its metadata; older folders have a SentencePiece model or vocabulary files. Both
     take seconds to convert, so the result is cached under a digest of its sources.

@@ -88,7 +88,7 @@ def read_settings(folder: Path, template: str | None = None) -> TokenizerSetting
 
 
 def content_of(token: Any) -> str | None:
-    """Return a token's text, whether it is written as a string or an object."""
+    """Return the text of a token, which is written as a string or an object; None if it has none."""
     if isinstance(token, _Token):
         return token.content
     content = token.get("content") if isinstance(token, dict) else token
@@ -96,7 +96,9 @@ def content_of(token: Any) -> str | None:
 
 
 def _read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return chat templates by name: from chat_template.jinja, else tokenizer_config.json, else chat_template.json."""
+    """Return chat templates by name: from chat_template.jinja, else tokenizer_config.json, else chat_template.json; and
+    those of the folder additional_chat_templates.
+    """
     found = config.get("chat_template") or read_fields(folder / "chat_template.json").get("chat_template")
     if isinstance(found, list):
         templates = {entry.name: entry.template for entry in found}

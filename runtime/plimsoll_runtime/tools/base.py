@@ -57,7 +57,7 @@ class ToolParser(Protocol):
     """Parses one output as it grows."""
 
     def push(self, text: str) -> Sequence[Part]:
-        """Parse more text. Only a possible start of a call is held back."""
+        """Parse more text, and return its parts. Only a possible start of a call is held back."""
 
     def finish(self) -> Sequence[Part]:
         """End the output, and return text that was held back but is no call."""
@@ -72,7 +72,7 @@ class ToolFormat(Protocol):
 
     @property
     def special(self) -> bool:
-        """Whether calls are marked by special tokens, which other texts leave out."""
+        """Whether calls have special tokens as markers, so that the text to parse must include special tokens."""
 
     def fits(self, template: str) -> bool:
         """Return whether a chat template (Jinja) writes calls in this format."""

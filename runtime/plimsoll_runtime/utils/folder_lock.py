@@ -27,8 +27,8 @@ def is_ours(path: Path) -> bool:
 
 
 def lock(folder: Path, name: str, *, make: bool) -> int | None:
-    """Lock a folder. Return the open file, which holds the lock until it is closed, or None if another process holds
-    it.
+    """Lock a folder by the file `name` in it. Return the file's descriptor, which holds the lock until it is closed, or
+    None if another process holds it.
 
     Raises FileNotFoundError if the folder or, unless `make`, the file is missing. A file that is a link is refused
     (OSError).

@@ -136,7 +136,7 @@ Declared = Option | type[Any]
 
 @cache
 def fields_of(record: type[Any]) -> Mapping[str, Declared]:
-    """Return the fields of a dataclass that have options, in order."""
+    """Return the option or record of each field of a dataclass that has options, by name, in order."""
     hints = get_type_hints(record)
     found: dict[str, Declared] = {}
     for each in fields(record):

@@ -100,7 +100,9 @@ def share(text: str) -> float:
 
 
 def memory(text: str) -> str:
-    """Check an amount of memory, absolute or a share. It stays text, because the free memory is known only later."""
+    """Return an amount of memory, absolute or a share, as text, because the free memory is known only later. Raises
+    OptionError for any other text.
+    """
     try:
         parse_size(text, ONE_TIB)
     except UsageError as error:
@@ -109,14 +111,16 @@ def memory(text: str) -> str:
 
 
 def path(text: str) -> str:
-    """Check a path, which need not exist."""
+    """Return a path unchanged; it need not exist. Raises OptionError if it is empty or has a NUL character."""
     if not text.strip() or "\0" in text:
         raise OptionError("it must be a path")
     return text
 
 
 def word(text: str) -> str:
-    """Check a name or a key: 1 to 256 characters without spaces or control characters."""
+    """Return a name or a key unchanged. Raises OptionError unless it has 1 to 256 characters, none of them a space or
+    control character.
+    """
     if not text or len(text) > 256 or any(c.isspace() or not c.isprintable() for c in text):
         raise OptionError(f"{text[:64]!r} must be 1 to 256 printable characters without spaces")
     return text

@@ -41,7 +41,9 @@ class Rate:
         self._points = deque[tuple[float, int]]()
 
     def update(self, now: float, done: int) -> float | None:
-        """Add a byte count at a time in seconds, and return the rate, or None while it is unknown."""
+        """Add the number of bytes done by the time `now` (in seconds), and return the rate, or None while it is
+        unknown.
+        """
         points = self._points
         if points and done < points[-1][1]:  # another download
             points.clear()

@@ -60,7 +60,7 @@ class MappedImage:
         return found
 
     def collapse(self, size: int) -> bool:
-        """Collapse the complete huge pages among the first `size` bytes. Return whether that succeeded."""
+        """Collapse the complete huge pages among the first `size` bytes. Return False if the kernel refuses."""
         whole = size // HUGE_PAGE * HUGE_PAGE
         if whole and _libc.madvise(self.address, whole, MADV_COLLAPSE):
             reason = os.strerror(ctypes.get_errno())

@@ -21,7 +21,8 @@ class TensorSource(Protocol):
 
 
 def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> TensorSource:
-    """Open the tensors of a model's files. `wanted` has Transformers' names and shapes of the tensors to load.
+    """Open the tensors of a model's files. `wanted` has Transformers' names and shapes of the tensors to load. Tensors
+    of sentence-transformers modules have their folder as a prefix.
 
     Raises ModelError if a file is truncated or malformed.
     """
@@ -46,7 +47,7 @@ def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> Te
 
 
 class RenamedTensors:
-    """Tensors of other sources under new names. `places`: the source and its name of each tensor."""
+    """Tensors of other sources under new names. `places` maps a new name to the source and the tensor's name there."""
 
     def __init__(self, places: Mapping[str, tuple[TensorSource, str]]) -> None:
         self._places = places

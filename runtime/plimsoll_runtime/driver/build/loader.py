@@ -65,7 +65,8 @@ def load_model(
 
 
 def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:
-    """Take the weights from a filled image. For a GPU its pages are pinned during the copy (by CUDA's own `registry`).
+    """Take the weights from a filled image. For a GPU its pages are pinned during the copy, by `registry` (None: CUDA's
+    own).
 
     Raises ModelError if the image does not have what the model needs.
     """

@@ -127,7 +127,9 @@ def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError)
 
 
 def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Backends:
-    """Return the attention backends of a model that is not loaded yet. Raises UsageError for an unusable choice."""
+    """Return the attention backends of a model that is not loaded yet, in order of preference. Raises UsageError for an
+    unusable choice.
+    """
     return candidates(config.attention_backend, _target(config, outline, device, dtype))
 
 

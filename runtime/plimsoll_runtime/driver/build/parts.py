@@ -53,7 +53,9 @@ def kv_cache(model: Model, budget: Budget) -> KvCache:
 
 
 def tiers_below(config: EngineConfig, model: Model, cache: KvCache, budget: Budget) -> Tiers | None:
-    """Open the configured tiers, if any. Raises UsageError, SourceError, MemoryLimitError."""
+    """Open the configured KV tiers, host memory and disk; None if there are none. Raises UsageError, SourceError,
+    MemoryLimitError.
+    """
     if config.kv_disk is None and config.kv_host_memory is None:
         return None
     facts = model.outline.facts

@@ -83,7 +83,7 @@ class PromptStore:
         del self._prompts[command.key]
 
     def request(self, command: AddAnswer) -> AddRequest:
-        """Return the request of a message."""
+        """Return the request of a message, with its prompt."""
         told = command.prompt
         prompt = self._prompts[told] if isinstance(told, int) else Prompt.from_bytes(told)
         return AddRequest(command.request_id, prompt, command.context)

@@ -221,7 +221,7 @@ def _factory(path: str) -> Factory:
 
 
 def _told(error: Exception) -> ProcessFailed:
-    """Return the message for an error. A device failure takes precedence over errors that follow from it."""
+    """Return the ProcessFailed event of an error. A device failure takes precedence over errors that follow from it."""
     fault = fault_of(error)
     if not fault.process_can_go_on:
         return ProcessFailed(ErrorKind.DEVICE.value, fault.text, device_lost=not fault.device_can_go_on)

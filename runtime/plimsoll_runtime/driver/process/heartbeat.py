@@ -27,7 +27,7 @@ class Pulse:
     """The heartbeat page, shared by the two processes that have its file descriptor.
 
     It costs the engine two stores a step and no message, and the reader sees the latest value even if it was stopped
-    itself. Both use the machine's monotonic clock, which stands still while the machine sleeps.
+    itself. Both use the machine's monotonic clock, which stands still while the machine is suspended.
     """
 
     def __init__(self, descriptor: int) -> None:

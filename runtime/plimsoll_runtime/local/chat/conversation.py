@@ -55,7 +55,7 @@ class Chunk:
 async def stream(
     session: aiohttp.ClientSession, server: Server, body: Mapping[str, Any]
 ) -> AsyncGenerator[Chunk, None]:
-    """Send a chat request and yield its output. Raises AskError."""
+    """Send a chat request, and yield a chunk for each event of its output. Raises AskError."""
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
     try:
         async with session.post(

@@ -33,7 +33,7 @@ def _replace(text: StringType, old: StringType, new: StringType, limit: int = -1
 
 
 def _equals(one: Any, other: Any) -> Any:
-    """Return false for values of different types, for which celpy raises TypeError."""
+    """Compare two values like CEL's `==`: false for values of different types, for which celpy raises TypeError."""
     try:
         return bool_eq(one, other)
     except TypeError:

@@ -35,7 +35,7 @@ class Document:
 def read_documents(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None) -> list[Document]:
     """Return all objects of the files, in order; `-` is standard input. Raises UsageError with file and line.
 
-    `texts` has the content of sources that are not files.
+    `texts` maps sources that are not files to their content.
     """
     documents = [document for source in sources for document in _read(source, stdin, texts or {})]
     if not documents:

@@ -17,8 +17,8 @@ TAIL_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process to start. `url` is the address it will listen on, `log` gets its output, `last_words` its last
-    error.
+    """A process to start. `url` is the address it will listen on, `log` the file for its output, `last_words` the file
+    in which it writes its last error.
     """
 
     command: tuple[str, ...]
@@ -82,7 +82,7 @@ class Child:
             return
 
     def why(self, code: int) -> str:
-        """Return why the process ended: its last words, or the end of its log."""
+        """Return how the process ended by its exit code, with its last words or the end of its log."""
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         said = _read(self._launch.last_words, 0) or _read(self._launch.log, self._log_begin)
         lines = [line for line in said.splitlines() if line.strip()][-TAIL_LINES:]

@@ -30,8 +30,9 @@ class Status:
     """Status of one process slot: a replica, the host process or the gateway, each of which may be restarted.
 
     `url` is its address, `pid` its process if there is one. `error` and `code` tell how the slot's last process ended,
-    `ends` how many of its processes have ended. `wait` is the seconds until the next start, `took` the seconds from
-    start to ready. `transfer` is the progress of a download, `rate` its bytes per second.
+    until the next one starts; `ends` is how many of its processes have ended. `wait` is the seconds until the next
+    start, `took` the seconds from start to ready. `transfer` is the progress of a download, `rate` its bytes per
+    second.
     """
 
     phase: Phase = Phase.STARTING
@@ -100,7 +101,7 @@ class Board:
             waiter.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition over the statuses holds."""
+        """Return once `holds()` is true; it is called now and after each change of a status."""
         changed = asyncio.Event()
         self._waiters.add(changed)
         try:

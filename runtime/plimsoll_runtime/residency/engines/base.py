@@ -23,7 +23,7 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """Sizes and names, known since the start."""
+        """Sizes and names of the loaded model, known since the start."""
 
     @property
     def stats(self) -> EngineStats:
@@ -53,7 +53,9 @@ class Engine(Protocol):
         """
 
     async def resize(self, kv_bytes: int) -> int:
-        """Resize the KV cache; return its new size in bytes, which is larger if sequences still hold blocks."""
+        """Resize the KV cache to `kv_bytes`; return its new size in bytes, which is larger if sequences still hold
+        blocks beyond that.
+        """
 
 
 class Image(Protocol):
@@ -73,7 +75,7 @@ class Image(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device. `kind` is "cpu" or "cuda"; `capacity` is in bytes; `shared`: its memory is the host's.
+    """A device. `kind` is "cpu" or "cuda"; `capacity` is in bytes; `shared`: its memory is the host memory (a CPU).
 
     `elastic`: whether KV caches on it can shrink and grow. `findings`: messages about it for the user.
     """
@@ -98,7 +100,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An awake model with its measured bytes: those of the device, and of its image (0: none)."""
+    """An awake model: its engine, its grant after a measurement, and the bytes of its image (0: none)."""
 
     engine: Engine
     grant: Grant
@@ -107,7 +109,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Measured memory: free bytes, bytes used by the runtime itself, and the pressure."""
+    """Measured memory of the device: free bytes, bytes that the runtime itself takes (`reserved`), and the pressure."""
 
     free: int
     reserved: int
@@ -118,8 +120,8 @@ class Engines(Protocol):
     """Starts and measures engines. Calls for different models may overlap; a cancelled call leaves nothing behind."""
 
     async def open(self, line: float, sleepers: int) -> Device:
-        """Prepare the device, and return it. `sleepers` bytes of host memory are kept for images; `line` is the
-        share of the device that may be granted.
+        """Prepare the device, and return it. `sleepers` bytes of host memory are reserved for images; `line` is the
+        share of the device (up to 1) that may be granted.
 
         Raises UsageError, and DeviceLostError if the device has failed.
         """

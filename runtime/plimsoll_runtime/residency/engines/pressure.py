@@ -50,10 +50,11 @@ def read_stalls(root: Path = ROOT, own: Path = OWN, machine: Path = MACHINE) -> 
 
 
 def judge(left: int, capacity: int, line: int, stalls: Stalls | None) -> Pressure:
-    """Return the pressure by the bytes `left` of a device's capacity. The part above the line should stay free.
+    """Return the pressure on a device with `left` free bytes.
 
-    If less than half of that part is left, the pressure is SOME; less than a quarter: FULL, whatever the ledgers say.
-    Stalls count likewise.
+    The margin is the memory above the line, but at least 1/LEAST_MARGIN of the capacity. If less than half of it is
+    free, the pressure is SOME; less than a quarter: FULL. Stalls of at least SOME_STALLS or FULL_STALLS percent give
+    the same levels, however much is free.
     """
     margin = max(capacity - line, capacity // LEAST_MARGIN)
     if left < margin // 4 or (stalls is not None and stalls.full >= FULL_STALLS):
@@ -64,8 +65,8 @@ def judge(left: int, capacity: int, line: int, stalls: Stalls | None) -> Pressur
 
 
 def _own_cgroup(root: Path, own: Path) -> Path:
-    """Return the process's cgroup (version 2). In a container its path is often the host's, which does not exist
-    inside.
+    """Return the folder of the process's cgroup (version 2). In a container its path is often the machine's, which does
+    not exist inside.
     """
     path = next((path for controllers, path in memberships(own) if controllers == ""), "")
     return root / path.lstrip("/")

@@ -46,12 +46,12 @@ class Fetches:
         self._under_way = set[HubFetch]()
 
     def new(self) -> HubFetch:
-        """Return a fetch that waits until there is memory for it."""
+        """Return a fetch. Its call waits until there is memory for it."""
         return HubFetch(self)
 
     def enter(self, fetch: HubFetch) -> bool:
-        """Return whether a fetch may start: always if none runs, else if there is memory for it and for what running
-        fetches have not taken yet.
+        """Count a fetch and return True if it may start, else False. It may if none runs, or if there is memory for it
+        and for what running fetches have not taken yet.
         """
         with self._lock:
             if self._under_way:
@@ -104,10 +104,11 @@ class Processes:
         self._accelerated = False
 
     async def open(self, line: float, sleepers: int) -> Device:
-        """Start the standby process and the fork server. The capacity is the free memory plus what the runtime takes.
+        """Start the standby process and the fork server, and return the device.
 
-        Raises UsageError if the sleepers would leave nothing of a CPU's memory, and DeviceLostError if a required GPU
-        is missing or has failed.
+        The capacity of a CPU is the free memory plus what the runtime takes, within `limit` and the container's limit,
+        less `sleepers`; that of a GPU is all of its memory. Raises UsageError if the sleepers would leave nothing of a
+        CPU's memory, and DeviceLostError if a required GPU is missing or has failed.
         """
         server, standby = await self._spare.footprints()
         self._server_bytes = int(server * PROCESSES_DIFFER)
@@ -259,7 +260,9 @@ def _gpu_left() -> int:
 
 @contextmanager
 def _told_as_lost() -> Iterator[None]:
-    """Raise DeviceLostError for any device failure: no kernel runs in this process that could have caused it."""
+    """Convert any device failure within the context to DeviceLostError: no kernel runs in this process that could have
+    caused it.
+    """
     try:
         yield
     except RuntimeError as error:

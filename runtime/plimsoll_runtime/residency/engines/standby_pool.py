@@ -49,7 +49,7 @@ class StandbyPool:
         return await self._until_one_lives(self._pids)
 
     async def footprints(self) -> tuple[int, int]:
-        """Return the private bytes of the fork server, and the additional bytes of each standby process.
+        """Return the bytes of private memory of the fork server, and those that one more standby process adds.
 
         Raises EngineDeadError.
         """

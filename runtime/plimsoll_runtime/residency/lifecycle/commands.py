@@ -26,7 +26,8 @@ class Goals:
         self._operations = Operations()
 
     def begin(self, name: ModelName, text: str, *content: object) -> tuple[OperationStatus | None, Operation]:
-        """Return the status of the operation with the id `text` and that operation, or None and a new operation.
+        """Return the status of the operation with the id `text` and the operation itself; for a new id, None and a new
+        operation.
 
         Raises UsageError for a bad id, OperationConflict if the id was used with other `content`.
         """
@@ -38,7 +39,9 @@ class Goals:
         return None, Operation(text, digest, name)
 
     def go(self, model: Model, operation: Operation, goals: frozenset[State]) -> OperationStatus:
-        """Store an operation that ends in one of the states `goals`, and start it."""
+        """Store an operation that ends when the model is in one of the states `goals`, take the first step towards
+        them, and return its status.
+        """
         self._operations.add(operation)
         self._steering.advance(model)
         if model.state in goals and model.rest is None and model.next_spec is None:
@@ -50,8 +53,8 @@ class Goals:
         return self.outcome(operation)
 
     def supersede(self, model: Model, why: str, *, all_of_them: bool = False) -> None:
-        """End with Superseded the operations that a new one contradicts: those that want the model asleep or gone, or
-        all of them.
+        """End the model's operations that a new one contradicts, with Superseded: those that put it to sleep or remove
+        it, or with `all_of_them` all.
         """
         for operation, goals in model.operations:
             if all_of_them or State.RESIDENT not in goals:
@@ -110,7 +113,7 @@ class Pins:
         self._state.journal.note()
 
     def anew(self) -> None:
-        """Retry models that did not fit."""
+        """Allow new attempts for models that did not fit, and plan soon."""
         for model in self._state.models.values():
             if model.unfit is not None:
                 model.unfit, model.retry_at = None, self._state.now

@@ -22,7 +22,7 @@ class Failures:
         self._steering = steering
 
     def fail(self, model: Model, error: PlimsollError) -> None:
-        """Record a failure, refuse waiting requests, and schedule a new attempt."""
+        """Record that a fetch or a wake failed, refuse the model's waiting requests, and schedule a new attempt."""
         if isinstance(error, DeviceLostError):
             self.lose_device(error)
         self.back_off(model, error)
@@ -35,7 +35,9 @@ class Failures:
         self._steering.advance(model)
 
     def back_off(self, model: Model, error: PlimsollError) -> None:
-        """Schedule the next attempt, each time after twice the delay."""
+        """Record a failure and schedule the next attempt. The delay doubles with each failure, up to
+        `longest_back_off`.
+        """
         state, settings = self._state, self._state.settings
         seconds = min(settings.longest_back_off, settings.first_back_off * 2.0 ** min(model.failures, 30))
         model.failures += 1
@@ -82,7 +84,7 @@ def device_lost(error: DeviceLostError) -> Refused:
 
 
 def _end_operations(model: Model, error: PlimsollError) -> None:
-    """End operations that want the model awake, with an error."""
+    """End the operations on a model with an error, except those that put it to sleep or remove it."""
     for operation, goals in model.operations:
         if State.RESIDENT in goals:
             operation.end(error)

@@ -103,7 +103,7 @@ def duration(seconds: float) -> str:
 
 
 def idle(model: ModelView, now: float) -> str:
-    """Return how long the model has not been used."""
+    """Format how long the model has not been used."""
     return "never used" if model.last_used == -math.inf else f"{duration(now - model.last_used)} idle"
 
 

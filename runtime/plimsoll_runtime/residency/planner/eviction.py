@@ -92,7 +92,9 @@ def _total(model: ModelView) -> int:
 
 
 def may_drop(model: ModelView) -> bool:
-    """Return whether a model sleeps in an image that nothing waits for."""
+    """Return whether a sleeping model's image may be dropped: nothing wants the model awake, or its image in host
+    memory.
+    """
     return model.state is State.IN_HOST and model.image > 0 and model.asked is None and not model.fill
 
 

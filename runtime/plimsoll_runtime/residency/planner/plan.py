@@ -102,7 +102,9 @@ class _Draft:
         self.crowded = False
 
     def admit(self, wanted: ModelView) -> None:
-        """Wake a model, evict others for it, or record why not."""
+        """Add the actions that wake a model or evict others for it, or a Wait or Refuse with the reason why it cannot
+        wake.
+        """
         if self._cannot(wanted):
             return
         need = wanted.sizes.least
@@ -156,7 +158,7 @@ class _Draft:
                 self._later -= model.coming
 
     def fill(self) -> None:
-        """Load images that an operation wants in host memory, through free device memory."""
+        """Wake models whose image an operation wants in host memory (a wake fills it), into free memory only."""
         for model in self._view.models:
             if model.fill and model.asked is None and model.state is State.ON_DISK and not self._cannot(model):
                 self._wake_if_free(model, "its image is wanted in host memory")
@@ -246,7 +248,7 @@ class _Draft:
             del self._models[model.name]
 
     def _evict(self, wanted: ModelView, room: EvictionSet, whys: list[str]) -> None:
-        """Evict the chosen models, and keep the memory for the wanted one."""
+        """Add the actions that evict the chosen models, and reserve their memory for the wanted one."""
         for victim, why in zip(room.victims, whys, strict=True):
             self._sleep(victim, why)
         for model, kv in room.shrinks:

@@ -46,10 +46,10 @@ class Pressure(IntEnum):
 class ModelView:
     """One model whose sizes are known.
 
-    - `grant`: its device memory. `image`: bytes of its image, if there is one.
+    - `grant`: its device memory. `image`: bytes of its image, if there is a complete one.
     - `since`: when its state began. `clock`: the host's clock of retention values at its last use.
     - `frequency`: decayed uses, including waiting requests. `active` requests are in flight, `waiting` wait for it.
-    - `asked`: since when it is wanted, by requests or an operation. `retry_at`: it is not tried before.
+    - `asked`: since when it is wanted awake, by requests, an operation or a pin. `retry_at`: it is not tried before.
     - `kv_used`: bytes of its KV cache that hold sequences. `kv_floor`: bytes below which it could not shrink in its
       last attempt. `kv_wanted`: the size to which it is being resized, if any.
     - `yielding`: it drains only for other models, and resumes if they do not need its memory.

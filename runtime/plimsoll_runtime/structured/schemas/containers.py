@@ -17,7 +17,7 @@ _MOST_STEPS = 8
 
 
 def objects(site: Site) -> None:
-    """Rewrite all keywords of objects."""
+    """Rewrite all keywords of objects from `site.given` to `site.out`."""
     if "object" not in site.kinds:
         return
     given, out = site.given, site.out
@@ -174,13 +174,15 @@ def _sizes(site: Site) -> None:
 
 
 def _always(site: Site) -> list[str]:
-    """Return names that are required because a required name depends on them."""
+    """Return the names that `dependentRequired` or `dependencies` demand because of a name that is always required."""
     required = set(site.given.get("required", ()))
     return [name for key, names, _ in _named(site) if key in required for name in names]
 
 
 def _named(site: Site) -> Iterator[tuple[str, list[str], str]]:
-    """Yield each name with dependencies, the names it depends on, and the keyword."""
+    """Yield (name, others, keyword) of `dependentRequired` and `dependencies`: an object with `name` must have the
+    others.
+    """
     for keyword in ("dependentRequired", "dependencies"):
         for key, names in site.given.get(keyword, {}).items():
             if isinstance(names, list):
@@ -214,7 +216,7 @@ def _dependencies(site: Site) -> None:
 
 
 def arrays(site: Site) -> None:
-    """Rewrite all keywords of arrays."""
+    """Rewrite all keywords of arrays from `site.given` to `site.out`."""
     if "array" not in site.kinds:
         return
     _items(site)

@@ -54,11 +54,11 @@ class Site:
         return found
 
     def inner(self, value: Schema, *keys: str | int) -> Schema:
-        """Rewrite a nested schema."""
+        """Return a nested schema, rewritten. `keys` are its path in this schema."""
         return self.rewrite(value, self.place.at(*keys))
 
     def exactly(self, value: Schema, *keys: str | int) -> Schema | None:
-        """Rewrite a nested schema; None if some of it cannot be enforced, and then `left` stays unchanged."""
+        """Return a nested schema, rewritten; None if some of it cannot be enforced, and then `left` stays unchanged."""
         before = len(self.left)
         found = self.inner(value, *keys)
         if len(self.left) == before:
@@ -76,7 +76,9 @@ class Site:
             self.more.append(schema)
 
     def is_alone(self, *keywords: str) -> bool:
-        """Return whether no other keywords apply further schemas to the same value, except `keywords`."""
+        """Return whether the schema has no keyword that applies further schemas to the same value (`$ref`, `allOf`,
+        ...), except `keywords`.
+        """
         return not (_IN_PLACE - set(keywords)) & self.given.keys()
 
     @property

@@ -78,13 +78,13 @@ def _not_among(values: list[Any], kinds: frozenset[str]) -> Schema | None:
 
 
 def all_of(site: Site) -> None:
-    """Rewrite `allOf`."""
+    """Rewrite `allOf` from `site.given` to `site.out`."""
     members = [site.inner(each, "allOf", index) for index, each in enumerate(site.given["allOf"])]
     site.out["allOf"] = [member for member in members if member is not True]
 
 
 def any_of(site: Site) -> None:
-    """Rewrite `anyOf`."""
+    """Rewrite `anyOf` from `site.given` to `site.out`, without branches that no value satisfies."""
     branches = [site.inner(each, "anyOf", index) for index, each in enumerate(site.given["anyOf"])]
     _choose(site, branches)
 
@@ -112,7 +112,7 @@ def _choose(site: Site, branches: list[Schema]) -> None:
 
 
 def negation(site: Site) -> None:
-    """Rewrite `not`."""
+    """Replace `not` by schemas without it that must hold as well, or record it as unenforced."""
     given: Schema = site.given["not"]
     if site.signatures.disjoint(site.given, given):
         return
@@ -142,7 +142,7 @@ def _listed(schema: Schema) -> frozenset[str] | None:
 
 
 def condition(site: Site) -> None:
-    """Rewrite `if`, `then` and `else`."""
+    """Replace `if`, `then` and `else` by an `anyOf` of both cases, or record `if` as unenforced."""
     if "if" not in site.given:
         return
     then, otherwise = (site.inner(site.given.get(keyword, True), keyword) for keyword in ("then", "else"))

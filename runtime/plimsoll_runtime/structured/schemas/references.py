@@ -91,7 +91,7 @@ class References:
                 waiting += self._follow(schema, base)
 
     def target(self, schema: Schema) -> Target | None:
-        """Return the target of `$ref`, or None."""
+        """Return the target of a schema's `$ref`; None if it has none, or it cannot be resolved."""
         return self.targets.get((id(schema), "$ref"))
 
     def _index(self) -> None:

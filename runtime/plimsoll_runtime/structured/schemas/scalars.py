@@ -20,13 +20,13 @@ _MOST_DIGITS = 2**32
 
 
 def types(site: Site) -> None:
-    """Rewrite `type`."""
+    """Rewrite `type` from `site.given` to `site.out`."""
     named = site.given["type"]
     site.out["type"] = named if isinstance(named, str) else list(dict.fromkeys(named))
 
 
 def options(site: Site) -> None:
-    """Rewrite `const` and `enum`."""
+    """Rewrite `const` and `enum` from `site.given` to `site.out`."""
     for keyword in ("const", "enum"):
         if keyword not in site.given:
             continue
@@ -37,7 +37,7 @@ def options(site: Site) -> None:
 
 
 def bounds(site: Site) -> None:
-    """Rewrite the bounds of numbers."""
+    """Rewrite the bounds of numbers from `site.given` to `site.out`."""
     if not site.kinds & {"integer", "fraction"}:
         return
     for keyword in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
@@ -64,7 +64,7 @@ def _bound(given: Any, keyword: str, site: Site) -> Any:
 
 
 def multiple(site: Site) -> None:
-    """Rewrite `multipleOf`."""
+    """Rewrite `multipleOf` from `site.given` to `site.out`."""
     given = site.given["multipleOf"]
     if not site.kinds & {"integer", "fraction"}:
         return
@@ -78,7 +78,7 @@ def multiple(site: Site) -> None:
 
 
 def texts(site: Site) -> None:
-    """Rewrite lengths, pattern and format."""
+    """Rewrite lengths, pattern and format of texts from `site.given` to `site.out`."""
     if "string" not in site.kinds:
         return
     least, most = site.given.get("minLength"), site.given.get("maxLength")

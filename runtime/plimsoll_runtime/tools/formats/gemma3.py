@@ -27,7 +27,7 @@ _PRINT = "print("
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow calls on the lines of one fence. If text is allowed, each call may be in `print(...)`."""
+    """Return the grammar: calls on the lines of one fence. If text is allowed, each call may be in `print(...)`."""
     tails, rules = keywords(tools)
     pairs = list(zip(tools, tails, strict=True))
     calls = [f"{spaced(f'{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
@@ -62,7 +62,7 @@ _FENCES = ("```json", "```tool_call", "```tool_code")
 
 
 def _write_json(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow bare objects on lines. Other text must not start with an object that names a tool."""
+    """Return the grammar: bare objects on lines. Other text must not start with an object that names a tool."""
     more = r' ("\n" call)*' if parallel else ""
     rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
     return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)

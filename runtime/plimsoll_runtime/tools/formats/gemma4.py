@@ -149,7 +149,7 @@ class QuotedFormat:
         return AnswerParser(Style((self.begin,), self._read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Require arguments in the order of the schema."""
+        """Return the grammar. Arguments must be in the order of the schema."""
         calls, rules = quoted_calls(tools, self.quote, special_id, required=required)
         wrapping = Wrapping(marker=self.begin, close=self.end)
         begins = [f"call:{one_name(tools)}\\{{"]

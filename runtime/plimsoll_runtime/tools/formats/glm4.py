@@ -15,7 +15,7 @@ _KEY, _KEY_END, _VALUE, _VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Require keys in the order of the schema."""
+    """Return the grammar. Keys must be in the order of the schema."""
     texts = Texts(special_id)
     calls = [_call(tool, texts, special_id, required=required) for tool in tools]
     wrapping = Wrapping(marker=_CALL, end="\n", close=_CALL_END, gap="\n")

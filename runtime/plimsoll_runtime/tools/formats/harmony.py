@@ -53,8 +53,8 @@ def header(page: Page, begin: str) -> Reading[Header]:
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow reasoning (and text, unless a call is required), then a call or the final message. There is at most one
-    call, because models end an output with it.
+    """Return the grammar: reasoning (and text, unless a call is required), then a call or the final message. There is
+    at most one call, because models end an output with it.
     """
     start, channel, message = (marked(marker, special_id) for marker in (START, CHANNEL, MESSAGE))
     constrain = marked(CONSTRAIN, special_id)

@@ -15,7 +15,7 @@ _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begi
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow any numbering of calls."""
+    """Return the grammar. Calls may have any numbers."""
     begin = spaced_mark(_CALL, special_id, required=required)
     middle, end = (marked(marker, special_id) for marker in (_ARGUMENTS, _CALL_END))
     calls = [

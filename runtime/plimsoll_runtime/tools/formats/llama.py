@@ -15,7 +15,7 @@ _MARKERS = ("<|python_tag|>", "<|python_start|>")
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow bare objects. Other text must not start with an object that names a tool."""
+    """Return the grammar: bare objects. Other text must not start with an object that names a tool."""
     more = ' ("; " call)*' if parallel else ""
     rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
     return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
@@ -48,7 +48,7 @@ _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 
 
 def _write_pythonic(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow a list at the start of the output. Other text must not start with a list that names a tool."""
+    """Return the grammar: a list at the start of the output. Other text must not start with a list that names tools."""
     tails, rules = keywords(tools)
     pairs = list(zip(tools, tails, strict=True))
     first = [f"{spaced(f'[{tool.name}(', required=required)} {tail}" for tool, tail in pairs]

@@ -17,7 +17,7 @@ _PARAMETER, _VALUE_END = "<parameter name=", "</parameter>"
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Require parameters in the order of the schema."""
+    """Return the grammar. Parameters must be in the order of the schema."""
     texts = Texts(special_id)
     calls = [_call(tool, texts, required=required) for tool in tools]
     wrapping = Wrapping(marker=_CALLS, begin="\n", between="\n", end="\n", close=_CALLS_END)

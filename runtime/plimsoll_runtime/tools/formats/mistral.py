@@ -30,7 +30,7 @@ _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
 def _write(tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Allow a list of objects, or names with arguments: models know one of these forms."""
+    """Return the grammar: a list of objects, or names with arguments, because models know one of these forms."""
     if special_id(_ARGUMENTS) is None:
         heads = [spaced(f"{tool.name}{_ARGUMENTS}", required=required) for tool in tools]
     else:

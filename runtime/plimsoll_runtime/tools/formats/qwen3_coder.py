@@ -33,7 +33,7 @@ class FunctionTags:
         return AnswerParser(Style((self.begin, _FUNCTION), self._read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Require parameters in the order of the schema."""
+        """Return the grammar. Parameters must be in the order of the schema."""
         texts = Texts(special_id)
         calls = [self._call(tool, texts, required=required) for tool in tools]
         wrapping = Wrapping(marker=self.begin, begin="\n", end="\n", close=self.end, gap="\n")

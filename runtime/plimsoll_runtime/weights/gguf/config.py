@@ -17,7 +17,8 @@ _SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p":
 def translate(
     metadata: Mapping[str, Any], tensor_names: frozenset[str], rope_factors: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """Return the config of a file. Raises ModelError naming a key that is unknown, missing or of the wrong type.
+    """Return the config of a file, with the keys of config.json. Raises ModelError naming a key that is unknown,
+    missing or of the wrong type.
 
     `rope_factors` are the values of the tensor rope_freqs.weight. The metadata do not say whether embeddings are tied
     or which layers have biases; the names of the tensors do.
@@ -58,7 +59,9 @@ def _check_gating(pairs: Pairs, wanted: int) -> None:
 
 
 def _guessing(config: Mapping[str, Any]) -> int:
-    """Return the number of layers for multi-token prediction. The file counts them in block_count, after the others."""
+    """Return the number of layers for multi-token prediction, which the file counts in block_count, after the others.
+    Raises ModelError if it is negative or not less than that count.
+    """
     count: int = config.get("num_nextn_predict_layers", 0)
     if not 0 <= count < config["num_hidden_layers"]:
         raise ModelError(

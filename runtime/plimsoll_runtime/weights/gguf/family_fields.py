@@ -18,12 +18,14 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def gemma2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scale of queries."""
+    """Return the config field `query_pre_attn_scalar`."""
     return {"query_pre_attn_scalar": _query_scalar(config, GEMMA2_27B_LAYERS)}
 
 
 def gemma3(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scale of queries, the sliding layers, and the rope base of those."""
+    """Return Gemma 3's config fields: `query_pre_attn_scalar`, the sliding layers with their window and rope base, and
+    the softcap of logits.
+    """
     softcap = pairs.get("final_logit_softcapping", float, 0.0)
     return {
         "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
@@ -35,8 +37,8 @@ def gemma3(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
 
 
 def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Gemma 3n's fields. Files have gate thresholds in deviations above the mean; the config has them as
-    quantiles.
+    """Return Gemma 3n's config fields. Files have gate thresholds in standard deviations above the mean; the config has
+    them as quantiles.
     """
     layers = config["num_hidden_layers"]
     deviations = pairs.raw("activation_sparsity_scale") or []
@@ -56,8 +58,8 @@ def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> d
 
 
 def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Gemma 4's fields. Head sizes depend on the layer's type; full-attention layers without value weights use
-    their keys as values.
+    """Return Gemma 4's config fields. Head sizes depend on the layer's type; full-attention layers without value
+    weights use their keys as values.
     """
     layers = config["num_hidden_layers"]
     found = {**_windows(pairs, layers), **_inputs(pairs, config)}
@@ -98,7 +100,9 @@ def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
 
 
 def _query_scalar(config: Mapping[str, Any], layers_of_27b: int) -> int:
-    """Return the scale of queries. Only the 27B models, which no key marks, use hidden size / heads."""
+    """Return `query_pre_attn_scalar`: queries are divided by its square root. It is the head size, except in the 27B
+    models (hidden size / heads), which can be recognised only by their number of layers.
+    """
     if config["num_hidden_layers"] == layers_of_27b:
         return int(config["hidden_size"]) // int(config["num_attention_heads"])
     return int(config["head_dim"])
@@ -122,7 +126,7 @@ def _windows(pairs: Pairs, layers: int) -> dict[str, Any]:
 
 
 def _inputs(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of per-layer inputs and shared keys.
+    """Return the config fields of per-layer inputs, and the number of last layers that share keys and values.
 
     The converter pads the table of per-layer inputs with zeros to the vocabulary. Some files store counts as floats.
     """
@@ -172,8 +176,8 @@ def _is_wider(inner: Sequence[int], shared: int) -> bool:
 
 
 def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return DeepSeek's fields. Newer files store latent attention (lengths end in _mla), older ones its keys and
-    values.
+    """Return DeepSeek's config fields. Newer files store latent attention (lengths end in _mla), older ones its keys
+    and values.
     """
     turned, heads = pairs.get("rope.dimension_count", int), pairs.get("attention.head_count", int)
     pairs.get("attention.head_count_kv", int, heads)
@@ -218,7 +222,7 @@ def _stretched(pairs: Pairs, rope: Mapping[str, Any] | None) -> Mapping[str, Any
 
 
 def windowed(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the window and the layer types, if the file has a window."""
+    """Return the config fields of the attention window: its size (None if the file has none), and the layer types."""
     window = pairs.get("attention.sliding_window", int, 0) or None
     pattern = pairs.raw("attention.sliding_window_pattern")
     types = {} if window is None else {"layer_types": sliding_layers(pattern or 4, config["num_hidden_layers"])}
@@ -226,13 +230,13 @@ def windowed(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> 
 
 
 def olmo2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of OLMo 3 if the file has a window, else none (OLMo 2)."""
+    """Return the config fields of OLMo 3 if the file has a window, else none (OLMo 2)."""
     found = windowed(pairs, names, config)
     return {} if found["sliding_window"] is None else {**found, "architectures": ["Olmo3ForCausalLM"]}
 
 
 def falcon(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Falcon's fields. The large models have several key heads and a second norm before attention."""
+    """Return Falcon's config fields. The large models have several key heads and a second norm before attention."""
     kv_heads, own_norm = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in names
     grouped = own_norm or kv_heads > 1
     return {
@@ -244,7 +248,7 @@ def falcon(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
 
 
 def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ALiBi settings, and the clip of queries, keys and values."""
+    """Return the config field `attn_config`: the ALiBi settings, and the clip of queries, keys and values."""
     bias = pairs.get("attention.max_alibi_bias", float, 8.0)
     attention: dict[str, Any] = {"alibi": bias != 0.0, "alibi_bias_max": int(bias) if bias.is_integer() else bias}
     if clip := pairs.get("attention.clamp_kqv", float, 0.0):
@@ -253,6 +257,6 @@ def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[
 
 
 def gpt_oss(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Disable rounding of yarn's correction range, which no key mentions."""
+    """Return the rope scaling without rounding of yarn's correction range, which no key mentions."""
     rope = config["rope_scaling"]
     return {"rope_scaling": {"rope_type": "default"} if rope is None else {**rope, "truncate": False}}

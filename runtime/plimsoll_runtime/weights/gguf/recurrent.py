@@ -15,7 +15,7 @@ BAMBA_FIELDS = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_stat
 
 
 def mamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return Mamba's fields. Falcon Mamba also normalises time steps, B and C, with norms that have no weights."""
+    """Return Mamba's config fields. Falcon Mamba also normalises time steps, B and C, by norms without weights."""
     pairs.get("attention.head_count", int, 0)
     normed = pairs.get("ssm.dt_b_c_rms", bool, False)
     return {
@@ -33,7 +33,7 @@ def mamba2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def jamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return Jamba's fields. Attention layers and expert layers each occur with a fixed period."""
+    """Return Jamba's config fields. Attention layers and expert layers each occur with a fixed period."""
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     every, first = _evenly(_attending(pairs, layers), layers, "attend")
     sparse = [i for i in range(layers) if f"blk.{i}.ffn_gate_exps.weight" in names]
@@ -57,7 +57,9 @@ def jamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def falcon_h1(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return Falcon-H1's fields. The config's multipliers are folded into the weights, and gates come before norms."""
+    """Return Falcon-H1's config fields. Its multipliers are folded into the weights of the file, and gates come before
+    norms.
+    """
     return {
         "mamba_d_ssm": pairs.get("ssm.inner_size", int),
         **_dual(pairs, *BAMBA_FIELDS),
@@ -69,7 +71,7 @@ def falcon_h1(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def lfm2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return LFM2's fields. Layers without key heads are convolutions. The MLP width is used as it is."""
+    """Return LFM2's config fields. Layers without key heads are convolutions. The MLP width is used as it is."""
     layers = config["num_hidden_layers"]
     attends = set(_attending(pairs, layers))
     return {
@@ -81,7 +83,7 @@ def lfm2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def granite_hybrid(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return the fields of Granite hybrids.
+    """Return the config fields of Granite hybrids.
 
     Raises ModelError for Bamba, which llama.cpp's converter writes as granitehybrid with a wrong order of rotated
     dimensions.
@@ -109,7 +111,7 @@ def granite_hybrid(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]
 
 
 def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return Nemotron-H's fields.
+    """Return Nemotron-H's config fields.
 
     A layer with key heads is attention, one with an MLP width is an MLP or has experts, and the others are Mamba 2.
     """
@@ -127,7 +129,7 @@ def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Return Qwen3-Next's fields. Layers with a decay (`ssm_a`) are linear attention.
+    """Return Qwen3-Next's config fields. Layers with a decay (`ssm_a`) are linear attention.
 
     rope.dimension_sections is ignored: for text, all sections use the same positions.
     """
@@ -149,7 +151,7 @@ def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def _dual(pairs: Pairs, heads_field: str, dim_field: str, groups_field: str, state_field: str) -> dict[str, int]:
-    """Return the number of Mamba 2 heads, their size, groups and state size under the given field names."""
+    """Return the number of Mamba 2 heads, their size, groups and state size, under the given names of config fields."""
     heads, inner = pairs.get("ssm.time_step_rank", int), pairs.get("ssm.inner_size", int)
     if not heads or inner % heads:
         raise ModelError(f"GGUF: ssm.inner_size {inner} is not a multiple of the {heads} heads (ssm.time_step_rank)")
@@ -162,7 +164,7 @@ def _dual(pairs: Pairs, heads_field: str, dim_field: str, groups_field: str, sta
 
 
 def _mamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
-    """Return the convolution and bias fields by their names in configs of Mamba and Nemotron-H."""
+    """Return the config fields of the convolution and of biases, by their names for Mamba and Nemotron-H."""
     return {
         "conv_kernel": pairs.get("ssm.conv_kernel", int),
         "use_bias": _some(names, "ssm_in.bias"),
@@ -171,7 +173,7 @@ def _mamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
 
 
 def _bamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
-    """Return the convolution and bias fields by their names in configs of hybrids."""
+    """Return the config fields of the convolution and of biases, by their names for Jamba and other hybrids."""
     return {
         "mamba_d_conv": pairs.get("ssm.conv_kernel", int),
         "mamba_proj_bias": _some(names, "ssm_in.bias"),

@@ -51,7 +51,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 def theirs_by_ours(arch: str, layers: int, wanted: Iterable[str], there: Collection[str]) -> dict[str, str]:
-    """Map names in the files to Transformers' names, for the wanted tensors that exist."""
+    """Return a map from tensor names in the files (`there`) to Transformers' names, for `wanted` ones that exist."""
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(kind, layers)
     found = {}
@@ -78,10 +78,11 @@ def _names(names: gguf.TensorNameMap, name: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class KeysAndValues:
-    """Scheme of a kv_b_proj stored as two matrices. It interleaves each head's key and value; keys are stored
-    transposed.
+    """Scheme of a kv_b_proj that a file has as two matrices. It has for each head `plain` rows of keys, then `value`
+    rows of values; the file stores keys transposed.
 
-    The components are those of `keys` [heads, rank, plain] and of `values` [heads, value, rank], with these prefixes.
+    The components are those of the scheme `keys` [heads, rank, plain] with the prefix "keys.", and those of the scheme
+    `values` [heads, value, rank] with the prefix "values.".
     """
 
     keys: Scheme
@@ -135,7 +136,7 @@ UNSHIFTED = "linear_attn.norm.weight"
 class GgufTensors:
     """The tensors of a GGUF model in one or several files.
 
-    `wanted` has Transformers' names and shapes of the tensors to load; other tensors keep their names. Raises
+    `wanted` has Transformers' names and shapes of the tensors to load; other tensors keep their GGUF names. Raises
     ModelError naming a tensor that is truncated or of an unknown type.
 
     Reverts what llama.cpp's converter changes: the order of rotated dimensions of queries and keys, the 1 added to norm
@@ -168,7 +169,7 @@ class GgufTensors:
         self.shapes |= self._small | {name: self._joined_shape(*halves) for name, halves in self._halves.items()}
 
     def stored(self, name: str) -> StoredTensor:
-        """Return a matrix's blocks, or a vector in float32."""
+        """Return a matrix in its GGUF blocks, and a vector or a tensor of SMALL in float32."""
         if name in self._halves:
             return self._joined(name, *self._halves[name])
         found = self._found(name)

@@ -108,7 +108,7 @@ def fetch_demo(model: DemoModel, progress: Progress) -> Path:
 
 
 def unseen_terms(source: str) -> str | None:
-    """Return the terms of a demo model whose file does not exist yet; None otherwise."""
+    """Return the terms of use of a demo model whose file does not exist yet; None if it does, and for other sources."""
     model = MODELS.get(source.removeprefix("demo://")) if source.startswith("demo://") else None
     return None if model is None or _made(model) is not None else model.terms
 

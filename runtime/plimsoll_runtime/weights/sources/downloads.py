@@ -28,8 +28,9 @@ UNFINISHED, READ_ONLY = "unfinished", "read-only"
 class Download:
     """A revision of a hub model, or a demo model's file.
 
-    `source` is an argument of `plimsoll up`; `names` are the results of `exact_source` that mean this download.
-    `commit` is set only for a complete revision. `note` is UNFINISHED, READ_ONLY or empty.
+    `source` is an argument of `plimsoll up`; `names` are the results of `exact_source` that mean this download. `size`
+    is in bytes, `last_used` in seconds since the epoch. `commit` is set only for a complete revision. `gguf` names its
+    GGUF models, if it has no safetensors. `note` is UNFINISHED, READ_ONLY or empty.
     """
 
     source: str

@@ -37,8 +37,8 @@ ReadJson = Callable[[Path], Any]
 
 
 def described_modules(root: Path, read: ReadJson) -> dict[str, Any] | None:
-    """Return the sentence-transformers modules of a folder, with kind, path and config, and their settings; None if
-    none.
+    """Return the sentence-transformers settings of a folder with its `modules`, each with kind, path and config; None
+    if it has neither.
 
     Raises ModelError if the files do not have the format of sentence-transformers.
 

@@ -154,7 +154,7 @@ def cached_config(model: str, revision: str | None = None) -> dict[str, Any] | N
 
 
 def _repository(model: str, revision: str | None) -> tuple[str, str | None] | None:
-    """Return id and revision of a hub model in the folder format; None for GGUF files and all other sources."""
+    """Return id and revision of a hub model; None if `model` names a GGUF file of it, and for all other sources."""
     scheme, _, rest = model.rpartition("://")
     if scheme != "hf" and (scheme or Path(model).exists() or model.startswith((".", "~", "/")) or _is_file_name(model)):
         return None

@@ -23,7 +23,7 @@ PAIRS = {b"{": b"}", b"[": b"]"}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A broken file of a snapshot, and the reason. `listed`: its size equals the hub's list of files.
+    """A broken file of a snapshot, and the reason. `listed`: its size equals that in the hub's list of files.
 
     Such a file is probably broken on the hub, too.
     """
@@ -71,8 +71,8 @@ def forget_list(snapshot: Path) -> None:
 def _why(path: Path, *, listed: bool) -> str | None:
     """Return the reason why a file is broken, or None.
 
-    `listed`: the size equals the hub's list of files. Such a file, except JSON, is only checked for zeros, which a
-    crash may leave: any other fault is on the hub, too, so a new download would not help.
+    `listed`: its size equals that in the hub's list of files. Such a file, except JSON, is only checked for zeros at
+    its start, which a crash may leave: any other fault is on the hub, too, so a new download would not help.
     """
     size = path.stat().st_size
     if path.suffix == ".json":
