@@ -60,7 +60,7 @@ class Results:
         return min(self.ratio(workload, peer) for peer in (*row["ratios"], *row["absent"]))
 
     def over_rounds(self, workload: str, figure: Callable[[Mapping[str, Any]], float]) -> float:
-        """Return the median of a figure of each round. Raises NotMeasured if a round lacks its inputs."""
+        """Return the median over rounds of `figure(round)`. Raises NotMeasured if a round lacks its inputs."""
         row = self.row(workload)
         try:
             return statistics.median(figure(r) for r in row["rounds"])
@@ -91,7 +91,7 @@ class Verdict:
 
     @property
     def figure(self) -> str:
-        """The value as text."""
+        """The value as text, or the reason if there is none."""
         return self.reason if self.value is None else self.goal.form.format(self.value)
 
 
@@ -217,7 +217,9 @@ def _beside_batching(results: Results) -> float:
 
 
 def _ended(results: Results) -> float:
-    """Return 1 for an engine that ended under load, else 0. Raises NotMeasured if the cache was never full."""
+    """Return 1 for an engine that ended under load, else 0. Raises NotMeasured if less than GPU_FULL of the cache was
+    used.
+    """
     use = _gpu("memory", "kv_use")(results)
     if use < GPU_FULL:
         raise NotMeasured(f"the cache was in use for {use:.1%}")

@@ -36,7 +36,9 @@ def provenance() -> dict[str, Any]:
 
 
 def processor_kind() -> str:
-    """Return the kind of processor for which figures hold: the best instruction set of the kernels that it supports."""
+    """Return the kind of processor for which figures hold: the best of the kernels' instruction sets that it supports,
+    or "none".
+    """
     able = runnable()
     return able[-1] if able else "none"
 

@@ -21,11 +21,13 @@ HERE = Path(__file__).resolve().parent
 
 
 class QuestionFailed(RuntimeError):
-    """A benchmark failed; it has printed its output."""
+    """A benchmark's process failed, after printing its output; the message has its exit status."""
 
 
 def main(doc: str | None, measure: Callable[[Options], Result], table: Callable[[Result], Sheet]) -> int:
-    """Run a benchmark and return the exit status. `doc` is the text of `--help`."""
+    """Run a benchmark: measure, print the table, write the result if `--json` asks for it. Return 0. `doc`: the text of
+    `--help`.
+    """
     chosen = options.from_arguments(options.parser(doc).parse_args())
     result = measure(chosen)
     tables.console().print(table(result).rich())

@@ -44,20 +44,22 @@ def main() -> int:
 
 
 def read_runs(folder: Path) -> list[Mapping[str, Any]]:
-    """Return results of complete runs in a folder, by file name; results of single benchmarks do not belong to the
-    document.
+    """Return the results of complete runs in a folder, in order of file names. Results of single benchmarks are left
+    out: they do not belong to the document.
     """
     runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return [run for run in runs if {"workloads", "goals"} <= run.keys()]
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text between the marks. Raises ReportError for a run at reduced scale."""
+    """Return the text between the marks. Raises ReportError for a run at reduced scale, and for two runs of one kind of
+    processor.
+    """
     return "\n\n".join([*_of_all(runs), *(_run(run) for run in runs)]) or NOTHING
 
 
 def _of_all(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the goals on each kind of processor, side by side."""
+    """Return the goals on each kind of processor, side by side. Raises ReportError for two runs of one kind."""
     if not runs:
         return []
     kinds = [_kind(run) for run in runs]

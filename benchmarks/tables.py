@@ -91,7 +91,9 @@ def _first_token(row: Mapping[str, Any]) -> str:
 
 
 def limits(rows: Sequence[Mapping[str, Any]]) -> Sheet:
-    """Return the limits measured in each round, and how much of the machine other programs used."""
+    """Return a row for each workload: minimum, median and maximum over its rounds of memory bandwidth, matrix rate, and
+    the cores that other programs used.
+    """
     names = {
         "bandwidth_gb_s": "memory, GB/s",
         "gemm_gflop_s": "bfloat16 product, GFLOP/s",

@@ -30,7 +30,9 @@ def tiny_engine(max_sequences: int) -> EngineCore:
 def start_decoding(
     engine: EngineCore, sequences: int, prompt: int, params: SamplingParams, names: Iterator[int], *, seed: int = 0
 ) -> None:
-    """Add requests with `prompt` random tokens each, named by `names`, and step until all of them decode."""
+    """Add `sequences` requests with `prompt` random tokens each and the next numbers of `names` as ids, and step until
+    all of them decode.
+    """
     rng = random.Random(seed)
     for _ in range(sequences):
         tokens = [rng.randrange(300, models.TINY.vocab) for _ in range(prompt)]

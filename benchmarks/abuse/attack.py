@@ -23,21 +23,23 @@ GONE = 0  # a connection that was closed without a response
 
 
 async def throw_bombs(port: int, model: str = "ok") -> Counter[int]:
-    """Send each body of `bombs(model)` EACH times, ABREAST at a time. Return the number of responses by status, GONE
-    included.
+    """Send each body of `bombs(model)` EACH times as a completion request, at most ABREAST at once. Return the number
+    of responses by status; GONE counts connections that closed without a response.
     """
     return await _abreast([partial(ask, port, body) for body in bombs(model).values() for _ in range(EACH)])
 
 
 async def hang_up(port: int, count: int = 200) -> Counter[int]:
-    """Start streams with large prompts, and disconnect once they have begun. Return the number by status."""
+    """Start `count` streams with bodies of 1 MiB, and disconnect from each after the response's head. Return the number
+    of responses by status, GONE included.
+    """
     body = padded("stream", 1 << 20)
     return await _abreast([partial(ask, port, body)] * count)
 
 
 async def crowd(port: int, count: int = 40) -> list[asyncio.Task[int]]:
-    """Send `count` requests of the largest size to the model `wait`, which delays its responses. Each returned task
-    ends with the status of its response.
+    """Start `count` requests of the largest size to the model `wait`, which delays its responses. Return a task for
+    each; its result is the response's status, or GONE.
     """
     body = padded("wait", LARGE)
     return [asyncio.create_task(_or_gone(ask(port, body))) for _ in range(count)]

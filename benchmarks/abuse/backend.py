@@ -1,5 +1,5 @@
-"""Fake replicas: `ok` answers immediately, `stream` begins a stream and sends nothing more, `wait` delays its
-responses, and `flood` sends an endless one.
+"""Fake replicas, one for each model: `ok` answers immediately, `stream` sends one event and keeps the stream open,
+`wait` answers after `Backend.release`, and `flood` sends an endless response. All answer GET immediately.
 
 As a program (`python -m abuse.backend`) it prints its ports as JSON and runs until it is ended.
 """
@@ -19,7 +19,7 @@ PIECE = 1 << 20
 
 
 class Backend:
-    """Servers on separate ports, by the name of their model: ok, stream, wait, flood."""
+    """The fake replicas. `ports`: name of the model -> port of its replica."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
@@ -28,12 +28,12 @@ class Backend:
         self._release = asyncio.Event()
 
     def say(self) -> None:
-        """Send one more event in each stream."""
+        """Send one more event in each open stream."""
         for writer in self._streams:
             writer.write(EVENT)
 
     def release(self) -> None:
-        """Send the delayed responses."""
+        """Let the model `wait` answer: waiting requests now, later ones immediately."""
         self._release.set()
 
     @contextlib.asynccontextmanager

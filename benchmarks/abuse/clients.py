@@ -16,8 +16,8 @@ def padded(model: str, size: int) -> bytes:
 
 
 def bombs(model: str) -> dict[str, bytes]:
-    """Return request bodies by name: all are expensive to parse and have the largest allowed size, except the last one,
-    which is larger.
+    """Return request bodies by name. All are expensive to parse and have about the largest allowed size (LARGE), except
+    the last one, which is larger.
     """
     head = b'{"model": "%s", "prompt": ' % model.encode()
 
@@ -39,7 +39,7 @@ def bombs(model: str) -> dict[str, bytes]:
 
 @dataclass
 class Stream:
-    """A response in progress."""
+    """A connection on which the head of a response was read."""
 
     status: int
     reader: asyncio.StreamReader
@@ -51,7 +51,9 @@ class Stream:
 
 
 async def begin(port: int, body: bytes) -> Stream:
-    """Send a request and read the head of its response. Raises OSError, asyncio.IncompleteReadError."""
+    """Send a completion request with this body on a new connection, and read the head of its response. Raises OSError,
+    asyncio.IncompleteReadError.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(body))
@@ -64,7 +66,7 @@ async def begin(port: int, body: bytes) -> Stream:
 
 
 async def ask(port: int, body: bytes) -> int:
-    """Send a request on a new connection, disconnect after the response's head, and return the status."""
+    """Send a completion request on a new connection, disconnect after the response's head, and return the status."""
     stream = await begin(port, body)
     stream.close()
     return stream.status

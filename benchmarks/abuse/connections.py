@@ -1,7 +1,8 @@
 """`python -m abuse.connections`: attacks on the gateway's connections, with and without its `ConnectionGuard`.
 
-Each attack has a gateway of its own under the chart's memory limit. The gateway stands if the kernel kills nothing, a
-probe is answered during the attack, and no connection is held for longer than the gateway's time limits.
+Each attack has a gateway of its own under the chart's memory limit. The gateway stands if the kernel kills nothing and
+a probe is answered during the attack. Against half heads and clients that never read, it must also close their
+connections within its time limits.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ Attack = Callable[[int], Awaitable[bool]]
 
 
 async def idle_connections(port: int, count: int = 8000) -> bool:
-    """Open `count` connections, send one request with a head of 60 KiB on each, and keep them open."""
+    """Open `count` connections, send one request with a head of 60 KiB on each, and keep them open. Return whether a
+    probe is answered meanwhile.
+    """
     async with AsyncExitStack() as held:
         for number in range(count):
             await held.enter_async_context(opened(port, LARGE_HEAD))
@@ -50,13 +53,17 @@ async def idle_connections(port: int, count: int = 8000) -> bool:
 
 
 async def half_heads(port: int, count: int = 1000) -> bool:
-    """Open `count` connections, each with the beginning of a request head."""
+    """Open `count` connections, each with the beginning of a request head. Return whether a probe is answered and all
+    connections are closed in time.
+    """
     async with many(port, count, b"GET / HTTP/1.1\r\nhost: x\r\nx-") as held:
         return await _stands(port) and await _ended(port, held)
 
 
 async def never_reading(port: int, count: int = 500) -> bool:
-    """Request `count` endless responses and read none of them."""
+    """Request `count` endless responses and read none of them. Return whether a probe is answered and all connections
+    are closed in time.
+    """
     body = b'{"model": "flood"}'
     async with many(port, count, HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) as held:
         for one in held:
@@ -65,7 +72,9 @@ async def never_reading(port: int, count: int = 500) -> bool:
 
 
 async def sent_ahead(port: int, count: int = 30, requests: int = 10_000) -> bool:
-    """On each of `count` connections, pipeline `requests` requests behind one whose response does not start."""
+    """On each of `count` connections, pipeline `requests` requests behind one whose response does not start. Return
+    whether a probe is answered meanwhile.
+    """
     body = b'{"model": "wait"}'
     first = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
     async with many(port, count, first + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n" * requests):
@@ -73,13 +82,17 @@ async def sent_ahead(port: int, count: int = 30, requests: int = 10_000) -> bool
 
 
 async def long_heads(port: int, count: int = 60, size: int = 10 * MIB) -> bool:
-    """Send `count` headers of `size` bytes."""
+    """On each of `count` connections, send an unfinished header of `size` bytes. Return whether a probe is answered
+    meanwhile.
+    """
     async with many(port, count, b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * size):
         return await _stands(port)
 
 
 async def long_trailers(port: int, count: int = 60, size: int = 10 * MIB) -> bool:
-    """Send `count` trailers of `size` bytes."""
+    """On each of `count` connections, send a chunked body with an unfinished trailer of `size` bytes. Return whether a
+    probe is answered meanwhile.
+    """
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nx: "
     async with many(port, count, head + b"y" * size):
         return await _stands(port)
@@ -91,7 +104,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def _stands(port: int) -> bool:
-    """Whether a probe is answered while the connections are open."""
+    """Return whether the gateway answers a probe with 200, five seconds after the attack's connections were opened."""
     await asyncio.sleep(5)
     try:
         async with asyncio.timeout(PROBE_SECONDS):
@@ -105,7 +118,7 @@ async def _stands(port: int) -> bool:
 
 
 async def _ended(port: int, held: list[Held]) -> bool:
-    """Whether the gateway closes all of the connections in time.
+    """Return whether the gateway closes all of the connections within ENDED_SECONDS.
 
     The kernel's table of sockets shows the gateway's side. A client that reads nothing cannot see that its connection
     is closed, and reading all that its socket holds takes longer on a busy machine.
@@ -119,7 +132,7 @@ async def _ended(port: int, held: list[Held]) -> bool:
 
 
 def _peers(port: int) -> set[int]:
-    """Return the ports of the clients of the established IPv4 connections to a port of this machine."""
+    """Return the client's port of each established IPv4 connection to the server port `port` of this machine."""
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     ends = ([int(end.rpartition(":")[2], 16) for end in row[1:3]] for row in rows if row[3] == ESTABLISHED)
     return {client for own, client in ends if own == port}
@@ -162,8 +175,9 @@ async def many(port: int, count: int, sent: bytes) -> AsyncIterator[list[Held]]:
 
 
 async def tried(attack: Attack, port: int, *, guarded: bool) -> dict[str, Any]:
-    """Run one attack on a new gateway and return its outcome. Without `guarded`, the gateway uses uvicorn's protocol
-    without the guard.
+    """Run one attack on a new gateway. Return whether the gateway stood (`stands`), how many processes the kernel
+    killed (`kills`), and the peak memory (`peak_mib`). Without `guarded`, the gateway uses uvicorn's protocol without
+    the guard.
     """
     backend = Backend()
     with tempfile.TemporaryDirectory() as folder, memory_group(chart_limit("gateway")) as group:

@@ -17,7 +17,7 @@ START_SECONDS = 30
 
 
 def table(ports: Mapping[str, int]) -> str:
-    """Return a routing table with one model and one replica per port."""
+    """Return a routing table as JSON, with a model for each entry of `ports` and one replica at its port."""
     models = [
         {
             "namespace": "n",
@@ -46,8 +46,8 @@ async def running(
     port: int,
     program: Sequence[str] = ("plimsoll_gateway",),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a gateway with its default options, which are the chart's, and yield its process. `program`: a module, and
-    arguments before the options.
+    """Run a gateway in `group` with its default options, which are the chart's, but without lame-duck time. Yield its
+    process once it answers. `program`: the module to run, and arguments before the gateway's options.
     """
     file = folder / "table.json"
     file.write_text(table(ports))

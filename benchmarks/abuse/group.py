@@ -24,7 +24,7 @@ class MemoryGroup:
         self.folder = folder
 
     def command(self, *command: str) -> list[str]:
-        """Return the command of a process that enters the group before it starts."""
+        """Return `command` wrapped in a shell that enters the group before it starts the command."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
 
     @property

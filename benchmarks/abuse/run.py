@@ -34,7 +34,7 @@ SMALL = b'{"model": "ok", "prompt": "Hi"}'
 
 
 def main() -> int:
-    """Measure and print. Return 0 if nothing was killed and every small request was answered."""
+    """Measure and print. Return 0 if the kernel killed nothing and every small request got status 200, else 1."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each phase (%(default)s)")
     parser.add_argument("--rate", type=float, default=50.0, help="small requests per second (%(default)s)")
@@ -83,7 +83,9 @@ async def _measure(port: int, seconds: float, rate: float) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def _backend() -> AsyncIterator[dict[str, int]]:
-    """Start the replicas in a separate process, so that their work on the attacker's bodies is not measured."""
+    """Start the replicas in a separate process, so that their work on the attacker's bodies is not measured. Yield
+    their ports by model.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "abuse.backend", stdout=asyncio.subprocess.PIPE
     )
@@ -96,7 +98,9 @@ async def _backend() -> AsyncIterator[dict[str, int]]:
 
 
 async def _small_requests(port: int, seconds: float, rate: float) -> dict[str, Any]:
-    """Send each request at its time, whether or not the previous one has ended."""
+    """Send `rate` small requests a second for `seconds`, each at its time, whether or not the previous one has ended.
+    Return their number by status, and percentiles of their milliseconds.
+    """
     taken: list[float] = []
     statuses: Counter[str] = Counter()
 

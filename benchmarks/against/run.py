@@ -72,7 +72,7 @@ def run(commit: str, chosen: Options, console: Console) -> int:
 def _measured(
     names: Sequence[str], trees: tuple[Tree, Tree], chosen: Options, console: Console
 ) -> Iterator[tuple[str, Interval]]:
-    """Measure workload by workload, and write the results after each, so that an interrupted run keeps them."""
+    """Yield each workload with its interval. Write the results after each, so that an interrupted run keeps them."""
     written: dict[str, Any] = {}
     for name in names:
         console.rule(name)
@@ -84,7 +84,9 @@ def _measured(
 
 
 def _rounds(name: str, trees: tuple[Tree, Tree], chosen: Options, console: Console) -> list[dict[str, float]]:
-    """Run rounds of one workload, alternating between the trees; the first tree changes from round to round."""
+    """Return the times of each round of one workload: `before` of the commit, `now` of the working tree. The tree that
+    runs first changes from round to round.
+    """
     rounds = []
     with ExitStack() as stack:
         timed = [stack.enter_context(_timed(name, tree, chosen)) for tree in trees]

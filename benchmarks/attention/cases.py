@@ -29,11 +29,13 @@ class Case:
 
     @property
     def flops(self) -> int:
-        """Operations of one layer: scores and weighted sums."""
+        """Floating-point operations of one layer: scores, and weighted sums of values."""
         return 4 * self.shape.heads * self.shape.head_dim * self.pairs
 
     def bytes(self, itemsize: int) -> int:
-        """Bytes of keys and values that one layer must read once."""
+        """Bytes of keys and values that one layer must read, each once. With a sliding window, tokens outside it do not
+        count.
+        """
         window = self.shape.window or 1 << 60
         tokens = sum(min(context, window + rows - 1) for rows, context in self.lengths)
         return 2 * self.shape.kv_heads * self.shape.head_dim * itemsize * tokens

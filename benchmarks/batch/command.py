@@ -57,8 +57,8 @@ def run_batch(
 
 
 def _watched(process: subprocess.Popen[bytes], look: Callable[[int], None]) -> int:
-    """Return the peak memory once the process has ended. (The value of wait4 includes the parent's memory at
-    the fork.)
+    """Wait for the process to end, and return its peak resident memory in bytes. Every LOOK_SECONDS, call `look`. (The
+    value of wait4 includes the parent's memory at the fork.)
     """
     peak = 0
     while True:

@@ -61,7 +61,9 @@ def _resident(process: psutil.Process) -> int:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Run a tenth of the rows, then all of them."""
+    """Run a tenth of the rows, then all of them. Return time and peak memory of both runs, and the judged readings of
+    the second.
+    """
     shape, rows = models.TINY, round(ROWS * chosen.scale)
     model, sampler = models.source(shape), Sampler()
     tenth = run_batch(shape, model, chosen.threads, rows_of(shape, rows // 10))
@@ -77,8 +79,9 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def judged(readings: Sequence[Reading]) -> dict[str, Any]:
-    """Apply the soak test's memory rule (`growth`) to the readings. If they are too few, `complaint` says so and
-    `late_rise_mib` is None.
+    """Apply the soak test's memory rule (`growth`) to the readings. `complaint`: what is wrong, or None;
+    `late_rise_mib`: growth over the second half, or None if there are too few readings, of which `complaint` then says
+    so.
     """
     try:
         found = growth(readings)

@@ -79,7 +79,9 @@ def _round(
 
 
 def _long(chosen: Options) -> dict[str, Any]:
-    """Run a tenth of the long file, then all of it, and compare memory and time per row."""
+    """Run a tenth of the long file, then all of it. `memory_growth`: peak memory of all rows over that of the tenth,
+    minus 1; `linearity`: time per row of all rows over that of the tenth.
+    """
     shape, rows = models.TINY, round(LONG * chosen.scale)
     short, whole = (
         run_batch(shape, models.source(shape), chosen.threads, rows_of(shape, n)) for n in (rows // 10, rows)

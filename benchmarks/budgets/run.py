@@ -77,8 +77,9 @@ async def _offer(
     seconds: float,
     times: list[float],
 ) -> dict[str, Any]:
-    """Send requests at random times. A request counts in the load in which it was sent, whenever its response
-    arrives.
+    """Send requests at random times, distributed over the gateways by the weights in `load`. Return the numbers of sent
+    and admitted requests, and append the times at which the admitted ones were sent to `times`. A request counts in the
+    load in which it was sent, whenever its response arrives.
     """
     rng, rate, answers = random.Random(5), OVERLOAD * LIMIT / 60, []
     began = due = time.monotonic()
@@ -107,7 +108,7 @@ async def _ask(client: aiohttp.ClientSession, gateway: str, key: str) -> tuple[f
 
 
 async def _streams(client: aiohttp.ClientSession, gateways: list[str], key: str) -> int:
-    """Return how many streams are open once all gateways have refused more for ten seconds."""
+    """Start streams until all gateways have refused more for ten seconds, and return how many are open then."""
     held: list[aiohttp.ClientResponse] = []
     headers, quiet = {"authorization": f"Bearer {key}"}, time.monotonic()
     while time.monotonic() - quiet < 10:

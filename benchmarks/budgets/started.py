@@ -16,8 +16,8 @@ START_SECONDS = 120
 
 
 def make_keys(folder: Path, requests: int, streams: int) -> dict[str, str]:
-    """Create two keys and return them by name: `rate` has a limit of requests per minute, `streams` one of open
-    streams.
+    """Create two keys and return their secrets by name: `rate` has a limit of requests per minute, `streams` one of
+    open streams.
     """
     (folder / "keys").mkdir()
     made = {}
@@ -32,7 +32,7 @@ def make_keys(folder: Path, requests: int, streams: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[list[str]]:
-    """Start the gateways and yield their URLs."""
+    """Start the gateways, wait until each has found the others, and yield their URLs."""
     (folder / "token").write_text("a-credential-for-the-replicas\n")
     (folder / "secret").write_text("a-secret-of-the-gateways\n")
     ports = _free_ports(2 * GATEWAYS)

@@ -96,7 +96,7 @@ async def measure(tokens: int, answers: int) -> dict[str, float]:
 
 
 def requests(prompt: list[int], answers: int) -> list[AddRequest]:
-    """Return the engine requests that the server makes of one request with `n`."""
+    """Return the engine requests, one per choice, that the server makes of one HTTP request with `n` = `answers`."""
     params = SamplingParams(temperature=1.0, max_tokens=64)
     shared = Prompt(prompt)
     contexts = [RequestContext(params, params.output_seed(index)) for index in range(answers)]

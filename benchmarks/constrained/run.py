@@ -1,9 +1,9 @@
 """`python -m constrained.run`: W2 with a schema for every second request, compared with W2 without.
 
-One engine; the rounds alternate with, without, without, with (or reversed), so that a machine that slows down favours
-neither. The model is "small" with a byte-level tokenizer of 32,000 tokens. A schema requires a list of at least
+One engine; each round runs W2 four times: with, without, without, with (or reversed), so that a machine that slows down
+favours neither. The model is "small" with a byte-level tokenizer of 32,000 tokens. A schema requires a list of at least
 `DOCUMENTS` documents of one of the eight kinds in `structured.run`, which no output completes: both sides generate
-equally many tokens. Each turn has new schemas, so that compiling them is included.
+equally many tokens. Each run of W2 has new schemas, so that compiling them is included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TURNS = ((True, False, False, True), (False, True, True, False))
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return the additional time with schemas as a share, median of rounds."""
+    """Return by what share W2 takes longer with schemas than without, median of rounds."""
     kv = str(KV_TOKENS * models.SMALL.kv_bytes)
     model = str(folder())
     llm = LLM(model, dtype="bfloat16", threads=chosen.threads, kv_memory=kv, max_model_len=2048, prefix_caching=False)
@@ -74,7 +74,7 @@ def folder() -> Path:
 
 
 def schemas(title: str) -> list[dict[str, Any]]:
-    """Return one schema of each kind."""
+    """Return one schema for each kind of document. `title` is part of each, so that a new title makes new schemas."""
     made = []
     for case in cases().values():
         one = dict(case.schema)

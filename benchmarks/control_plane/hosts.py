@@ -32,7 +32,9 @@ Json = dict[str, Any]
 
 
 def measure(server: ApiServer, direct: Direct, count: int, models: int, seconds: float) -> Json:
-    """Measure with these numbers of hosts and models; `direct` is a client in their namespace."""
+    """Place `models` models on `count` hosts, then watch the operator for `seconds`. `direct` is a client in their
+    namespace.
+    """
     keys = server.folder / "keys"
     keys.mkdir()
     (keys / FILE).write_bytes(b"k" * 32)
@@ -74,8 +76,9 @@ def _stand_in(count: int) -> Iterator[int]:
 
 
 def _place(server: ApiServer, direct: Direct, count: int, models: int) -> Json:
-    """Create the pool, mark its pods as running, create the models, and wait until the hosts list all of them. The
-    models are pinned, because from disk alone the planner would place all of them on a few hosts.
+    """Create the pool, mark its pods as running, create the models, and wait until the hosts list all of them. Return
+    the seconds from the creation of the last model until then. The models are pinned, because from disk alone the
+    planner would place all of them on a few hosts.
     """
     pool = {"replicas": count, "resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}
     direct.create_pool(POOL, pool)
@@ -101,7 +104,7 @@ def _pods(direct: Direct) -> list[Json]:
 
 
 def _placed(count: int) -> int:
-    """Return the number of models in memory on the first `count` hosts."""
+    """Return the number of awake models (`Resident`) on the first `count` hosts."""
     return sum(entry["state"] == "Resident" for number in range(count) for entry in _report(number)["models"])
 
 

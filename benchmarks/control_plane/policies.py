@@ -46,7 +46,7 @@ Json = dict[str, Any]
 
 
 def main() -> int:
-    """Measure, print and write. Return 2 if a program is missing."""
+    """Measure, print and write. Return 2 if etcd or kube-apiserver is missing."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--pools", type=int, nargs="+", default=[1, 100, 1000], help="how many (default 1 100 1000)")
     parser.add_argument("--pods", type=int, default=100, help="in each round (default %(default)s)")

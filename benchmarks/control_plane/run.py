@@ -44,7 +44,9 @@ LIMIT_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a run."""
+    """Options of a run. `models`: numbers of models, each measured on its own API server; `settled_seconds`: how long
+    to watch the settled operator; `hosts`: of the pool, 0 for none.
+    """
 
     models: tuple[int, ...]
     settled_seconds: float
@@ -53,7 +55,7 @@ class Options:
 
 
 def main() -> int:
-    """Measure, print and write. Return 2 if the programs are missing."""
+    """Measure, print and write. Return 2 if etcd or kube-apiserver is missing."""
     chosen = _options()
     try:
         programs = find_programs()
@@ -79,7 +81,7 @@ def main() -> int:
 
 @contextmanager
 def _server(programs: Programs) -> Iterator[ApiServer]:
-    """Run an API server with the chart's objects, a namespace, and the Lease."""
+    """Run an API server with the chart's objects, the namespace of the models, and the operator's Lease."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder, ApiServer(programs, Path(folder)) as server:
         install(server)
         with _direct(server) as admin:
@@ -126,7 +128,9 @@ async def _settle(server: ApiServer, pids: dict[str, int], count: int) -> dict[s
 
 
 def _watch_settled(server: ApiServer, pids: dict[str, int], seconds: float) -> dict[str, Any]:
-    """After a short wait for the last responses, count requests while nothing changes."""
+    """After a short wait for the last responses, return the CPU time and the requests of `seconds` in which nothing
+    changes.
+    """
     time.sleep(5)
     asked, before = len(server.requests(FIRST)), usage(pids)
     time.sleep(seconds)
@@ -140,7 +144,9 @@ def _watch_settled(server: ApiServer, pids: dict[str, int], seconds: float) -> d
 
 
 def _cpu_of_an_event(server: ApiServer, operator: Running, count: int) -> dict[str, Any]:
-    """Return the operator's CPU time for an event that needs no reconcile: each ModelDeployment is annotated once."""
+    """Return the operator's CPU milliseconds for an event that needs no reconcile: each ModelDeployment is annotated
+    once. `passes`: number of reconciles that ran nevertheless.
+    """
     pids = {"operator": operator.process.pid}
     before, passes = usage(pids), operator.metric(PASSES)
     asyncio.run(annotate(server, NAMESPACE, [f"model-{number}" for number in range(count)]))
@@ -151,7 +157,7 @@ def _cpu_of_an_event(server: ApiServer, operator: Running, count: int) -> dict[s
 
 def _restart(server: ApiServer, count: int) -> dict[str, Any]:
     """Start the operator again under the same pod name, like the kubelet after a kill, so that the Lease is still its
-    own. Return the time and the requests until it has reconciled every object.
+    own. Return the seconds, CPU time, peak memory and requests until it has reconciled every object.
     """
     asked, began = len(server.requests(FIRST)), time.monotonic()
     with running_operator(server, FIRST, server.folder, namespace=None) as operator:

@@ -30,14 +30,14 @@ def address(number: int) -> str:
 
 
 class Host:
-    """One host, and the requests that wait for its changes."""
+    """One fake host, and the report requests that wait for a change of its state."""
 
     def __init__(self, number: int) -> None:
         self.stub = StubHost(instance=f"host-{number}", sleepers=1024 * MIB, size=90 * MIB)
         self._news = asyncio.Condition()
 
     async def report(self, request: web.Request) -> web.Response:
-        """Wait until the sequence number exceeds `after`, or `wait` seconds have passed, then return the report."""
+        """Answer a report request once the host's sequence number exceeds `after`, or after `wait` seconds."""
         after, wait = int(request.query["after"]), float(request.query["wait"])
         try:
             async with asyncio.timeout(wait), self._news:
@@ -50,7 +50,7 @@ class Host:
         return web.json_response(body=msgspec.json.encode(self.stub.body()))
 
     async def change(self, request: web.Request) -> web.Response:
-        """Apply an operation of the operator."""
+        """Apply an operation that the operator requests for a model, and return the response."""
         key = ObjectKey(request.match_info["namespace"], request.match_info["name"])
         verb = VERBS.get(request.method) or request.match_info["verb"]
         self.stub.now = time.time()
@@ -62,7 +62,9 @@ class Host:
         return web.json_response(answer, status=status)
 
     async def live(self, seconds: float) -> None:
-        """Wake a model or put one to sleep, forever, every `seconds` on average."""
+        """Forever, after random pauses of `seconds` on average, put a random awake model to sleep or wake a sleeping
+        one.
+        """
         while True:
             await asyncio.sleep(random.expovariate(1 / seconds))
             arrived = [key for key, model in self.stub.models.items() if model.state in LEVELS and not model.wish]
@@ -73,13 +75,13 @@ class Host:
                 await self.tell()
 
     async def tell(self) -> None:
-        """Answer the waiting requests."""
+        """Wake the report requests that wait for a change."""
         async with self._news:
             self._news.notify_all()
 
 
 async def serve(count: int, seconds: float) -> None:
-    """Serve forever; print a line once every host answers."""
+    """Serve `count` hosts forever; print "ready" once every host answers."""
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             host, app = Host(number), web.Application()

@@ -22,7 +22,9 @@ SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`config` is a class of Transformers. `body`: parameters of all layers, which every token is multiplied with."""
+    """`config`: class name in Transformers; `values`: its fields. `body`: number of parameters in the layers' matrices,
+    with all of which every token is multiplied.
+    """
 
     name: str
     config: str

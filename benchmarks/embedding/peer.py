@@ -16,7 +16,7 @@ SHOWN = 8
 
 
 def main() -> int:
-    """Answer until the input ends."""
+    """Answer each line of the input until it ends."""
     import sentence_transformers
 
     folder, threads = sys.argv[1], int(sys.argv[2])

@@ -101,7 +101,9 @@ def _measure(model: Model, dtype: str, chosen: Options) -> dict[str, Any]:
 
 
 def _check(ours: LLM, peer: Peer, dtype: str) -> None:
-    """Check that both give the same vectors, which also warms them up. Raises ValueError."""
+    """Check that both systems give the same vectors for SHOWN texts, within SAME; this also warms them up. Raises
+    ValueError.
+    """
     asked = texts(3 * SHOWN, 0)
     theirs = np.array(peer.embed(dtype, asked)["vectors"])
     difference = float(np.abs(ours.embed(asked)[:SHOWN] - theirs).max())

@@ -33,8 +33,8 @@ _LINEAR: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Class:
-    """A config of Transformers: the name of its class in `config`, and its fields. `kind`: how the past of a sequence
-    is kept between steps, for the table.
+    """A config of Transformers: `config` is the name of its class, `values` its fields. `kind`: how the past of a
+    sequence is kept between steps, for the table.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Class:
     values: Mapping[str, Any]
 
     def made(self) -> Any:
-        """Return the config."""
+        """Return the config, an instance of its class."""
         import transformers
 
         return getattr(transformers, self.config)(**{**_COMMON, **self.values})

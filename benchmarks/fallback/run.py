@@ -35,7 +35,9 @@ Prompts = Sequence[Sequence[int]]
 
 
 def measure(chosen: Class, rounds: int, threads: int) -> dict[str, Any]:
-    """Return tokens per second of both, and the median of their ratios, for requests of one length and of several."""
+    """Return the tokens per second of Plimsoll (`ours`) and `generate` (`theirs`), and the median of ours over theirs,
+    for requests of one length and of several.
+    """
     with tempfile.TemporaryDirectory() as folder:
         _save(chosen, folder)
         stacks = _stacks(Path(folder))
@@ -112,7 +114,7 @@ def _theirs(model: Any, prompts: Prompts, *, together: bool) -> float:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Return a row for each class."""
+    """Return a Markdown table with a row for each class."""
     lines = [
         "| class | keeps | 8 of one length: ours, `generate` (tokens/s), ratio | 8 of mixed lengths |",
         "|---|---|---|---|",
@@ -126,7 +128,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Measure. Return 1 if a ratio is below the floor."""
+    """Measure and print. Return 1 if a ratio of a class is below FLOOR, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

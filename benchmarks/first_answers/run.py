@@ -26,7 +26,9 @@ LONGEST = 64
 
 
 async def measure(source: str, seeds: list[int]) -> dict[str, Any]:
-    """Return answers and grades by seed, and the mean number of correct ones."""
+    """Return the number of correct answers by seed (`right`), their mean, and each question's answers in the order of
+    the seeds.
+    """
     with tempfile.TemporaryDirectory(prefix="plimsoll-") as folder:
         async with aiohttp.ClientSession() as session, own_server(session, source, Path(folder), silent) as server:
             [model] = await names(session, server)
@@ -46,7 +48,7 @@ async def _ask(session: aiohttp.ClientSession, server: Server, model: str, quest
 
 
 def main() -> None:
-    """Measure, and print a line for each question and the mean."""
+    """Measure, and print a line for each question and the mean, or with --json the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo://gemma-3-270m", help="any model (default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")

@@ -56,8 +56,8 @@ STRANGE: tuple[Any, ...] = (
 
 
 def change(rng: random.Random, body: Any, others: Sequence[tuple[str, Any]]) -> None:
-    """Change one place of a body at any depth: remove it, replace it, or add a field. `others`: fields of other
-    endpoints with their values.
+    """Modify a body in place at one random point, at any depth: remove or replace a value, add a field, or repeat an
+    item of a list. `others`: fields of other endpoints with their values.
     """
     while True:
         keys = list(body) if isinstance(body, dict) else list(range(len(body)))
@@ -88,7 +88,7 @@ def strange(rng: random.Random) -> Any:
 
 
 def nested(rng: random.Random, body: dict[str, Any]) -> bytes:
-    """Return a body with one value that is deep, long or huge."""
+    """Return the body as bytes, with one field deeply nested, very long, or a huge number. They may be invalid JSON."""
     size = rng.choice((50, 500, 20_000))
     makers: tuple[Callable[[], bytes], ...] = (
         lambda: b"[" * size + b"]" * size,
@@ -107,7 +107,7 @@ def nested(rng: random.Random, body: dict[str, Any]) -> bytes:
 
 
 def flipped(rng: random.Random, data: bytes) -> bytes:
-    """Change, remove or add bytes."""
+    """Return the data with one to eight random changes, each of which replaces, removes or adds bytes."""
     changed = bytearray(data or b"x")
     for _ in range(rng.randint(1, 8)):
         place = rng.randrange(len(changed) + 1)

@@ -16,14 +16,14 @@ ANTHROPIC = "anthropic-version"
 
 
 class Judge:
-    """Checks responses against the document of a server."""
+    """Checks responses against the OpenAPI document of a server."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self._validators: dict[str, Draft202012Validator] = {}
 
     def complaint(self, asked: Fuzzed, answer: Answer) -> str | None:
-        """Return the fault of a response, or None."""
+        """Return what is wrong with a response, or None."""
         if answer.status is None:
             return "no answer" if asked.answered else None
         if answer.status >= 500 and not (answer.status == LATE and asked.dated):
@@ -37,7 +37,9 @@ class Judge:
         return None if asked.operation is None else self._of_answer(asked.operation, asked, answer)
 
     def _of_error(self, asked: Fuzzed, answer: Answer) -> str | None:
-        """Check an error response. Errors of the HTTP layer (invalid framing) have a line of text instead of JSON."""
+        """Return what is wrong with an error response (4xx), or None. Errors of the HTTP layer (invalid framing) have a
+        line of text instead of JSON.
+        """
         if answer.media != "application/json":
             return None if not asked.answered and answer.body else f"{answer.status} in {answer.media!r}"
         kind = "AnthropicError" if b'"type":"error"' in answer.body[:20] else "ErrorAnswer"

@@ -125,7 +125,9 @@ def _write_tokenizer(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _bytes() -> dict[str, int]:
-    """Return each byte's id by its character in byte-level vocabularies (as in GPT-2)."""
+    """Return the vocabulary of the 256 bytes: the character that stands for a byte in byte-level vocabularies (as in
+    GPT-2) -> the byte, which is the token's id.
+    """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte if byte in shown else 256 + hidden.index(byte)): byte for byte in range(256)}

@@ -89,7 +89,8 @@ HEADERS: tuple[Mapping[str, str], ...] = (
 class Fuzzed:
     """One request as bytes. `operation`: its method and path in the document, None if the response is not checked
     against it. `valid`: whether its body follows the document. `answered`: whether a response is expected at all.
-    `hang_up`: number of response bytes after which the client disconnects. `dated`: it sets a deadline, which may pass.
+    `hang_up`: number of bytes of the response's body after which the client disconnects. `dated`: it sets a deadline,
+    which may pass.
     """
 
     kind: str
@@ -111,7 +112,7 @@ class Known:
     batches: list[str] = field(default_factory=list)
 
     def learn(self, path: str, answer: Mapping[str, Any]) -> None:
-        """Store the id of the object that a response reports as created."""
+        """Store the id in a successful response of `path`, if requests to that path create objects."""
         lists = {"/v1/responses": self.responses, "/v1/files": self.files, "/v1/batches": self.batches}
         if path in lists and isinstance(found := answer.get("id"), str):
             lists[path].append(found)
@@ -119,7 +120,7 @@ class Known:
 
 
 class Requests:
-    """An endless supply of requests."""
+    """An endless iterator over random requests of all kinds."""
 
     def __init__(self, document: Mapping[str, Any], seed: int, known: Known) -> None:
         self._rng = random.Random(seed)
@@ -270,7 +271,7 @@ class Requests:
         return Fuzzed(kind, self._home(path), request(method, path, data), operation, valid, dated=_dated(data))
 
     def _home(self, path: str) -> str:
-        """Return the server for a path; sometimes one whose model is of another kind."""
+        """Return the name of the server for a path; sometimes of one whose model is of another kind."""
         if self._rng.random() < 0.05 and not path.startswith(KEEPING):
             return self._rng.choice((GENERATOR, EMBEDDER, CLASSIFIER))
         return HOMES.get(path, GENERATOR)
@@ -312,7 +313,7 @@ def request(method: str, target: str, body: bytes, headers: Mapping[str, str] | 
 
 
 def form(fields: Mapping[str, str], content: bytes) -> bytes:
-    """Return a multipart form with a file."""
+    """Return a multipart form with these fields, and with `content` as a file."""
     parts = [
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
         for name, value in fields.items()

@@ -62,7 +62,9 @@ CHANGING = frozenset(("id", "created_at", "call_id"))
 
 @dataclass(slots=True)
 class Tally:
-    """Results so far. `findings` has the first faults; `wrong` counts all of them."""
+    """Results so far. `kinds`: number of responses by kind of request and status. `findings` has the first faults;
+    `wrong` counts all of them.
+    """
 
     sent: int = 0
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
@@ -152,7 +154,9 @@ class Fuzz:
             tally.complain(f"{asked.kind}, {asked.server}: {wrong}\n  after {shown!r}")
 
     async def _probe(self, server: str, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the computed output for a probe, without fields that differ each time."""
+        """Return the computed output for a probe, without fields that differ each time; for another status than 200,
+        the status and the body.
+        """
         asked = Fuzzed("probe", server, request("POST", path, json.dumps({"model": MODEL, **body}).encode()))
         answer = await send(self._servers[server].url, asked, PROBE_SECONDS)
         if answer.status != 200:
@@ -217,7 +221,7 @@ def first_error(log: str) -> str:
 
 
 def summary(tally: Tally) -> str:
-    """Return a few lines for the user."""
+    """Return the results as lines for the terminal: requests by kind and status, memory, faults."""
     lines = [f"{tally.sent} requests, the slowest took {tally.slowest:.1f} s"]
     lines += [f"  {kind}: {_statuses(counts)}" for kind, counts in sorted(tally.kinds.items())]
     for name, readings in sorted(tally.readings.items()):

@@ -14,7 +14,7 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. `status` is None if the connection ended without one. `whole`: the body is complete."""
+    """A response. `status` is None if the connection ended without one. `whole`: the body was received completely."""
 
     status: int | None
     headers: Mapping[str, str] = field(default_factory=dict)

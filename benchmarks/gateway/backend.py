@@ -1,6 +1,6 @@
-"""A replica that answers immediately, so that the remaining cost is the gateway's. Prints its port.
+"""A replica that answers immediately, so that the remaining cost is the gateway's.
 
-python -m gateway.backend CORE
+`python -m gateway.backend CORE` runs it on this CPU core and prints its port.
 """
 
 from __future__ import annotations

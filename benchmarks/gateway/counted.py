@@ -67,7 +67,7 @@ def _counted(kind: Kind) -> tuple[float, float]:
 
 
 def _ask(client: socket.socket, wanted: Sequence[bytes]) -> None:
-    """Send requests one after another."""
+    """Send requests one by one, each after the response to the previous one."""
     with client.makefile("rb") as answers:
         for request in wanted:
             client.sendall(request)

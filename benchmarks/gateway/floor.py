@@ -18,7 +18,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Half(asyncio.Protocol):
-    """The parsing that both sides of the relay share."""
+    """A connection of the relay, to a client or to a replica. Parses incoming messages and collects one at a time."""
 
     feed: Callable[[bytes], None]
 
@@ -49,7 +49,7 @@ class Half(asyncio.Protocol):
 
 
 class Upper(Half):
-    """A connection to a replica, returned to `idle` after each response."""
+    """The relay's connection to a replica: forwards each response to the client, and is in `idle` between requests."""
 
     def __init__(self, idle: list[Upper]) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -58,7 +58,7 @@ class Upper(Half):
         self.lower: Lower | None = None
 
     def on_message_complete(self) -> None:
-        """Forward the complete response."""
+        """Send the replica's complete response to the client."""
         lower, self.lower = self.lower, None
         self.idle.append(self)
         assert lower is not None
@@ -66,7 +66,7 @@ class Upper(Half):
 
 
 class Lower(Half):
-    """A client's connection."""
+    """The relay's connection from a client: forwards each request to the next replica."""
 
     def __init__(self, replicas: Iterator[tuple[int, list[Upper]]]) -> None:
         self.feed = httptools.HttpRequestParser(self).feed_data
@@ -74,7 +74,7 @@ class Lower(Half):
         self.opening: asyncio.Task[None] | None = None
 
     def on_message_complete(self) -> None:
-        """Forward the complete request."""
+        """Forward the client's complete request to the next replica; answer /health itself."""
         if self.url == b"/health":
             self.send(b"HTTP/1.1 200 OK\r\n", [(b"content-length", b"0")], [])
             return
@@ -85,12 +85,12 @@ class Lower(Half):
             self.opening = asyncio.get_running_loop().create_task(self.open(port, idle))
 
     async def open(self, port: int, idle: list[Upper]) -> None:
-        """Forward the request over a new connection."""
+        """Open a connection to the replica at `port`, and forward the request over it."""
         _, upper = await asyncio.get_running_loop().create_connection(lambda: Upper(idle), "127.0.0.1", port)
         self.pass_on(upper)
 
     def pass_on(self, upper: Upper) -> None:
-        """Send the unchanged request to a replica."""
+        """Send the unchanged request over a connection to a replica."""
         upper.lower = self
         upper.send(b"POST %s HTTP/1.1\r\n" % self.url, self.headers, self.body)
 

@@ -46,8 +46,8 @@ class Connection(asyncio.Protocol):
 
 
 def requests(count: int, headers: Sequence[bytes]) -> list[bytes]:
-    """Return different requests: eight system prompts of 2 KiB, each with a question. `headers`: an Authorization
-    header for each key, used in turn; none if empty.
+    """Return different chat requests as bytes: eight system prompts of 2 KiB, each with a question. `headers`: an
+    Authorization header for each key, used in turn; none if empty.
     """
     made, rng = [], random.Random(11)
     systems = ["".join(rng.choices("abcdefgh ", k=2048)) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Gateways of several kinds, each on its own core, with the same replicas."""
+"""Gateways of several kinds, each bound to one CPU core, with the same replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_SECONDS = 60
 class Kind:
     """A way to start a gateway. `keyed`: with API keys; `source`: a folder of other sources; `parts`: arguments of
     `gateway.other`; `floor`: event loop of the minimal relay (`gateway.floor`), which runs instead of a gateway;
-    `under`: program that runs it; `python`: interpreter.
+    `under`: program and arguments that run the interpreter, such as valgrind; `python`: interpreter.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Kind:
     python: str = sys.executable
 
     def under_program(self, program: tuple[str, ...]) -> Kind:
-        """Return the same kind, run by a program."""
+        """Return the same kind with this value of `under`."""
         return replace(self, under=program)
 
 
@@ -46,7 +46,7 @@ class Gateway:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of its process so far."""
+        """Return the CPU seconds of the main thread of its process so far."""
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
 
     def resident_mib(self) -> float:
@@ -68,7 +68,7 @@ def table(ports: Sequence[int]) -> str:
 
 
 def make_keys(folder: Path, count: int) -> list[bytes]:
-    """Create keys with unreachable limits, and return a header for each."""
+    """Create keys with unreachable limits, and return the line of an Authorization header for each."""
     folder.mkdir()
     headers = []
     for number in range(count):
@@ -98,7 +98,7 @@ def replicas(core: int) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def running(kind: Kind, folder: Path, port: int, core: int, replicas: Sequence[int]) -> Iterator[Gateway]:
-    """Run a gateway like the chart does, on one core."""
+    """Run a gateway of this kind, or the minimal relay, on CPU core `core`. Yield it once /health answers."""
     options = ["--table", str(folder / "table.json"), "--host", "127.0.0.1", "--port", str(port)]
     if kind.keyed:
         options += ["--keys", str(folder / "keys"), "--gateway-token-file", str(folder / "token")]

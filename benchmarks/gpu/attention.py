@@ -23,8 +23,8 @@ LAUNCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One step. `lengths`: for each sequence, its rows and its cached tokens after the step. `shared`: tokens in whole
-    blocks that all sequences share. `together`: whether shared-prefix attention is used.
+    """One step. `lengths`: for each sequence, its rows (tokens to compute) and its cached tokens after the step.
+    `shared`: tokens in whole blocks that all sequences share. `together`: whether shared-prefix attention is used.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Case:
     together: bool = True
 
     def blocks(self, block_size: int) -> int:
-        """Number of blocks of all sequences."""
+        """Number of blocks of all sequences; shared blocks count once."""
         own = sum(-(-(context - self.shared) // block_size) for _, context in self.lengths)
         return own + self.shared // block_size
 
@@ -46,7 +46,9 @@ class Case:
         return (cached + rows) * itemsize
 
     def flops(self, shape: AttentionShape) -> int:
-        """Operations of scores and sums over the tokens that each row attends to."""
+        """Floating-point operations of scores, and of weighted sums of values, over the tokens that each row attends
+        to.
+        """
         pairs = sum(rows * context - rows * (rows - 1) // 2 for rows, context in self.lengths)
         return 4 * shape.heads * shape.head_dim * pairs
 
@@ -78,8 +80,9 @@ LATENT_CASES = (
 def measure(
     case: Case, shape: AttentionShape, known: Limits, cache: KvCache, capture: Capture, rounds: int
 ) -> dict[str, Any]:
-    """Measure one layer over blocks in random order, without writing the cache. Several launches form one graph, to
-    exclude the host's launch time.
+    """Return the microseconds of one layer's attention, and its shares of the copy bandwidth and the product's rate.
+    Blocks are in random order, and the cache is not written. Several launches form one graph, to exclude the host's
+    launch time.
     """
     batch, backend = batch_of(case, cache), TritonBackend(cache)
     paged = paged_batch(batch, cache)

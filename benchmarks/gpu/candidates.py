@@ -1,4 +1,4 @@
-"""Prompts on every available attention backend, Plimsoll's first; and the cost of splitting a step between two
+"""Measures prompts on every available attention backend, Plimsoll's first; and the cost of splitting a step between two
 backends.
 """
 
@@ -45,8 +45,8 @@ def measure(
     backends: Iterable[type[AttentionBackend]] = BACKENDS.values(),
 ) -> list[dict[str, Any]]:
     """Measure one layer over blocks in random order, without writing the cache: a row for each backend, or why it has
-    no figures. `differs`: its largest difference from the first backend that ran. `new_length_ms`: a prompt of a new
-    length, from the tables to the result.
+    no figures. `differs`: its largest difference from the first backend that ran. `new_length_ms`: milliseconds for the
+    first prompt of a new length, including the preparation of its block tables.
     """
     target = Target(device, dtype, [shape], block_size)
     cache = cache_for([case], shape, dtype, device, block_size)

@@ -76,7 +76,7 @@ def main() -> int:
 def table(
     name: str, target: Target, mix: Mix, backends: Iterable[type[AttentionBackend]] = BACKENDS.values()
 ) -> list[Row]:
-    """Print a row for each backend as soon as it is measured."""
+    """Measure each backend on one shape. Print its row immediately, and return all rows."""
     print(f"{name}, blocks of {target.block_size}: {mix}", flush=True)
     expected = small_steps(ReferenceBackend, target)
     rows = []

@@ -45,7 +45,9 @@ WISHES = (
 def measure(
     wish: Wish, rows: int, vocabulary: int, known: Limits, capture: Capture, rounds: int, device: torch.device
 ) -> dict[str, Any]:
-    """Measure several samplings as one graph, to exclude the host's launch time."""
+    """Return the microseconds of sampling from all rows, and their multiple of the time for reading the logits once.
+    Several launches form one graph, to exclude the host's launch time.
+    """
     logits = logits_of(rows, vocabulary, flat=wish.flat).to(device)
     params = _params(wish, rows, device)
     uniform = torch.rand(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)

@@ -15,14 +15,18 @@ WARM = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes per second that a copy on the device reads and writes, and operations per second of a bfloat16 product."""
+    """Bytes per second that a copy on the device moves (bytes read plus bytes written), and operations per second of a
+    bfloat16 matrix product.
+    """
 
     bandwidth: float
     rate: float
 
 
 def seconds(work: Callable[[], object], device: torch.device, rounds: int) -> float:
-    """Return the median of several rounds, each until the device is done, after some uncounted ones."""
+    """Return the median seconds of `work` over several rounds, each until the device is done, after some uncounted
+    ones.
+    """
     times = []
     for number in range(WARM + rounds):
         _wait(device)

@@ -16,7 +16,7 @@ LAUNCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class MixtureShape:
-    """Experts with gated MLPs, of which each row uses some."""
+    """`experts` gated MLPs (hidden -> inner -> hidden), of which each row uses `chosen`."""
 
     experts: int
     chosen: int
@@ -36,7 +36,9 @@ class Case:
     rows: int
 
     def bytes(self, shape: MixtureShape, read: int, itemsize: int) -> int:
-        """Bytes of the matrices of the `read` used experts, read once, and of the states in and out of each product."""
+        """Bytes of the matrices of `read` experts (those that any row uses), each read once, and of the states in and
+        out of each product.
+        """
         matrices = read * 3 * shape.inner * shape.hidden
         states = self.rows * shape.chosen * (2 * shape.hidden + 3 * shape.inner)
         return (matrices + states) * itemsize

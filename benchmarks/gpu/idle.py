@@ -30,8 +30,8 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Number of sequences and length of their prompts. `shared`: all prompts are equal except for their ends, and
-    cached once; block tables have the same length as without.
+    """Number of sequences, and length of their prompts in tokens. `shared`: all prompts are equal except for their last
+    OWN tokens, and cached once; block tables have the same length as without.
     """
 
     sequences: int
@@ -44,8 +44,8 @@ HOST = (Decoding(256, 128), Decoding(128, 32_000, shared=True))
 
 
 def gaps(busy: Iterable[Span]) -> tuple[list[float], float]:
-    """Return the durations of the gaps between spans, and the time from the first begin to the last end. Spans may
-    overlap. Raises ValueError without spans, because such a trace has no device events.
+    """Return the durations of the gaps between spans, and the time from the first begin to the last end, in
+    microseconds. Spans may overlap. Raises ValueError without spans, because such a trace has no device events.
     """
     ordered = sorted(busy)
     if not ordered:
@@ -73,7 +73,7 @@ def figures(busy: Iterable[Span], steps: int) -> dict[str, float]:
 
 
 def measure(model: str, work: Decoding) -> dict[str, Any]:
-    """Trace requests that decode together, after their prefill and the capture of graphs."""
+    """Return the `figures` of STEPS steps in which all requests decode, after their prefill and graph capture."""
     config = EngineConfig(
         model=model,
         dtype="bfloat16",
@@ -92,8 +92,8 @@ def measure(model: str, work: Decoding) -> dict[str, Any]:
 
 
 def begin(core: EngineCore, work: Decoding) -> None:
-    """Step until every request decodes; shared parts of prompts are computed once. Raises RuntimeError if some end
-    before that.
+    """Add the requests, and step until all of them decode; shared parts of prompts are computed once. Raises
+    RuntimeError if some end before that.
     """
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
     vocab = core.info.vocab_size
@@ -109,7 +109,7 @@ def begin(core: EngineCore, work: Decoding) -> None:
 
 
 def device_spans(events: Iterable[Any]) -> list[Span]:
-    """Return kernels and copies in a torch profiler trace, in microseconds, without named ranges."""
+    """Return the spans of kernels and copies in a torch profiler trace, in microseconds. Named ranges are left out."""
     on_device = [e for e in events if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
     return [(float(e.time_range.start), float(e.time_range.end)) for e in on_device]
 

@@ -33,7 +33,9 @@ Used = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Duration, and the ranges of random prompt and output lengths."""
+    """Duration in seconds, ranges of random prompt and output lengths in tokens, and the most sequences that run at
+    once.
+    """
 
     seconds: float = 300.0
     prompts: tuple[int, int] = (64, 4096)
@@ -43,7 +45,8 @@ class Load:
 
 def measure(model: str, load: Load, used: Used | None = None, **options: Any) -> dict[str, Any]:
     """Run an engine under `load`, and return its counters and its memory. `used` returns the used bytes of the device
-    (None: from the driver). If the engine ends, `ended` has the reason, else "".
+    (None: from the driver). `error`: difference between the peak of used bytes and the prediction, as a share of the
+    peak. If the engine ends, `ended` has the reason, else "".
     """
     if used is None:
         torch.cuda.empty_cache()  # peaks of earlier work in this process
@@ -123,7 +126,7 @@ def drive(core: EngineCore, load: Load, watched: _Watched, clock: Callable[[], f
 
 
 def _request(name: str, load: Load, vocabulary: int, chance: random.Random) -> AddRequest:
-    """Return a random request: every third is greedy, the others sample with all filters."""
+    """Return a random request: about a third are greedy, the others sample with random temperature, top-p and top-k."""
     drawn = chance.randrange(3) > 0
     params = SamplingParams(
         temperature=chance.uniform(0.5, 1.2) if drawn else 0.0,

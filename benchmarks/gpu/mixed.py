@@ -36,8 +36,8 @@ def requests(count: int, shape: Shape, seed: int) -> tuple[Request, ...]:
 def measure(
     model: str, shape: Shape, known: Limits, rounds: int, device: torch.device, count: int = COUNT, **options: Any
 ) -> dict[str, Any]:
-    """Run both systems in this process: medians of ours, one round of theirs. If theirs fails, `absent` says why, and
-    there is no ratio.
+    """Run both systems in this process: the median of our rounds, one round of theirs. `ratio`: their seconds over
+    ours. If theirs fails, `absent` says why, and there is no ratio.
     """
     asked = [requests(count, shape, seed) for seed in range(min(rounds, MOST_ROUNDS))]
     ours = statistics.median(of_ours(model, asked, **options))

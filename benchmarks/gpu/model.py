@@ -68,7 +68,7 @@ class RandomWeights:
         return plain(self.drawn(name))
 
     def drawn(self, name: str) -> Tensor:
-        """Return the numbers of a tensor; weights of norms are ones."""
+        """Return a tensor of random numbers; weights of norms are ones."""
         size = self.shapes[name]
         if len(size) == 1:
             return torch.ones(size, device=self._device)
@@ -113,7 +113,7 @@ def _write(shape: Shape, target: Path, device: torch.device) -> None:
 
 
 def _files(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[list[str]]:
-    """Return names of tensors grouped by file."""
+    """Yield the names of the tensors of each file, which has about FILE_BYTES."""
     names: list[str] = []
     size = 0
     for name, shape in shapes.items():

@@ -72,7 +72,7 @@ class Bench:
 
     @cached_property
     def known(self) -> Limits:
-        """The device's own limits."""
+        """The measured limits of the device."""
         return limits(self.device, self.chosen.rounds, self.chosen.scale)
 
     @cached_property

@@ -42,7 +42,9 @@ def _random(device: torch.device, *size: int) -> Tensor:
 
 
 def _batch(lengths: list[tuple[int, int]], device: torch.device) -> tuple[PagedBatch, int, int]:
-    """Return a batch of (rows, context), its number of rows, and enough blocks."""
+    """Return a batch of sequences with these (rows, context tokens), the sum of their rows, and the number of blocks
+    that their cache needs.
+    """
     tables, free = [], 1
     for _, context in lengths:
         count = -(-context // BLOCK)

@@ -1,5 +1,5 @@
-"""Time from the start of `plimsoll serve` to the first output over HTTP, including graphs: with empty caches, and
-again.
+"""Time from the start of `plimsoll serve` to the first output over HTTP, including the capture of graphs: with empty
+caches, and with the caches that the first start has filled.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def start(model: str, caches: Path, *options: str) -> dict[str, float]:
 
 
 def _answer(port: int) -> float:
-    """Return the time of the first token, after the last has arrived."""
+    """Request an output, read it to the end, and return the time (`perf_counter`) at which its first token arrived."""
     body = {"model": "bench", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(

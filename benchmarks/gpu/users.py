@@ -22,7 +22,8 @@ def measure(
     model: str, shape: Shape, known: Limits, *options: str, users: int = USERS, count: int = REQUESTS, **offline: Any
 ) -> dict[str, Any]:
     """Run `LLM.generate` over all requests at once, then a server whose users each send their next request after a
-    response. `options` are for the server, `offline` for `LLM`. Both get new tokens, so that there are no prefix hits.
+    response. `of_offline`: seconds of the former over seconds of the latter. `options` are for the server, `offline`
+    for `LLM`. Both get new tokens, so that there are no prefix hits.
     """
     [alone] = mixed.of_ours(model, [mixed.requests(count, shape, 1)], **offline)
     gc.collect()

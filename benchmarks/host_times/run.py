@@ -77,7 +77,9 @@ class Device:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return, for each case, the median over rounds of the medians over steps, in milliseconds."""
+    """Return, for each case, the milliseconds of each phase and of the whole step: the median over rounds of the
+    medians over steps.
+    """
     rows = []
     for sequences, prompt, most in CASES:
         rounds = [_round(sequences, prompt, max(8, round(STEPS * chosen.scale))) for _ in range(chosen.rounds)]

@@ -1,4 +1,5 @@
-"""`python -m instructions.run`: products in each available instruction set, compared with float32 and stock torch.
+"""`python -m instructions.run`: matrix products in each available instruction set, compared with float32 and stock
+torch.
 
 A weight of 2048 x 8192; CPU time of one thread, alternating systems, medians of the rounds' ratios. bfloat16 is also
 compared with oneDNN's product with a weight in its own layout, and with the limit of memory: reading the weight once.
@@ -43,7 +44,9 @@ Product = Callable[[Tensor], Tensor]
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return milliseconds of each system, and its speed over float32 in the same instructions and over stock torch."""
+    """Return the CPU milliseconds of each system, and for each instruction set the speed of its bfloat16 product over
+    its float32 product and over each other system.
+    """
     torch.set_num_threads(1)
     weight = torch.randn(COLUMNS, INPUTS) * 0.02
     systems = _systems(weight)
@@ -69,7 +72,9 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 def _systems(weight: Tensor) -> dict[tuple[str, str], Product]:
-    """Return systems by instruction set ("torch" for stock torch's own choice) and dtype."""
+    """Return the products by instruction set and dtype. Further names: "torch" (stock torch's own choice), "onednn"
+    (weight in its own layout) and "memory" (only reads the weight).
+    """
     systems: dict[tuple[str, str], Product] = {}
     for dtype_name, dtype in DTYPES.items():
         typed = weight.to(dtype)
@@ -84,7 +89,7 @@ def _systems(weight: Tensor) -> dict[tuple[str, str], Product]:
 
 
 def _reading(nbytes: int) -> Product:
-    """Read this number of bytes, each time from another part of a region larger than any cache."""
+    """Return a function that reads `nbytes` bytes, each time from another part of a region larger than any cache."""
     parts = itertools.cycle(torch.ones(READ_BYTES // nbytes, nbytes // 4).unbind())
     return lambda _: next(parts).sum()
 

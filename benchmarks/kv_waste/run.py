@@ -47,8 +47,8 @@ class Watcher:
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return the waste over all steps, for the engine's block size. Lengths are fixed, so another round would give the
-    same.
+    """Return `waste`: the share of the allocated cache that has no token, summed over all steps, for the engine's block
+    size. Lengths are fixed, so another round would give the same.
     """
     config = EngineConfig(model="none", prefix_caching=False, overlap=False)
     info = _info(config)

@@ -62,7 +62,7 @@ class Counter:
 
 
 def shapes_of(model: str) -> list[AttentionShape]:
-    """Return one shape per layer."""
+    """Return the attention shape of each layer that has its own keys."""
     layers, every, window, kv_heads, head_dim = MODELS[model]
     heads, size = OF_FULL.get(model, (kv_heads, head_dim))
     full = AttentionShape(heads, heads, size, 1.0)

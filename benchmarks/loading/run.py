@@ -63,7 +63,9 @@ def _case(name: str, model: str, chosen: Options) -> dict[str, Any]:
 
 
 def load(model: str, threads: int, *more: str) -> dict[str, Any]:
-    """Load once in a new process. Raises CalledProcessError on failure."""
+    """Load once in a new process, and return the figures that `loading.worker` prints. Raises CalledProcessError on
+    failure.
+    """
     command = [sys.executable, "-m", "loading.worker", model, "--threads", str(threads), *more]
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True, stdout=subprocess.PIPE, text=True)
@@ -72,7 +74,7 @@ def load(model: str, threads: int, *more: str) -> dict[str, Any]:
 
 
 def _sharded() -> str:
-    """Return "small" in several files."""
+    """Return the folder of "small" split into several safetensors files, and create it if missing."""
     whole = models.folder(models.SMALL)
     target = whole.with_name(f"{whole.name}-shards")
     if not (target / "model.safetensors.index.json").is_file():

@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def resident() -> dict[str, int]:
-    """Return the resident bytes, in total and by kind, from /proc."""
+    """Return the resident bytes by their names in /proc: VmRSS (all), RssAnon, RssFile, RssShmem."""
     rows = (line.split() for line in STATUS.read_text().splitlines())
     return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows if row[0].startswith(("VmRSS", "Rss"))}
 

@@ -26,7 +26,9 @@ SKIPPED_FILES = ("kernel.py", "compile.py")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`number` counts the places within the function, so that a mutant stays valid when other functions change."""
+    """A change of one expression: `before` becomes `after`, in a function of the file `path`. `number`: its index among
+    the function's mutable expressions, so that a mutant stays valid when other functions change.
+    """
 
     path: str
     function: str
@@ -37,7 +39,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An expression of a file, as positions in its bytes, and its mutant."""
+    """An expression of a file, from byte `start` to before byte `end`, and its mutant."""
 
     start: int
     end: int
@@ -59,13 +61,13 @@ def place_of(mutant: Mutant, root: Path) -> tuple[str, Place]:
 
 
 def replaced(text: str, place: Place, code: str) -> str:
-    """Return the text with other code at a place."""
+    """Return the text with `code` instead of the expression at a place."""
     data = text.encode()
     return (data[: place.start] + code.encode() + data[place.end :]).decode()
 
 
 def draw(root: Path, folders: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """Draw `count` mutants from these folders in turns; within a folder, each place is equally likely."""
+    """Draw `count` mutants, one from each folder in turn; within a folder, each place is equally likely."""
     chooser = random.Random(seed)
     found: list[Mutant] = []
     pools = [_all(root, folder) for folder in folders]
@@ -118,7 +120,9 @@ class _Finder:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that decide something: no annotations, messages, patterns or slices of types."""
+    """Yield the expressions below a node, without annotations, decorators, f-strings, patterns, and raise and assert
+    statements.
+    """
     if isinstance(node, ast.JoinedStr | ast.Raise | ast.Assert | ast.pattern):
         return
     if isinstance(node, ast.expr):

@@ -48,7 +48,7 @@ ARGUMENTS_BYTES = 100_000
 
 @contextmanager
 def copy() -> Iterator[Path]:
-    """The committed tree in a folder of its own, with the compiled kernels."""
+    """Yield the root of a temporary copy of the committed tree, with the compiled kernels of the working tree."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "tree"
         root.mkdir()
@@ -60,7 +60,7 @@ def copy() -> Iterator[Path]:
 
 
 def pytest(root: Path, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run tests of a copy. Raise TimeoutExpired after `seconds`."""
+    """Run pytest in a copy and return the ended process, whatever its status. Raise TimeoutExpired after `seconds`."""
     path = os.pathsep.join(str(root / name) for name in ("operator", "runtime", "kernels", "benchmarks"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     environment = os.environ | {"PYTHONPATH": path}
@@ -109,7 +109,9 @@ def _digest(test: str, phase: str) -> str:
 
 
 def killed(root: Path, mutant: Mutant, tests: Sequence[str]) -> str | None:
-    """Return the first test that fails with the mutant; None if no test fails within MUTANT_SECONDS."""
+    """Return pytest's line about the first test that fails with the mutant; None if no test fails within
+    MUTANT_SECONDS.
+    """
     text, place = place_of(mutant, root)
     file = root / mutant.path
     file.write_text(replaced(text, place, f"({mutant.after})"))
@@ -143,7 +145,9 @@ def _first_failure(root: Path, tests: Sequence[str]) -> str | None:
 
 
 def main() -> int:
-    """Run a step; 0 if `make test` kills at least 90 % of what both sets kill."""
+    """Run a step. After the step that runs the mutants, return 1 if `make test` kills less than 90 % of the mutants
+    that either set kills, else 0.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", type=int, metavar="COUNT", help="draw COUNT mutants, with --seed")
     parser.add_argument("--seed", type=int, default=34, help="for --draw (%(default)s)")

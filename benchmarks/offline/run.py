@@ -33,7 +33,9 @@ def measure(chosen: Options) -> dict[str, Any]:
 
 
 def _measure(shape: Shape, clients: int, chosen: Options) -> dict[str, Any]:
-    """Return requests per second in both ways, and the time and memory of 10,000 requests at once relative to 2,000."""
+    """Return requests per second in both ways, and the time per request and peak memory of 10,000 requests at once
+    relative to 2,000.
+    """
     model = models.source(shape)
     offline = PlimsollOffline(shape, model, chosen.threads)
     server = PlimsollServer(shape, model, chosen.threads)
@@ -108,7 +110,7 @@ def _round(
 
 
 def work(shape: Shape, count: int, seed: int) -> Workload:
-    """Return short requests, different for each seed."""
+    """Return `count` short requests, different for each seed."""
     rng = random.Random(f"{shape.name} {seed}")
     prompts = (tuple(rng.randrange(FIRST_TOKEN, shape.vocab) for _ in range(PROMPT)) for _ in range(count))
     return Workload("offline", "short requests", tuple(Request(prompt, OUTPUT) for prompt in prompts), shape=shape)

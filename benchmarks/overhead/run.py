@@ -48,7 +48,9 @@ def measure(chosen: Options) -> dict[str, Any]:
 def _round(
     engine: EngineCore, params: SamplingParams, count: int, number: int, names: itertools.count[int]
 ) -> dict[str, float]:
-    """Return the median milliseconds of each counted phase over `count` steps in which every sequence decodes."""
+    """Return the median milliseconds of each phase, and of the sum of the counted ones (`overhead`), over `count` steps
+    in which every sequence decodes.
+    """
     wanted = msgspec.structs.replace(params, max_tokens=count + 2, ignore_eos=True)
     start_decoding(engine, BATCH, PROMPT, wanted, names, seed=number)
     before, steps = engine.stats.phase_seconds, list[tuple[float, ...]]()

@@ -43,7 +43,7 @@ OUTER = {
 
 def from_safetensors(folder: Path, form: FloatType) -> Path:
     """Convert a Llama or Qwen3-MoE in safetensors into one GGUF in the same folder, unless it is newer than the
-    weights.
+    weights. Return its path.
     """
     weights, target = folder / "model.safetensors", folder / f"model-{form.lower()}.gguf"
     if target.is_file() and target.stat().st_mtime > weights.stat().st_mtime:
@@ -64,7 +64,9 @@ def from_safetensors(folder: Path, form: FloatType) -> Path:
 
 
 def in_bfloat16(quantised: Path, folder: Path) -> Path:
-    """Convert a quantised GGUF to bfloat16 with the same numbers, in `folder`, unless it exists."""
+    """Convert a quantised GGUF to bfloat16 with the same numbers, in `folder`, unless there is one newer than the
+    quantised file. Return its path.
+    """
     target = folder / f"{quantised.stem}-bf16.gguf"
     if target.is_file() and target.stat().st_mtime > quantised.stat().st_mtime:
         return target
@@ -103,7 +105,9 @@ def _metadata(writer: Any, config: dict[str, Any], form: FloatType) -> None:
 
 
 def _with_stacks(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Stack a layer's experts as one tensor, [experts, ...], under the name of the first."""
+    """Yield the tensors by name. A layer's experts are stacked as one tensor, [experts, ...], under the name of the
+    first.
+    """
     stacks: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
         if (match := re.fullmatch(r"(.+\.mlp\.experts\.)(\d+)(\..+)", name)) is None:

@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def install_packages(*, again: bool = False) -> None:
-    """Create the peers' virtual environment from `requirements.txt`."""
+    """Create the peers' virtual environment from `requirements.txt`, unless it is up to date or `again` is set."""
     stamp = places.home() / "venv" / ".requirements"
     wanted = REQUIREMENTS.read_text()
     if not again and stamp.is_file() and stamp.read_text() == wanted and places.has_openvino():
@@ -69,7 +69,9 @@ def install_packages(*, again: bool = False) -> None:
 
 
 def build_llama_cpp(jobs: int, *, again: bool = False) -> None:
-    """Compile `llama-server`, `llama-bench` and `llama-quantize` for this CPU."""
+    """Compile `llama-server`, `llama-bench` and `llama-quantize` for this CPU, unless they are up to date or `again` is
+    set.
+    """
     stamp = places.stamp()
     if not again and stamp.is_file() and stamp.read_text() == LLAMA_CPP_PYTHON and places.has_llama_cpp():
         print("llama.cpp: installed")

@@ -44,7 +44,10 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The intervals I_j: first and last segment of time, sizes in bytes, and seconds to load and to wake."""
+    """The intervals I_j: index of the first segment of time and of the segment after the last, bytes on a device, the
+    smaller of these and the image's bytes, and seconds to load and to wake. `segments`: duration of each segment in
+    seconds.
+    """
 
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
@@ -56,7 +59,7 @@ class Gaps:
 
 
 def lower_bound(trace: Trace, hosts: Sequence[Host], wait: float, steps: int = STEPS) -> float:
-    """Return the seconds of loading for `trace` that every policy pays if no request waits longer than `wait`
+    """Return seconds of loading that every policy pays at least for `trace`, if no request waits longer than `wait`
     seconds.
     """
     asked = {request.model for request in trace.requests}

@@ -70,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measure(pace: str, room: int, residency: float, seed: int, seconds: float) -> dict[str, float]:
-    """Return the cost of one run, and the minimum by level."""
+    """Return the seconds of loading that one run paid (`paid`), and the minimum by level (LEVELS)."""
     pool = replay(pace, room, seed, seconds, Settings(minimum_residency=residency))
     return {"paid": pool.seconds, **levels(pool, pace, room, residency)}
 

@@ -108,7 +108,7 @@ class Hosted:
         return sum(host.wakes - host.loads for host in self.worlds.values())
 
     def ask(self, model: ObjectKey, seconds: float, answered: Callable[[], None] = lambda: None) -> None:
-        """Add a request now."""
+        """Add a request now, whose response takes `seconds`; call `answered` at its end."""
         request = Request(self.clock.now, seconds)
 
         def ended() -> None:

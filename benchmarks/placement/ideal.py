@@ -1,4 +1,5 @@
-"""The loading cost with known popularities, but unknown next requests: how far below it online rules could get.
+"""The loading cost with known popularities, but unknown next requests: an estimate of the least that rules can pay that
+do not know the future.
 
 One memory without borders, as large as all lines and sleepers' memory together, keeps the models that save the most
 seconds of loading per byte over the whole trace; every other request loads its model from files. No rule knows that
@@ -15,7 +16,7 @@ from plimsoll_operator.simulation.trace import Trace
 
 
 def popularity_known(trace: Trace, hosts: Sequence[Host]) -> float:
-    """Return the seconds of loading that the rule above pays, without wakes."""
+    """Return the seconds of loading that the rule of this module pays, without wakes."""
     asked = Counter(request.model for request in trace.requests)
     left = sum(host.line + host.sleepers for host in hosts)
     seconds = 0.0

@@ -35,7 +35,7 @@ class Informed(PlannerPolicy):
         self._rates = Rates(trace, WINDOWS.get(trace.name))
 
     def rates(self, pool: Pool) -> Mapping[ObjectKey, float]:
-        """Return the actual requests per second."""
+        """Return the trace's requests per second of each model around now."""
         return self._rates.at(pool.now)
 
 

@@ -34,7 +34,7 @@ def measure() -> dict[str, float]:
 
 
 def pool() -> PoolState:
-    """Return hosts that are nearly full: each model is awake, an image, or files, as memory allows."""
+    """Return a pool whose hosts are nearly full: each model is awake, an image, or files, as memory allows."""
     random, models = Random(1), make("zipf", Shape(models=MODELS, hours=0.01), 1).models
     device, images = [LINE] * HOSTS, [SLEEPERS] * HOSTS
     lies: list[list[Copy]] = [[] for _ in range(HOSTS)]

@@ -70,7 +70,7 @@ class Cost:
     shortest: tuple[float, float] | None = None
 
     def loading(self, first: bool) -> int:
-        """Return the whole ticks of the first load, or of a wake."""
+        """Return the duration of the first load, or of a later wake, in ticks, rounded down."""
         load, wake = self.shortest or (self.load, self.wake)
         return math.floor((load if first else wake) / TICK + SLACK)
 

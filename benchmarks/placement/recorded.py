@@ -249,8 +249,8 @@ def _room(models: Iterable[Model], hosts: Sequence[Host]) -> int:
 
 
 def _hosts(samples: Sequence[Sequence[Json]]) -> list[Host]:
-    """Return the hosts of the sample with the most. A host's memory is its line without the least that its runtime
-    reserved in any sample.
+    """Return the hosts of the sample that has the most hosts. A host's memory is its line without the least that its
+    runtime reserved in any sample.
     """
     largest = max(samples, key=len)
     hosts = []

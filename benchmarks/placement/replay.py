@@ -115,7 +115,7 @@ def measure(pace: str, room: int, seed: int, seconds: float, settings: Settings)
 
 
 def begun(pool: Hosted) -> dict[str, list[tuple[float, float]]]:
-    """Return the arrival and the start of each model's requests."""
+    """Return, for each model, the arrival and the start of each of its requests in seconds."""
     asked: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in pool.asked:
         asked[str(one.model)].append((one.at, one.at + one.waited))

@@ -78,7 +78,7 @@ class Asked:
 def lower_bound(
     trace: Trace, hosts: Sequence[Host], waits: float | Sequence[float], steps: int = STEPS, cell: float = CELL
 ) -> float:
-    """Return the seconds of loading for `trace` that every policy pays in which no request waits longer than its
+    """Return seconds of loading that every policy pays at least for `trace`, if no request waits longer than its
     `waits` (one number for all requests, or one for each). All models are on disk at first. Each load and wake takes
     the trace's time for its model.
     """

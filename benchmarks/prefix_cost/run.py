@@ -27,7 +27,7 @@ TURNS = (True, False, False, True)
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return the cache's additional time as a share, median of rounds."""
+    """Return by what share W2 takes longer with the prefix cache than without, median of rounds."""
     engines = {caching: _load(chosen.threads, caching) for caching in (True, False)}
     _wait_for_pages()
     for llm in engines.values():

@@ -63,7 +63,9 @@ def _day(count: int, seed: int) -> dict[str, float]:
 
 
 def fit(made: Sequence[Model], line: int) -> int:
-    """Return the maximum number of models awake at once, each with its minimum KV cache."""
+    """Return how many of the first sixteen models can be awake at once, the smallest first, each with its minimum KV
+    cache.
+    """
     left, count = line, 0
     for least in sorted(model.sizes.least for model in made[: len(BILLIONS)]):
         if least > left:

@@ -11,7 +11,9 @@ from plimsoll_runtime.residency.states import ASLEEP, Level, State
 
 
 def plan_lru(view: HostView, settings: Settings) -> Plan:
-    """Wake models in order of arrival; in-flight and pinned models are not evicted."""
+    """Return a plan that wakes models in order of arrival, and evicts the least recently used ones for that; in-flight
+    and pinned models are not evicted.
+    """
     actions: list[Action] = []
     free, later = view.free, view.free + sum(model.coming for model in view.models)
     idle = sorted(
@@ -37,8 +39,8 @@ def plan_lru(view: HostView, settings: Settings) -> Plan:
 
 
 def lru_images(view: HostView, comer: ModelView, size: int, free: int) -> tuple[DropImage, ...] | None:
-    """Return the least recently used images to drop so that a new image of `size` bytes fits; None if all droppable
-    ones are too small.
+    """Return the least recently used images to drop so that a new image of `size` bytes fits, if `free` bytes are free
+    now; None if dropping all that may be dropped is not enough.
     """
     drops: list[DropImage] = []
     for sleeper in sorted(filter(may_drop, view.models), key=lambda m: (m.last_used, m.name)):

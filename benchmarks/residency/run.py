@@ -96,14 +96,16 @@ def markdown(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def day(trace: str, seed: int, decide: Planner, image_room: ImageRoom, settings: Settings) -> dict[str, float]:
-    """Simulate one day."""
+    """Simulate one day of a trace, and return the figures of `simulate`."""
     return simulate(models(), TRACES[trace](random.Random(seed)), decide, image_room, settings)
 
 
 def simulate(
     made: list[Model], arrivals: Iterable[Arrival], decide: Planner, image_room: ImageRoom, settings: Settings
 ) -> dict[str, float]:
-    """Simulate these models and requests. Raises RuntimeError if a request is never answered."""
+    """Simulate these models and requests. Return the seconds of loading, waiting times, and counts of loads and wakes.
+    Raises RuntimeError if a request is never answered.
+    """
     spent = [0.0, 0]
 
     def timed(*arguments: Any) -> Any:
@@ -136,7 +138,7 @@ def simulate(
 
 
 def ask(world: World, model: int, seconds: float) -> None:
-    """Add one request."""
+    """Add a request for the model with this index now; its response takes `seconds`."""
     world.arrive(list(world.models)[model], seconds)
 
 

@@ -178,7 +178,9 @@ class World:
             model.wished = self.now
 
     def put_to_sleep(self, name: ModelName, level: Level) -> None:
-        """Operation: put a model to sleep at this level at most, once its requests have ended."""
+        """Operation: put a model to sleep at this level, once its active requests have ended. A model that sleeps at
+        this or a lower level stays there.
+        """
         model = self.models[name]
         model.wished = None
         if model.state is State.IN_HOST and level is Level.ON_DISK:
@@ -188,7 +190,7 @@ class World:
             self._leave_device(model)
 
     def remove(self, name: ModelName) -> list[Request]:
-        """Operation: remove a model once its requests have ended. Waiting requests are returned."""
+        """Operation: remove a model once its active requests have ended. Return its waiting requests."""
         model = self.models[name]
         model.leaving, model.wished = True, None
         left = list(model.waiting)

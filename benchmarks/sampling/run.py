@@ -36,7 +36,9 @@ OURS = 5
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return milliseconds per call and their ratios, medians over the rounds."""
+    """Return milliseconds per call of kernel, greedy sampling and reference, and the ratios kernel over greedy and
+    reference over kernel; medians over the rounds.
+    """
     torch.set_num_threads(1)
     rows = [
         _case(name, wish, vocab, batch, chosen.rounds)

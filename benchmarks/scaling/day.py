@@ -23,7 +23,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """`busiest`: requests a second at the peak of the afternoon, without the `bursts` in `hours`."""
+    """A day of `hours` hours with `bursts` bursts. `busiest`: highest rate outside bursts, in requests a second.
+    `prompt`, `answer`: median tokens of prompts and outputs.
+    """
 
     hours: float = 24.0
     busiest: float = 1.5
@@ -32,13 +34,15 @@ class Day:
     answer: int = 150
 
     def requests(self, seed: int) -> list[Request]:
-        """Return the requests by arrival: a Poisson process of varying rate, thinned from one of the highest rate."""
+        """Return the requests in order of arrival: a Poisson process of varying rate, thinned from one of the highest
+        rate.
+        """
         random = Random(f"day {seed}")
         rate, most = self.rate(random), self.busiest * BURST_FACTOR[1]
         return list(self._thinned(rate, most, random))
 
     def rate(self, random: Random) -> Callable[[float], float]:
-        """Return a function of the second of the day that returns requests a second."""
+        """Draw the bursts, and return a function: second of the day -> requests a second."""
         end = self.hours * HOUR
         bursts = [
             (random.uniform(0.25 * end, end), random.uniform(*BURST_SECONDS), random.uniform(*BURST_FACTOR))

@@ -65,7 +65,9 @@ class Hpa:
 
 
 class ScalerPolicy:
-    """The operator's scaler: gets the gateway's reports in its registry, and keeps its status."""
+    """The operator's scaler. Reports of a simulated gateway go into its registry, and each decision gets the status of
+    the previous one.
+    """
 
     name = "plimsoll"
 

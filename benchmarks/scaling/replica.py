@@ -57,7 +57,7 @@ class Replica:
 
     @property
     def running(self) -> int:
-        """The number of requests in the batch."""
+        """The number of requests in the batch, including the one whose prompt is being computed."""
         return len(self._running) + (self._prompt is not None)
 
     @property
@@ -83,7 +83,7 @@ class Replica:
         self._begin(now)
 
     def next(self) -> float:
-        """Return the time of the next end of a prompt or output, if no request arrives before."""
+        """Return the time of the next end of a prompt or output, if no request arrives before; inf without requests."""
         ends = [self._prompt_ends] if self._prompt is not None else []
         if self._running:
             ends.append(self._now + (self._running[0].end - self._count) * self._gap())

@@ -58,7 +58,8 @@ class Policy(Protocol):
 
 @dataclass(slots=True)
 class SimulationResult:
-    """The result of a day. `first` are seconds to first tokens, `busy` replica-seconds from starts to ends of drains.
+    """The result of a day. `first` are seconds to first tokens, `busy` replica-seconds from creations to ends of
+    drains. `most`: highest number of replicas that the policy wanted; `changes`: how often it wanted another number.
 
     `course` has (second, replicas, requests in the last minute) for each minute.
     """
@@ -103,7 +104,7 @@ class Service:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests that have not ended."""
+        """The number of requests that have arrived and not ended."""
         return self.asked - self.ended
 
     def run(self, end: float) -> SimulationResult:

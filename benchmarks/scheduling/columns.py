@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure: `less` is better or not, `text` formats it; `drawn`: in the picture too."""
+    """One figure. `text` formats it; `less`: whether lower values are better; `drawn`: whether it is in the picture
+    too.
+    """
 
     key: str
     heading: str

@@ -28,7 +28,7 @@ DECODES, REPEATS = 8, 3
 
 
 class Recorder:
-    """Observes an engine: `work` is the work of the last step."""
+    """Observes an engine: `work` is the work of its last step."""
 
     def __init__(self) -> None:
         self.timeline = Timeline()
@@ -40,7 +40,7 @@ class Recorder:
         return decoder
 
     def watch_runner(self, runner: Runner) -> Runner:
-        """Wrap the runner."""
+        """Return a runner that records the work of each step and runs it with `runner`."""
         self._runner = runner
         return self
 

@@ -18,7 +18,9 @@ class Objective:
     gap: float = 0.1
 
     def met_by(self, outcome: Outcome) -> bool:
-        """Return whether the whole output met the objective."""
+        """Return whether the output met the objective; for a request with a deadline, its first token must meet that
+        instead.
+        """
         if not outcome.token_times:
             return False
         deadline = outcome.request.deadline

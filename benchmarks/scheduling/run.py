@@ -69,7 +69,7 @@ def with_figures(document: str, table: str) -> str:
 
 
 def _compare(engine: Engine, trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
-    """Run all policies on the same requests, several times with different ones."""
+    """Run all policies on the same requests, several times with different ones, and return the mean figures."""
     capacity = 1 / fmean(map(engine.seconds_in_crowd, trace.sample()))
     policies = {}
     for policy in POLICIES:
@@ -103,7 +103,9 @@ def _result(engine: Engine, traces: list[dict[str, Any]], args: argparse.Namespa
 
 
 def _fit(threads: int) -> str | None:
-    """Measure the real engine and save the costs of its steps; report a fit that is too inaccurate."""
+    """Measure the real engine and save the costs of its steps. If the machine is busy or the fit too inaccurate, save
+    nothing and return the reason, else None.
+    """
     from scheduling.measure import MODEL, measure
 
     before = quiet.complaint(quiet.cores_in_use())

@@ -60,7 +60,7 @@ class Engine:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a request: seconds of its tokens; none if its deadline passed before."""
+    """Result of a request: the time of each of its tokens in seconds; none if its deadline passed before the first."""
 
     request: TraceRequest
     token_times: list[float] = field(default_factory=list)

@@ -38,7 +38,7 @@ class TraceRequest:
 
     @property
     def interactive(self) -> bool:
-        """Whether a user waits for it."""
+        """Whether it has a deadline."""
         return self.deadline is not None
 
 
@@ -68,8 +68,8 @@ def chats(rng: random.Random, times: Iterator[float]) -> list[TraceRequest]:
 
 
 def tenants(rng: random.Random, times: Iterator[float]) -> list[TraceRequest]:
-    """Return requests of applications with a long prompt before every short question; together more than the cache
-    holds.
+    """Return requests of applications, each of which puts the same long prefix before every short question. The
+    prefixes together are larger than the cache.
     """
     requests = []
     for at in times:
@@ -83,7 +83,7 @@ def tenants(rng: random.Random, times: Iterator[float]) -> list[TraceRequest]:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A kind of traffic, at a share of the engine's capacity."""
+    """A kind of traffic. `load`: its rate of requests as a share of the engine's capacity."""
 
     name: str
     title: str

@@ -38,7 +38,9 @@ class HttpServer:
             raise
 
     def run(self, workload: Workload) -> dict[str, Any]:
-        """Send as many requests at a time as there are users (streaming), or all at once (not streaming)."""
+        """Send as many requests at a time as there are users (streaming), or all at once (not streaming). Return
+        `seconds`, and with users the `latencies`.
+        """
         return asyncio.run(self._run(workload))
 
     def batch(self, requests: Sequence[Request], users: int) -> float:
@@ -76,7 +78,7 @@ class HttpServer:
             return time.perf_counter() - start
 
     async def _serve(self, session: aiohttp.ClientSession, workload: Workload) -> list[Timeline]:
-        """Return the times of each request's tokens, in the order in which the requests were sent."""
+        """Return the times of each request's tokens, in the order in which the requests were sent; [] without users."""
         if workload.users is None:
             await asyncio.gather(*(self._answer(session, request) for request in workload.requests))
             return []

@@ -17,9 +17,9 @@ class Timeline:
 
 
 def latencies(timelines: list[Timeline], users: int) -> dict[str, Any]:
-    """Return milliseconds to the first token (of the first burst, of later requests) and between tokens. `timelines`
-    are in the order in which the requests were sent: the first `users` of them are the burst. Without streaming there
-    is no time between tokens.
+    """Return percentiles in milliseconds: to the first token (of all requests, of the first burst, of later ones), and
+    between tokens. `timelines` are in the order in which the requests were sent: the first `users` of them are the
+    burst. Outputs of one token have no time between tokens; if all are, it is 0.
     """
     waits = [t.arrivals[0] - t.sent for t in timelines]
     gaps = [b - a for t in timelines for a, b in zip(t.arrivals, t.arrivals[1:], strict=False)]

@@ -9,7 +9,7 @@ TOLERATED_CORES = 0.15
 
 
 def cores_in_use() -> float:
-    """Return the number of cores in use during half a second without our own work."""
+    """Return the mean number of busy cores over half a second in which this benchmark computes nothing."""
     return float(psutil.cpu_percent(WINDOW_SECONDS)) / 100 * (psutil.cpu_count() or 1)
 
 

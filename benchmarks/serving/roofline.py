@@ -49,7 +49,7 @@ def measure(threads: int) -> Machine:
 
 
 def floor_seconds(workload: Workload, machine: Machine) -> float:
-    """Return the minimum time for the workload."""
+    """Return the minimum seconds for the workload."""
     shape = workload.shape
     seconds = _prefill(shape, workload.prompt_tokens, len(workload.requests), machine)
     for wave in _waves(workload):
@@ -62,7 +62,7 @@ def floor_seconds(workload: Workload, machine: Machine) -> float:
 
 
 def burst_seconds(workload: Workload, machine: Machine) -> float:
-    """Return the minimum time to the first token of all requests that arrive together at the start."""
+    """Return the minimum seconds until all requests that arrive together at the start have their first tokens."""
     burst = workload.requests[: workload.users]
     return _prefill(workload.shape, sum(len(r.prompt) for r in burst), len(burst), machine)
 
@@ -73,7 +73,7 @@ def _prefill(shape: Shape, tokens: int, requests: int, machine: Machine) -> floa
 
 
 def _waves(workload: Workload) -> list[tuple[Request, ...]]:
-    """Yield groups of requests that run together: all at once, or as many at a time as there are users."""
+    """Return groups of requests that run together: all in one group, or at most as many as there are users in each."""
     if workload.users is None:
         return [workload.requests]
     count = -(-len(workload.requests) // workload.users)

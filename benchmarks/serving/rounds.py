@@ -16,7 +16,9 @@ Say = Callable[[str], None]
 
 
 def measure(name: str, systems: Sequence[str], pool: Pool, options: Options, say: Say) -> dict[str, Any]:
-    """Run all rounds of a workload; the first of `systems` is Plimsoll. A peer that fails is left out from then on."""
+    """Run all rounds of a workload, and return its row. The first of `systems` is Plimsoll. A peer that fails is left
+    out from then on.
+    """
     rounds = []
     for number in range(1, options.rounds + 1):
         there = [s for s in systems if s not in pool.absent]

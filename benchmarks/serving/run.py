@@ -58,7 +58,9 @@ def main() -> int:
 
 
 def run(lines: Mapping[str, Sequence[str]], chosen: Options, console: Console) -> list[dict[str, Any]]:
-    """Run the chosen workloads by shape, so that only the systems of one shape are in memory."""
+    """Run the chosen workloads, and return their rows. Those of one shape run together, so that only the systems of one
+    shape are in memory.
+    """
     names = [n for n in lines if not chosen.only or n in chosen.only]
     shapes = {w.name: w.shape for w in workloads(chosen.scale)}
     rows = []

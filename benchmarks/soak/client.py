@@ -86,7 +86,7 @@ class Collected:
         self.tokens = 0
 
     def add(self, event: dict[str, Any]) -> Collected:
-        """Add an event's data."""
+        """Add the data of an event, or of a complete response."""
         for choice in event["choices"]:
             index = choice["index"]
             self.texts[index] = self.texts.get(index, "") + choice["text"]
@@ -98,7 +98,7 @@ class Collected:
 
 
 def _judge(ask: Ask, collected: Collected) -> Answer:
-    """Return WHOLE, or what is wrong with a complete response."""
+    """Return the result of a response that has ended: WHOLE with its texts and tokens, or what is wrong with it."""
     texts = tuple(text for _, text in sorted(collected.texts.items()))
     wrong = sorted(set(collected.reasons.values()) - {"stop", "length"})
     if wrong or len(collected.reasons) != len(texts):

@@ -22,7 +22,9 @@ KEPT_FINDINGS = 20
 
 @dataclass(slots=True)
 class Tally:
-    """Results so far. `findings` has the first faults; `wrong` counts all of them."""
+    """Results so far. `outcomes`: number of requests by kind and outcome. `findings` has the first faults; `wrong`
+    counts all of them.
+    """
 
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     tokens: int = 0
@@ -34,11 +36,11 @@ class Tally:
 
     @property
     def requests(self) -> int:
-        """Number of sent requests."""
+        """Number of finished requests."""
         return sum(sum(by_outcome.values()) for by_outcome in self.outcomes.values())
 
     def count(self, ask: Ask, outcome: str, tokens: int) -> None:
-        """Count a finished request."""
+        """Count a finished request; an outcome that it does not expect is a fault."""
         self.outcomes.setdefault(ask.kind, Counter())[outcome] += 1
         self.tokens += tokens
         if outcome not in ask.expected:

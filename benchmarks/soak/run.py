@@ -40,7 +40,9 @@ COUNTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a soak."""
+    """Options of a soak. `check_every`: steps between checks of the engine's records; `serve`: more options of
+    `plimsoll serve`.
+    """
 
     minutes: float
     model: str
@@ -55,7 +57,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Soaked:
-    """Measurements after the load."""
+    """Results of warm-up and load, footprints of the idle processes `before` and `after` the load, the metrics after
+    it, and the findings.
+    """
 
     warm_up: Tally
     load: Tally
@@ -137,7 +141,7 @@ def report(soaked: Soaked, chosen: Options, findings: list[str]) -> dict[str, An
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """Return a few lines for the user."""
+    """Return the results as lines for the terminal: requests, memory, findings."""
     engine = ", ".join(f"{value:.0f} {name}" for name, value in result["engine"].items() if value is not None)
     lines = [
         f"{result['requests']} requests, {result['probes_compared']} probes compared; {engine}",

@@ -35,7 +35,9 @@ class Footprint:
 
 
 class ServerProcess:
-    """A server's process on a free loopback port and its engine's process. Raises RuntimeError if it ends."""
+    """A server's process on a free loopback port, and its engine's process. The constructor waits until the server is
+    ready; it raises RuntimeError if the server ends or takes too long.
+    """
 
     def __init__(self, model: str, options: Sequence[str]) -> None:
         port = free_port()

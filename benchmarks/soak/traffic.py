@@ -60,8 +60,8 @@ class Traffic:
         self._rng = random.Random(self.seed)
 
     def next(self) -> Ask:
-        """Return the next request: most are read completely; about one in eight ends early, and one in twelve is
-        refused.
+        """Return the next request. About one in twelve must be refused, and about one in eight may end early, by a
+        disconnect or a deadline.
         """
         draw = self._rng.random()
         if draw < 1 / 12:

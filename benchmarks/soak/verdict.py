@@ -35,15 +35,15 @@ def of_reach(metrics: Mapping[str, float]) -> list[str]:
 
 
 def of_checks(metrics: Mapping[str, float], every: int) -> list[str]:
-    """Return a complaint if the engine ran fewer than `every` steps, after which it checks its records first. A failed
-    check ends the engine.
+    """Return a complaint if the engine ran fewer than `every` steps, and so never checked its records. (A failed check
+    ends the engine.)
     """
     steps = metrics["plimsoll_engine_steps_total"]
     return [f"{steps:g} steps are too few for a check each {every}"] if steps < every else []
 
 
 def of_memory(readings: Mapping[str, Sequence[Reading]]) -> list[str]:
-    """Return complaints about growing processes."""
+    """Return complaints about growing processes, and about too few readings to judge."""
     found = []
     for name, series in readings.items():
         if len(series) < FEWEST:
@@ -54,8 +54,8 @@ def of_memory(readings: Mapping[str, Sequence[Reading]]) -> list[str]:
 
 
 def of_handles(before: Mapping[str, Footprint], after: Mapping[str, Footprint], spare_threads: int) -> list[str]:
-    """Return complaints about new descriptors and threads of an idle process. `spare_threads`: a pool of threads grows
-    up to its size on first use.
+    """Return complaints about new descriptors and threads of an idle process. `spare_threads` new threads are allowed,
+    because a pool of threads grows up to its size on first use.
     """
     found = []
     for name, was in before.items():

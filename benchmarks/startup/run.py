@@ -1,6 +1,7 @@
 """`python -m startup.run`: time from the start of `plimsoll serve` to the first token of "medium", including imports.
 
-The files are in the page cache after the first round, like on a machine that served the model before.
+A first start, which does not count, brings the files into the page cache, like on a machine that served the model
+before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PROMPT = list(range(300, 332))
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return seconds until the server is ready and until its first token, by round."""
+    """Return seconds until the server is ready and until its first token: medians, and each round."""
     model = models.source(models.MEDIUM)
     _start(model, chosen.threads)
     rounds = []
@@ -45,7 +46,7 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 def _start(model: str, threads: int) -> dict[str, float]:
-    """Start and end a server once."""
+    """Start a server, request one token, and end the server. Return its seconds until ready and until the token."""
     port = free_port()
     command = [*PLIMSOLL, "serve", model, "--name", "medium", "--port", str(port), "--threads", str(threads)]
     command += ["--dtype", "bfloat16", "--kv-memory", "512MiB", "--max-model-len", "2048"]

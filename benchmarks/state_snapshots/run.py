@@ -36,8 +36,8 @@ Prompt = list[int]
 
 
 def measure(chosen: Options) -> dict[str, Any]:
-    """Return, for each kind of traffic, the share of prompt tokens that was not computed, and CPU seconds, medians of
-    rounds.
+    """Return medians over the rounds for each kind of traffic: CPU seconds with and without snapshots, their ratio
+    (`time`), and the prompt tokens computed with snapshots over those without (`computed`).
     """
     with tempfile.TemporaryDirectory() as folder:
         _save(folder)

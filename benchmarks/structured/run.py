@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Milliseconds of compiling, and of each mask. `left_out` is the first token that a mask excludes."""
+    """Milliseconds of compiling and of each mask. `left_out`: the first token that a mask excludes wrongly, or None."""
 
     compiled: float
     masks: list[float]
@@ -151,7 +151,8 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def walk(fill: Callable[[], object], take: Callable[[int], object], mask: torch.Tensor, ids: list[int]) -> Walk:
-    """Feed a document's token ids to a matcher until its mask excludes one, and time each mask. `compiled` stays 0.
+    """Feed a document's token ids to a matcher until its mask excludes one, and time each mask. The caller sets
+    `compiled`.
 
     `fill` computes the next mask into `mask`; `take` accepts a token.
     """

@@ -94,8 +94,8 @@ def _row(kind: str, config_class: type[Any]) -> Row:
 
 
 def _difference(folder: str, reference: Any, expected: Sequence[Tensor]) -> float:
-    """Return the largest difference for prompts at once, prompts in chunks, and outputs of different lengths in one
-    batch.
+    """Return the largest difference of log probabilities between Plimsoll and Transformers, for prompts at once,
+    prompts in chunks, and outputs of different lengths in one batch.
     """
     whole = largest_difference(of_engine(folder, PROMPTS), expected)
     chunked = largest_difference(of_engine(folder, PROMPTS, max_batch_tokens=CHUNK), expected)
@@ -206,7 +206,9 @@ def _first_line(error: Exception) -> str:
 
 
 def main() -> int:
-    """Run the sweep, and write the results."""
+    """Run the sweep, and write the results. Return 1 if a type is wrong, or if a sweep of all types serves a smaller
+    share than GOAL.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the rows there")
     parser.add_argument("--seen", type=Path, help="rows of an earlier run, for the types that are not among `only`")

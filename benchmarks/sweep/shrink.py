@@ -13,8 +13,8 @@ _TYPES = ("layer_types", "layers_block_type", "mlp_layer_types")
 
 
 def small_configs(kind: type[Any], name: str) -> Iterator[Any]:
-    """Yield configs that a class may accept, the best first. Unknown fields of a config are left out. Raises the
-    class's last error if it accepts none.
+    """Yield small configs that a class accepts, the best first. Sizes that its config does not have are left out.
+    Raises the class's last error if it accepts none.
     """
     last: Exception | None = None
     made = False
@@ -55,7 +55,9 @@ def _known(
 
 
 def _layers(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return lists of layers' kinds with each of them, at least two, all of equal length."""
+    """Return the config's lists of layer kinds, with each kind at least once, at least two layers, and all of equal
+    length; and the number of layers. {} without such lists.
+    """
     listed = {name: list(dict.fromkeys(defaults[name])) for name in _TYPES if isinstance(defaults.get(name), list)}
     if not listed:
         return {}

@@ -3,7 +3,7 @@
 "small" with a KV cache of 16,384 tokens, which the results call the pool. In each round a prompt of each length is sent
 four times: new (all of it is computed), immediately again (the pool has it), and twice after other prompts have
 displaced it (the disk has it: first with its files in the page cache, then with them dropped from it). The disk's times
-are compared with the bytes read and with a floor: the time in which one thread reads only those files.
+are compared with the bytes read and with a floor: the time in which one thread reads as many files of blocks.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class _Bench:
         return [self._random.randrange(models.SMALL.vocab) for _ in range(length + 1)]
 
     def round(self) -> dict[str, Any]:
-        """Return, by length, the seconds to the first token for each place of the prefix, the seconds for reading its
-        files alone, and its bytes.
+        """Return, by length, the seconds to the first token for each place of the prefix, the seconds for only reading
+        as many files as it has, and its bytes.
         """
         prompts = {length: self.prompt(length) for length in LENGTHS}
         found: dict[str, Any] = {"cores_used_by_others": round(quiet.cores_in_use(), 2)}
@@ -115,7 +115,9 @@ class _Bench:
                 return output.cached_tokens
 
     def _timed(self, prompt: list[int], cached: int, restored: int) -> float:
-        """Return seconds to the first token. Raises RuntimeError if the prefix was not in the expected place."""
+        """Return seconds to the first token. Raises RuntimeError unless `cached` prompt tokens were cached, of which
+        `restored` came from the disk.
+        """
         self._settle()
         before = self._restored()
         start = time.perf_counter()

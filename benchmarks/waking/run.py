@@ -97,7 +97,9 @@ async def _needs(server: ForkServer, config: EngineConfig) -> Needs:
 async def _first_token(
     config: EngineConfig, fork: Callable[[], Awaitable[StandbyProcess]] | None = None, **options: Any
 ) -> dict[str, float]:
-    """Start once, from the call to the first token of a prompt of 32, and end. `fork` creates the process first."""
+    """Start an engine, generate the first token of a prompt of 32 tokens, and end. Return the seconds from the call to
+    that token, and the engine's memory. `fork` creates the process first.
+    """
     busy = quiet.cores_in_use()
     start = time.perf_counter()
     if fork is not None:

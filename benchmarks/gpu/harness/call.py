@@ -50,8 +50,8 @@ def chosen(parser: argparse.ArgumentParser, args: argparse.Namespace, parts: Seq
 
 
 def begin(name: str, args: argparse.Namespace, device: str, *, processes: int = 0) -> Session:
-    """Install missing packages, report those that stay missing, and return the session. Raises ValueError for a folder
-    without wheels.
+    """Install missing packages, report those that stay missing, and return the session. Raises ValueError if the folder
+    has no wheels, or pip fails.
     """
     site = args.state.resolve() / "site"
     if str(site) not in sys.path:

@@ -61,7 +61,7 @@ class Outcomes:
 
 
 def line(name: str, outcome: str, reason: str) -> str:
-    """Return the line of one test."""
+    """Return the result of one test as a line for `Outcomes.read`."""
     return json.dumps({"test": name, "outcome": outcome, "reason": reason}) + "\n"
 
 

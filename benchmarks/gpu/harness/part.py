@@ -28,9 +28,10 @@ DONE = (Status.PASSED, Status.SKIPPED)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A command that runs as a separate process. `seconds`: time limit. `command`: arguments of the interpreter;
-    `{json}` stands for the file of its result, without which it has failed. `tests`: pytest runs it, so passed tests
-    need not run again. `needs`: whether it requires all packages of the project and its tests.
+    """A command that runs as a separate process. `proves`: description of what it checks or measures. `seconds`: time
+    limit. `command`: arguments of the interpreter; `{json}` stands for the file of its result, without which it has
+    failed. `tests`: pytest runs it, so passed tests need not run again. `needs`: whether it requires all packages of
+    the project and its tests.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Part:
         return any("{json}" in argument for argument in self.command)
 
     def arguments(self, result: Path) -> list[str]:
-        """Return the command with the file of its result."""
+        """Return the interpreter's arguments, with the path `result` for `{json}`."""
         return [argument.replace("{json}", str(result)) for argument in self.command]
 
 

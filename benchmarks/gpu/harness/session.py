@@ -43,12 +43,12 @@ class Session:
 
     @property
     def kept(self) -> Path:
-        """The ledger that the next call reads."""
+        """Path of the ledger that the next call reads."""
         return self.state / f"{self.name}.json"
 
     @property
     def shared(self) -> Path:
-        """The copy of the ledger in the folder of results."""
+        """Path of the ledger's copy in the folder of results."""
         return self.out / f"gpu-{self.name}.json"
 
     def ledger(self) -> Ledger:
@@ -56,7 +56,9 @@ class Session:
         return ledger.read(self.kept)
 
     def perform(self, parts: Sequence[Part]) -> Ledger:
-        """Run all parts that are not done, whatever their results. Raises the errors of `ledger`."""
+        """Run the parts that are not done, in order, also after a part that failed. Return the ledger with their
+        results. Raises the errors of `ledger`.
+        """
         found = self.ledger()
         found.run = self.run
         ends = None if self.limit is None else self.clock() + self.limit
@@ -102,7 +104,9 @@ class Session:
         )
 
     def _tests_before(self, part: Part, before: Record | None) -> Outcomes | None:
-        """Return test results of earlier calls, including interrupted ones that did not write the ledger."""
+        """Return test results of earlier calls, including interrupted ones that did not write the ledger; None for a
+        part without tests.
+        """
         if not part.tests:
             return None
         if before is None:
@@ -159,7 +163,9 @@ def _sources(before: Record | None, digest: str) -> str:
 
 
 def _status(code: int | None, tests: Outcomes | None) -> Status:
-    """Return a part's status. Without any test run it proves nothing, whatever pytest's exit code."""
+    """Return a part's status. If the exit code says passed, but none of its tests has passed, the part is skipped if
+    tests were skipped, else failed.
+    """
     status = status_of(code, tests=tests is not None)
     if status is not Status.PASSED or tests is None or tests.passed:
         return status

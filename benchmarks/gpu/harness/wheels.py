@@ -1,7 +1,7 @@
-"""Packages that a device's machine lacks: finding them, downloading their wheels, and installing these.
+"""Packages that a device's machine lacks: finds them, downloads their wheels, and installs these.
 
-`python -m gpu.harness.wheels FOLDER` fills the folder; it needs a network, and an environment with the project's
-packages.
+`python -m gpu.harness.wheels FOLDER` downloads the wheels into the folder; it needs a network, and an environment with
+the project's packages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def required(pyproject: Path = ROOT / "pyproject.toml") -> list[str]:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Return packages that are not installed here."""
+    """Return those of the packages that are not installed here."""
     return [name for name in names if installed(name) is None]
 
 

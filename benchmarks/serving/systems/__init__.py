@@ -50,7 +50,9 @@ def _ours(shape: Shape) -> str:
 
 
 def _float16_gguf(shape: Shape) -> str:
-    """Convert to float16, because OpenVINO reads no bfloat16 GGUF; float16 represents all of these weights exactly."""
+    """Return the model as a float16 GGUF, because OpenVINO reads no bfloat16 GGUF; float16 represents all of these
+    weights exactly.
+    """
     from peers import gguf_files
 
     return str(gguf_files.from_safetensors(models.folder(shape), "F16"))

@@ -83,7 +83,9 @@ class OpenVinoGenAi:
     def _advance(
         self, handle: Any, timeline: Timeline, now: float, todo: Iterator[Request], timelines: list[Timeline]
     ) -> tuple[Any, Timeline] | None:
-        """Record the step's tokens of this request; after its last one, its user sends the next request."""
+        """Record the step's tokens of a request. Return it while it runs, then the next request that its user sends, or
+        None if none is left.
+        """
         from openvino_genai import GenerationStatus
 
         while handle.can_read():
