@@ -340,7 +340,7 @@ WIDE: Mapping[str, Any] = {"n_embd": 64, "word_embed_proj_dim": 64, "head_dim": 
 """Heads of 16 dimensions for the CPU kernels. (A longrope's factors fit only the cases' 12.)"""
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("phi3-short", "phi3-long")])
 def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path: Path) -> None:
     if kernels(torch.float32) is None:
@@ -355,6 +355,7 @@ def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path:
     assert largest_difference(actual, expected) < TOLERANCE
 
 
+@pytest.mark.long
 def test_every_family_is_compared(saved: Saved) -> None:
     compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
     assert compared | ELSEWHERE == set(FAMILIES)

@@ -394,6 +394,7 @@ def test_the_kernels_compute_each(name: str, saved: Saved) -> None:
     assert (chosen.name == "cpu") == (kernels(torch.float32) is not None and lacking is None)
 
 
+@pytest.mark.long
 def test_every_mixture_is_compared(saved: Saved) -> None:
     assert {registry.describe(resolve(str(saved(name)[0])).config).architecture for name in CASES} == MIXTURES
 

@@ -317,6 +317,7 @@ def test_bfloat16_costs_no_more_than_it_costs_transformers(name: str, tmp_path: 
     assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean()
 
 
+@pytest.mark.long
 def test_every_family_is_compared(saved: Saved) -> None:
     own = [name for name in CASES if not CASES[name].options]
     compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in own}

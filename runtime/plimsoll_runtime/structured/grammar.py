@@ -18,8 +18,7 @@ from plimsoll_runtime.structured.schemas.problems import REASONS, Place, Unenfor
 if TYPE_CHECKING:
     from llguidance import LLParserLimits, LLTokenizer
 
-TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or "
-"repetitions"
+TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or repetitions"
 NOTHING = "no value satisfies it"
 _OF_SCHEMA = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: (.*)", re.DOTALL)
 _WORDS = (

@@ -62,7 +62,7 @@ async def stored(operator: Operator, direct: Direct, found: Malformed) -> tuple[
     return ready["reason"], ready["message"]
 
 
-@pytest.mark.matrix(9)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("path", ["spec", "spec.model", "spec.runtime", "spec.template", "spec.resources"])
 @pytest.mark.parametrize("value", [None, [], "text", 7, {}], ids=str)
 async def test_whole_parts_of_another_type(operator: Operator, direct: Direct, path: str, value: object) -> None:

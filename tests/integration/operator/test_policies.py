@@ -163,7 +163,7 @@ LINES: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 @pytest.mark.parametrize("line", LINES)
 def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct, pod: Json, line: str) -> None:
     change, words = LINES[line]
@@ -258,6 +258,7 @@ PATHS = ("", "/ai", "/ai-evil", "/ai/a/b", "/runtime", "/runtime-evil", "/runtim
 ENDS = ("", ":1", ":2", ":2-evil", ":5000/evil", "@sha256:" + "a" * 64, ":1@sha256:" + "b" * 64)
 
 
+@pytest.mark.long
 def test_the_policy_allows_the_images_that_the_operator_allows(as_operator: Direct, pod: Json) -> None:
     """In addition, it allows every version of the runtime and images that the cluster's webhooks may add."""
     mesh = Image("", allowed=("mesh.example/proxy",))

@@ -32,6 +32,7 @@ def read_all(terminal: int) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.long
 def test_a_chat_in_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
     saved = tmp_path / "talk.json"
     ours, theirs = pty.openpty()

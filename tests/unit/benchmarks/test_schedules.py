@@ -108,6 +108,7 @@ def test_no_pool_pays_less_than_the_bound(order: str, gap: float, slots: int) ->
     assert lower_bound(asked, hosts, max(outcome.waits), steps=40) <= outcome.seconds + 1e-6
 
 
+@pytest.mark.long
 def test_a_bound_for_who_waits_no_longer_than_he_did_is_higher() -> None:
     asked, hosts = made("ab" * 12, 10.0), [Host("h", 10, 0)]
     waits = [25.0 if at == 0 else 10.0 for at in range(24)]

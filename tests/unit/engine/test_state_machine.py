@@ -535,9 +535,10 @@ for machine in (
     machine.TestCase.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
-TestFcfs, TestPriority, TestDeadline = Engine.TestCase, Priority.TestCase, Deadline.TestCase
-TestPrefix, TestTiered = Prefix.TestCase, Tiered.TestCase
+TestFcfs, TestTiered = Engine.TestCase, Tiered.TestCase
 TestRecurrent, TestGrouped = Recurrent.TestCase, Grouped.TestCase
+TestPriority, TestDeadline = pytest.mark.long(Priority.TestCase), pytest.mark.long(Deadline.TestCase)
+TestPrefix = pytest.mark.long(Prefix.TestCase)
 TestShortest = pytest.mark.long(Shortest.TestCase)
 TestTieredPriority = pytest.mark.long(TieredPriority.TestCase)
 TestRecurrentPriority = pytest.mark.long(RecurrentPriority.TestCase)

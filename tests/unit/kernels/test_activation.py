@@ -28,7 +28,7 @@ def test_the_definition() -> None:
     torch.testing.assert_close(gated(gate_up, "gelu_tanh", implementation="reference"), opened)
 
 
-@pytest.mark.matrix(94)
+@pytest.mark.matrix(32)
 @pytest.mark.parametrize("activation", ALL)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 100), (2, 2304), (5, 1024)], ids=str)
 def test_kernel(

@@ -36,6 +36,7 @@ def test_every_kernel_compiles_and_fits(compiled: list[dict[str, Any]], target: 
         assert kernel["shared"] <= SHARED_BYTES[target], kernel
 
 
+@pytest.mark.long
 def test_chunks_multiply_on_hoppers_own_units(compiled: list[dict[str, Any]]) -> None:
     """Keys and values arrive during the arithmetic, and a tile of 64 rows uses a warp group's product."""
     (chunk,) = [c for c in compiled if (c["target"], c["launch"], c["kernel"]) == ("sm_90", "prefill", "_prefill")]

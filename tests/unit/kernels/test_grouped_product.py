@@ -54,7 +54,7 @@ def assert_equal(case: Case, tolerance: float) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.matrix(12)
+@pytest.mark.matrix(5)
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "biased"])
 @pytest.mark.parametrize(
     "sizes",

@@ -31,6 +31,7 @@ def test_batches_of_any_size_compile_nothing_after_the_warm_up(asked: list[dict[
     assert {step: kernels for step, kernels in new.items() if kernels} == {}
 
 
+@pytest.mark.long
 def test_what_is_left_of_the_variants(asked: list[dict[str, Any]]) -> None:
     """They differ in what they compute: the number of splits, a sum or heads of a norm, few or many rows."""
     counts = {kernel: len(keys) for kernel, keys in asked[0]["kernels"].items()}

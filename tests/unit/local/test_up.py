@@ -402,6 +402,7 @@ def test_a_source_runs_and_its_file_is_printed(laptop: Laptop, port: int) -> Non
     assert again.returncode == 0
 
 
+@pytest.mark.long
 def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
     process = laptop.up(laptop.write(model("bad", "demo://crash")), "--port", str(port), "--ask", "?", "--once")
     answer, said = process.communicate(timeout=PATIENCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -72,6 +73,7 @@ def for_others(view: HostView, actions: tuple[Action, ...]) -> list[Action]:
     return [action for action in actions if not foretold(view, action) and not grows(action)]
 
 
+@pytest.mark.long
 @hypothesis_settings(max_examples=300, deadline=None)
 @given(views())
 def test_a_guess_takes_nothing_from_anybody(view: HostView) -> None:

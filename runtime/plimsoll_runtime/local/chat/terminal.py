@@ -112,8 +112,9 @@ COMMANDS: Mapping[str, tuple[str, Callable[[Talk, str, Callable[[], list[str]]],
 
 LONGEST = 300
 """Maximum number of characters shown of a text from a server, which may be untrusted."""
-NO_TEMPLATE = "it has no chat template, so a Plimsoll server refuses chats with it; use /v1/completions to continue "
-"text"
+NO_TEMPLATE = (
+    "it has no chat template, so a Plimsoll server refuses chats with it; use /v1/completions to continue text"
+)
 
 
 async def notice(session: aiohttp.ClientSession, server: Server, model: str) -> str | None:

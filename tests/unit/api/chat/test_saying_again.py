@@ -140,7 +140,7 @@ def is_whole(arguments: str) -> bool:
         return False
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_chat_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)
@@ -161,7 +161,7 @@ async def test_a_chat_goes_on(ask: Ask, seed: int) -> None:
         await ask("/v1/chat/completions", "ok", messages=[HELLO, message, *more], tools=TOOLS)
 
 
-@pytest.mark.matrix(8)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_chat_in_the_form_before_goes_on(ask: Ask, served: tuple[str, Running], seed: int) -> None:
     if "ids" in served[0]:
@@ -187,7 +187,7 @@ def check_items(response: Any) -> list[Any]:
     return [{"type": "function_call_output", "call_id": call["call_id"], "output": "?"} for call in calls]
 
 
-@pytest.mark.matrix(11)
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_response_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)
@@ -221,7 +221,7 @@ async def test_a_response_that_was_cancelled_goes_on(ask: Ask, served: tuple[str
         await ask("/v1/responses", "ok", input=more, previous_response_id=started["id"], tools=RESPONSE_TOOLS)
 
 
-@pytest.mark.matrix(14)
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_message_goes_on(ask: Ask, seed: int) -> None:
     chance = random.Random(seed)

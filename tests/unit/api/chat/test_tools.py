@@ -324,7 +324,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "issing"),
     ({"tool_choice": "required"}, "tool_choice", "it needs 'tools'"),
     ({"function_call": {"name": "f"}}, "function_call", "it needs 'functions'"),
-    ({"tools": TOOLS, "functions": [WEATHER]}, "functions", "'tools' replaces it"),
+    ({"tools": TOOLS, "functions": [WEATHER]}, "functions", "'tools' is also set; leave out 'functions'"),
     ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice", "'auto'"),
     (
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},

@@ -91,6 +91,7 @@ LOOSE = {
 }
 
 
+@pytest.mark.matrix(11)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("way", LOOSE)
 async def test_it_is_named_in_the_header(calling: Any, way: str, stream: bool) -> None:

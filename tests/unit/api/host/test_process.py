@@ -43,6 +43,7 @@ def hosted(tiny_model: Path, tmp_path: Path) -> Iterator[Hosted]:
         yield Hosted(host.process, host.url, host.host_url)
 
 
+@pytest.mark.long
 def test_the_life_of_a_host(hosted: Hosted) -> None:
     answers = {name: hosted.complete(name).json()["choices"][0]["text"] for name in ("one", "two")}
     assert answers["one"] == answers["two"] != ""

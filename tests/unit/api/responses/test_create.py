@@ -280,6 +280,7 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
         await talk.create(input="a" * 5000, truncation="auto")
 
 
+@pytest.mark.matrix(13)
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

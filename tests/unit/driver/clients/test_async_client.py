@@ -164,7 +164,7 @@ async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
             await answer(engine, request("late", [1]))
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("trouble", "message", "error"),
     [
@@ -200,7 +200,7 @@ async def test_a_process_whose_device_has_failed_ends_with_a_code_of_its_own() -
         assert process.exit_code == 8 == ErrorKind.DEVICE.exit_code
 
 
-@pytest.mark.matrix(4)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [

@@ -311,6 +311,7 @@ def test_another_target_is_measured_anew(clock: FakeClock, changed: Target) -> N
     assert {"a", "b"} == set(clock.calls)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", [b"", b"{", b'{"key": {}, "backends": {"a": "fast"}}', b"\xff\xfe"])
 def test_a_file_that_is_damaged_costs_a_warning_and_a_measurement(
     clock: FakeClock, cache: Path, content: bytes, caplog: pytest.LogCaptureFixture

@@ -89,6 +89,7 @@ def test_whoever_calls_computes_whatever_is_left_to_others(build: Build, cores: 
     assert all(torch.equal(linear(rows), expected) for _ in range(20))
 
 
+@pytest.mark.long
 def test_helpers_come_and_go_amid_products(build: Build) -> None:
     share(3)
     linear, rows = product(build)

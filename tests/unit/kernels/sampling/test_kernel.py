@@ -147,6 +147,7 @@ def test_a_row_is_the_same_in_every_batch_and_division(
         ]
 
 
+@pytest.mark.long
 def test_more_candidates_than_the_list_holds(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, params, uniform = mixed(12, 1500, triton_device)
     expected = sample(logits, params, uniform, implementation="triton")

@@ -65,7 +65,7 @@ def test_a_sure_model_hardly_more_than_once(wish: Wish, monkeypatch: pytest.Monk
     assert readings(sure(), wish, monkeypatch) <= 1.35
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["flat", "equal", "steps", "outlier"])
 @pytest.mark.parametrize(
     "wish", [Wish(top_k=50), Wish(top_p=0.9), Wish(100.0, top_p=0.5), Wish(1.0, VOCAB // 50, 0.9, 0.1)], ids=str

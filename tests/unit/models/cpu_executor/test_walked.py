@@ -236,7 +236,7 @@ def fused(program: Program, dtype: torch.dtype) -> CpuExecutor:
     return CpuExecutor(program, reader_of(program, dtype))
 
 
-@pytest.mark.matrix(11)
+@pytest.mark.matrix(4)
 def test_as_torch_computes_it(program: Program, float32_build: Build) -> None:
     ours, theirs = fused(program, torch.float32), TorchDecoder(program, reader_of(program, torch.float32))
     hidden = hidden_states(ours, BACKENDS["cpu"], PROMPT, 50)
@@ -246,7 +246,7 @@ def test_as_torch_computes_it(program: Program, float32_build: Build) -> None:
         torch.testing.assert_close(ours.logits(expected), theirs.logits(expected), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.matrix(38)
+@pytest.mark.matrix(12)
 def test_the_same_bits_whatever_chunks_threads_and_earlier_steps(program: Program, build: Build) -> None:
     decoder, backend = fused(program, build.dtype), BACKENDS["cpu"]
     whole = hidden_states(decoder, backend, PROMPT, len(PROMPT))
@@ -282,7 +282,7 @@ def test_experts_that_no_row_has_chosen_are_not_read(build: Build) -> None:
     assert read.isnan().all()
 
 
-@pytest.mark.matrix(7)
+@pytest.mark.matrix(2)
 def test_bfloat16_is_near(program: Program) -> None:
     if kernels(torch.bfloat16) is None:
         pytest.skip("the kernels were not built")

@@ -115,6 +115,7 @@ def program_with(mixer: Recurrent) -> Program:
     return program_of(DecoderSpec("Walked", 20, HIDDEN, (LayerSpec(mixer, GatedMlp(24), RMS),) * 2, 256, RMS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instructions", FLOAT32, ids=str)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data(), mixer=mixers, lengths=st.lists(st.integers(1, 70), min_size=1, max_size=4))

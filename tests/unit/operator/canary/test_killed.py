@@ -130,6 +130,7 @@ class Story:
         return f"{STUCK}" in pod["spec"]["containers"][0]["args"]
 
 
+@pytest.mark.long
 @given(ASKS, GAPS)
 @settings(max_examples=40, deadline=None)
 def test_killed_anywhere_it_ends_where_an_undisturbed_run_does(asks: list[Ask], gaps: list[int]) -> None:

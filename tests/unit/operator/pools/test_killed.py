@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.pooled import POOL, Process, World, run
@@ -143,6 +144,7 @@ class Story:
         return {"models": models, "copies": dict(self.copies()), "hosts": len(self.world.hosts)}
 
 
+@pytest.mark.long
 @given(STEPS, GAPS)
 @settings(max_examples=50, deadline=None)
 def test_killed_anywhere_it_ends_where_an_undisturbed_run_does(steps: list[Ask | Sleep], gaps: list[int]) -> None:

@@ -362,6 +362,7 @@ async def test_a_wake_goes_on_though_the_process_that_was_to_be_its_engine_is_ki
     assert not engines_left()
 
 
+@pytest.mark.long
 async def test_files_that_are_not_there_and_a_grant_that_is_too_small(tmp_path: Path) -> None:
     engines = Processes()
     host = await start(engines, {})

@@ -236,6 +236,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, module)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("block_size", [16, 256])
 @pytest.mark.parametrize("backend", [FlashInferBackend, FlashAttnBackend, FlashAttn3Backend])
@@ -246,7 +247,7 @@ def test_with_a_stand_in(simulation: Simulate, backend: type[AttentionBackend], 
 UNCAPPED = [SHAPES[0], replace(SHAPES[1], softcap=None), replace(SHAPES[0], kv_heads=4)]
 
 
-@pytest.mark.matrix(13)
+@pytest.mark.matrix(3)
 @pytest.mark.parametrize("stand_in", [varlen_attn, varlen_attn_of_2_11])
 @pytest.mark.parametrize("tokens", [1, 40, 65_536])
 @pytest.mark.parametrize("block_size", [8, 16, 256])

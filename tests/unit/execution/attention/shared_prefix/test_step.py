@@ -79,7 +79,7 @@ KINDS = {
 }
 
 
-@pytest.mark.matrix(2)
+@pytest.mark.long
 @pytest.mark.usefixtures("_anything_pays")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [1, 3])
