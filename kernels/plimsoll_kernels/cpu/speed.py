@@ -45,7 +45,10 @@ class Speed:
 
 
 def measure(used: KernelsRecord, runnable: Sequence[KernelsRecord]) -> Speed:
-    """Measure the speed, in some milliseconds. `runnable` are all kernels that run here, in the same dtype."""
+    """Measure the speed of a product by `used` and the processor's peak, in some milliseconds.
+
+    The peak is that of the fastest of `runnable`: all kernels that run here, in the same dtype.
+    """
     threads = thread_count()
     [seconds] = product_seconds([used], ROWS)
     rate = 2 * ROWS * INPUTS * COLUMNS / seconds

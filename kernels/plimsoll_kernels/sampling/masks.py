@@ -31,8 +31,9 @@ class TokenMasks:
             )
         for tensor in (self.masked, self.bits):
             if tensor.dtype is not torch.int32 or tensor.device != logits.device or not tensor.is_contiguous():
+                layout = "contiguous" if tensor.is_contiguous() else "non-contiguous"
                 raise ValueError(
-                    f"masks must be contiguous int32 on {logits.device}, got {tensor.dtype} on {tensor.device}"
+                    f"masks must be contiguous int32 on {logits.device}, got {layout} {tensor.dtype} on {tensor.device}"
                 )
 
 

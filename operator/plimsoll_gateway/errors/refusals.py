@@ -350,7 +350,7 @@ def _told(body: bytes) -> _Error | None:
 
 
 def upstream_failed(name: str, reason: str) -> Refusal:
-    """502: the replicas could not be reached, or disconnected before they answered."""
+    """502: the replicas could not be reached, disconnected before they answered, or sent an invalid response."""
     return Refusal(502, f"No replica of the model '{name}' answered: {reason}.", code="upstream_failed")
 
 

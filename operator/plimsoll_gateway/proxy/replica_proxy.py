@@ -253,7 +253,7 @@ class ReplicaProxy:
         if not 200 <= response.status <= 599:
             response.close()
             totals.unanswered()
-            raise upstream_failed(call.model_name, f"its status was {response.status}")
+            raise upstream_failed(call.model_name, f"a replica sent the invalid status {response.status}")
         if response.status in ELSEWHERE and stream is not None and stream.status is None:
             self._observer.heard(call, model, replica, response)
             response.close()

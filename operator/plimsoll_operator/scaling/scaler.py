@@ -147,7 +147,7 @@ class Scaler:
         return self._decide(key, model, awake, (), now)
 
     def _model(self, key: ObjectKey, scaling: Scaling, scaling_status: ScalingStatus, now: float) -> Model:
-        """Return the model with its present spec and status."""
+        """Set a model's spec and status, and return its record, which is created if the model is new."""
         model = self._models.get(key)
         if model is None:
             model = Model(remembered(scaling_status, now), DemandWindow(), Starts(), scaling, scaling_status)

@@ -120,7 +120,8 @@ class Texts:
         if form.literal is not None:
             if barred in form.literal:
                 raise ConstraintError(
-                    f"the text {form.literal[:40]!r} contains the end marker of texts in this tool-call format"
+                    f"the text {form.literal[:40]!r} contains {barred!r}, the end marker of texts in this tool-call "
+                    "format; change the schema"
                 )
             return f"{text(form.literal)} {marked(end, self._special_id)}"
         name = f"TEXT_{len(self._rules)}"

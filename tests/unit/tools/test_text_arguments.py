@@ -158,7 +158,7 @@ def test_whatever_a_schema_says(name: str, parameters: dict[str, Any]) -> None:
 
 def test_a_text_that_holds_its_end_is_refused(special_id: SpecialId) -> None:
     value = {"const": "a</parameter>"}
-    with pytest.raises(ConstraintError, match="contains the end marker of texts"):
+    with pytest.raises(ConstraintError, match=r"contains .*, the end marker of texts"):
         FORMATS["minimax"].grammar([tool({"x": value})], special_id, required=True, parallel=False)
 
 

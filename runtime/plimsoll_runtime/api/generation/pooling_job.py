@@ -100,8 +100,8 @@ class Reader:
             return self.texts.single(text, prompt, self.most)
 
     def pair(self, one: str, other: str, field: str, instruction: str | None = None) -> PooledText:
-        """Encode two texts as one input. If the request asks for truncation, the second text is truncated; errors name
-        `field`."""
+        """Encode two texts as one input. If the request asks for truncation, the second text is truncated; a pair that
+        a template encloses is refused instead (`PooledTexts.pair`). Raises ApiError that names `field`."""
         self._check(one + other, field)
         with prompt_errors(field):
             return self.texts.pair(one, other, instruction, self.most)

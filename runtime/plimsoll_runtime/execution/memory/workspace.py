@@ -173,8 +173,8 @@ def _kept_states(facts: Facts, size: int, step: LargestStep) -> int:
 def _made_states(facts: Facts, size: int, step: LargestStep) -> int:
     """Return the bytes of the new states of torch's ops: a second row for each sequence, until the pass is complete.
 
-    A pass that fails is computed again from the first rows. The C++ CPU kernels write states in place. If a step is
-    run, the second rows are part of its peak.
+    A pass that fails is computed again from the first rows. Not called for the C++ CPU kernels, which write states in
+    place, or for a measured step, whose peak includes the second rows.
     """
     return min(step.sequences, step.rows) * facts.state_bytes(size)
 

@@ -24,7 +24,7 @@ def kinds(config: Config, field: str, default: Sequence[str], known: Sequence[st
     if not isinstance(found, list) or not all(isinstance(kind, str) for kind in found):
         raise ModelError(f"config.json: {field} is {found!r}; it must be a list of layer kinds")
     named = [str(OLD_TYPES.get(kind, kind)) for kind in found]
-    if unknown := [kind for kind in named if kind not in known]:
+    if unknown := [kind for kind, name in zip(found, named, strict=True) if name not in known]:
         raise UnsupportedFieldError(f"config.json: {field} has the unsupported value {unknown[0]!r}")
     if len(named) != config.layers():
         raise ModelError(f"config.json: {field} has {len(named)} layers, num_hidden_layers is {config.layers()}")
