@@ -15,6 +15,7 @@ from plimsoll_runtime.api.batches.job import Work, WorkerContext
 from plimsoll_runtime.api.batches.records import FINAL, BatchFault, KeptBatch
 from plimsoll_runtime.batch.store import BusyError, Store
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.utils.threads import in_thread_to_its_end
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +108,7 @@ class Worker:
             kept.fail(
                 [BatchFault("work_lost", f"The stored results of the batch cannot be used: {error}.")], self._now()
             )
-            await asyncio.to_thread(self._file_store.keep_batch, kept)
-            work = self._file_store.places(kept.owner, kept.told.id).work
-            await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
+            await in_thread_to_its_end(partial(self._close_without_work, kept))
             return True
         except asyncio.CancelledError:
             opening.add_done_callback(_close)
@@ -127,6 +126,11 @@ class Worker:
             finally:
                 self._wakes.remove(running.wake)
         return True
+
+    def _close_without_work(self, kept: KeptBatch) -> None:
+        """Write the record of a batch that has failed, and delete its damaged work folder."""
+        self._file_store.keep_batch(kept)
+        shutil.rmtree(self._file_store.places(kept.owner, kept.told.id).work, ignore_errors=True)
 
     def _store(self, kept: KeptBatch) -> Store:
         places = self._file_store.places(kept.owner, kept.told.id)

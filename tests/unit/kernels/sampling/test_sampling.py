@@ -215,7 +215,7 @@ def test_masks_that_do_not_fit_are_refused() -> None:
     for wrong, told in (
         (replace(masks, masked=masks.masked[:3]), r"masks must be \[4\] and \[M, 4\], got \[3\]"),
         (replace(masks, bits=masks.bits[:, :3].contiguous()), r"got \[4\] and \[2, 3\]"),
-        (replace(masks, bits=masks.bits.long()), "contiguous int32 on cpu, got torch.int64"),
+        (replace(masks, bits=masks.bits.long()), "contiguous int32 on cpu, got contiguous torch.int64"),
         (replace(masks, bits=masks.bits.T.contiguous().T), "contiguous int32"),
     ):
         with pytest.raises(ValueError, match=told):
