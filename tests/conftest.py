@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, settings
 from port_support.held import held_port
 
 GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+HAS_GPU = any(device.exists() for device in GPU_DEVICES)
 
-if not any(device.exists() for device in GPU_DEVICES):
+if not HAS_GPU:
     # Triton reads this at import, and it then applies to every kernel of the process.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -53,14 +54,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(700, 10, 50)
+        gc.set_threshold(700, 10, 50)  # the default 10: too often, because few objects are not frozen
         gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the parameter sets of a matrix that are not in its sample as `long`. The sample depends on the test's name
-    and the number of its sets.
+    """Mark the parameter sets of a matrix that are not in its sample as `long`.
+
+    Without a GPU, sets that need one are not in it. The sample depends on the test's name and the number of sets.
     """
     matrices: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -70,6 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = found[0].get_closest_marker("matrix")
         assert marker is not None
         (keep,) = marker.args
-        sample = Random(name).sample(range(len(found)), min(keep, len(found)))
-        for item in (found[index] for index in set(range(len(found))) - set(sample)):
+        able = [item for item in found if HAS_GPU or item.get_closest_marker("gpu") is None]
+        sample = Random(name).sample(able, min(keep, len(able)))
+        for item in set(found).difference(sample):
             item.add_marker(pytest.mark.long)
