@@ -2,8 +2,8 @@
 
 Three steps: --draw chooses the mutants and writes them into benchmarks/results/mutants.json, --record runs all tests
 once to learn which of them reach each mutant (build/mutant-tests.json), and without either the tests that reach a
-mutant are run with it, and the results' file gets the outcomes. Every step works on a copy of the
-committed tree.
+mutant are run with it, and the results' file gets the outcomes. Every step works on a copy of the committed
+tree.
 """
 
 from __future__ import annotations

@@ -87,9 +87,8 @@ def choose(dtype: torch.dtype, name: str) -> None:
     found = _find(dtype, wanted or name)
     if found is None or found.name.decode() != name:
         able = ", ".join(runnable()) or "none"
-        here = f"this processor and system run {able}"
-        if wanted:
-            here = f"{VARIABLE}={wanted} selects the kernels of {wanted}; unset it"
+        asked = f"{VARIABLE}={wanted} selects the kernels of {wanted}; unset it"
+        here = asked if wanted else f"this processor and system run {able}"
         raise InstructionsError(f"weights in {DTYPES.get(dtype, dtype)} are packed for {name}, but {here}")
     _chosen.name = name
 

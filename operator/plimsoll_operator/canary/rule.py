@@ -77,9 +77,7 @@ def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
         if why is not None:
             return Verdict(taken_back(canary, why, facts.now))
     if facts.wanted < 1:
-        return Verdict(
-            replace(canary, message=f"{_where(canary)}: waiting: {facts.hindrance or 'the model has 0 replicas'}")
-        )
+        return Verdict(replace(canary, message=f"{_where(canary)}: waiting: {facts.hindrance}"))
     if facts.ready < facts.wanted:
         return _not_ready(canary, terms, facts)
     if canary.state is State.STARTING:

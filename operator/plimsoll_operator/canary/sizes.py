@@ -61,11 +61,11 @@ def side_rollout(replicas: int, rollout: Rollout, count: int, others: int, ready
     """Return the limits for replacing the `count` pods of one revision, while `others` pods of the other revision exist
     and `ready` of them serve.
     """
-    surge = max(0, replicas + rollout.surge(replicas) - count - others)
+    surge = room_beside(count + others, replicas, rollout)
     missing = max(0, count - replicas + rollout.unavailable(replicas) + ready)
     return Exact(surge, missing, rollout.progress_seconds, takes_over=rollout.takes_over)
 
 
-def room_for_canary(replicas: int, rollout: Rollout, others: int) -> int:
-    """Return how many pods the canary may have while `others` pods of other revisions exist."""
-    return max(0, replicas + rollout.surge(replicas) - others)
+def room_beside(pods: int, replicas: int, rollout: Rollout) -> int:
+    """Return how many more pods may exist if there are `pods` of both revisions."""
+    return max(0, replicas + rollout.surge(replicas) - pods)

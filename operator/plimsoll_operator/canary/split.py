@@ -14,7 +14,7 @@ from plimsoll_operator.build.pod_revision import Fits, user_part
 from plimsoll_operator.canary.sizes import (
     canary_pods,
     kept_pods,
-    room_for_canary,
+    room_beside,
     side_rollout,
     stable_pods,
 )
@@ -125,7 +125,7 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
     planned = plan(stable)
     left = _left(stable, planned)
     there = max(count, len(left) + sum(isinstance(action, CreatePod) for action in planned.actions))
-    size = max(min(wanted, max(len(live), room_for_canary(replicas, rollout, there))), kept)
+    size = max(min(wanted, max(len(live), room_beside(there, replicas, rollout))), kept)
     limits = side_rollout(replicas, rollout, size, there, sum(pod.ready for pod in left))
     mine = replace(first, spec=replace(spec, replicas=size, rollout=limits))
     return CanarySplit(canary, sides, observed, stable, mine, planned, wanted, kept)

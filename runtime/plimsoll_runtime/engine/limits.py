@@ -97,10 +97,11 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
     if info.pooling is not None and len(prompt) > limit:
         raise UsageError(f"the prompt has {len(prompt)} tokens, but at most {limit} are allowed; shorten it")
     if info.pooling is None and len(prompt) >= limit:
+        held = cached_tokens(info)
+        options = "--max-model-len and --kv-memory" if held == limit else "--max-model-len"
         raise UsageError(
-            f"the prompt has {len(prompt)} tokens, but prompt and output together may have at most {limit} (the KV "
-            f"cache holds {(held := cached_tokens(info))}); shorten the prompt or raise --max-model-len"
-            f"{' and --kv-memory' if held == limit else ''}"
+            f"the prompt has {len(prompt)} tokens, but prompt and output together may have at most {limit} "
+            f"(the KV cache holds {held}); shorten the prompt or raise {options}"
         )
     lowest, highest = prompt.extent if isinstance(prompt, Prompt) else (min(prompt), max(prompt))
     if lowest < 0 or highest >= info.vocab_size:

@@ -170,13 +170,10 @@ class FileStore:
         The output of an open batch stays: its record is written when a server continues the batch.
         """
         now = time.time()
-        opened = tuple(self.output_id(each.told.id, "") for each in self.unfinished())
-        for path in self._root.glob(f"*/{FILES}/*"):
-            made = path.suffix == DATA and (path.with_suffix(RECORD).exists() or path.name.startswith(opened))
-            if path.suffix in (DATA, COMING) and not made:
-                with suppress(FileNotFoundError):
-                    if now - path.stat().st_mtime > COMING_SECONDS:
-                        path.unlink()
+        for path in self._without_record():
+            with suppress(FileNotFoundError):
+                if now - path.stat().st_mtime > COMING_SECONDS:
+                    path.unlink()
         for path in self._root.glob(f"*/{FILES}/*{RECORD}"):
             if (file := _read(path, KeptFile)) is not None and file.is_over(now):
                 path.unlink(missing_ok=True)
@@ -185,6 +182,14 @@ class FileStore:
             batch = _read(path, KeptBatch)
             if batch is not None and batch.told.status in FINAL and now - batch.told.created_at > KEPT_SECONDS:
                 path.unlink(missing_ok=True)
+
+    def _without_record(self) -> Iterator[Path]:
+        """Yield uploads in progress, and data without a record that no open batch will write."""
+        yield from self._root.glob(f"*/{FILES}/*{COMING}")
+        outputs = tuple(self.output_id(batch.told.id, "") for batch in self.unfinished())
+        for path in self._root.glob(f"*/{FILES}/*{DATA}"):
+            if not path.with_suffix(RECORD).exists() and not path.name.startswith(outputs):
+                yield path
 
     def _read(self, owner: str, kind: str, name: str, form: type[KeptT]) -> KeptT | None:
         return _read(self.path(owner, kind, name, RECORD), form) if _is_name(kind, name) else None

@@ -119,12 +119,12 @@ class Worker:
             if kept.told.status in FINAL:
                 store.remove()
                 return False
-            running = Work(self._file_store, self._context, self._now, kept, store, self._names())
-            self._wakes.add(running.wake)
+            work = Work(self._file_store, self._context, self._now, kept, store, self._names())
+            self._wakes.add(work.wake)
             try:
-                await running.run()
+                await work.run()
             finally:
-                self._wakes.remove(running.wake)
+                self._wakes.remove(work.wake)
         return True
 
     def _close_without_work(self, kept: KeptBatch) -> None:

@@ -25,7 +25,7 @@ from plimsoll_runtime.models.decoder import Stage, TorchDecoder, walk
 from plimsoll_runtime.models.layers.attention import NormOfHeads
 from plimsoll_runtime.models.ops.op import Step
 
-KIND = "rows (steps with chunks)"
+KIND = "rows of steps with chunks"
 """The name of this kind of graph in logs."""
 
 MOST_ROWS = 512

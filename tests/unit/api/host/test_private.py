@@ -16,7 +16,7 @@ import pytest
 from model_support.hub import Hub, serving
 from server_support.host import HostProcess, running_host
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 FULL = "the token of the operator, which may do everything"
 RIGHT, WRONG, NEXT = "hf_RightRightRight7", "hf_WrongWrongWrong7", "hf_NextNextNextNext7"

@@ -251,7 +251,7 @@ def test_a_step_with_more_rows_than_have_graphs(llama: TorchDecoder) -> None:
     cache = new_cache(llama)
     pieces, state = pieced(llama, cache, Recorder()), state_of(cache, 3, 60)
     wanted = pieces.wanted()
-    assert [(each.kind, each.rows) for each in wanted] == [("rows (steps with chunks)", n) for n in (16, 24, 32, MOST)]
+    assert [(each.kind, each.rows) for each in wanted] == [("rows of steps with chunks", n) for n in (16, 24, 32, MOST)]
     [sixteen] = [rows_of(state, BLOCK, *step) for step in steps() if len(step[0]) == 16]
     [more] = [rows_of(state, BLOCK, *step) for step in steps() if len(step[0]) == 25]
     assert pieces.run(sixteen) is None
@@ -274,7 +274,7 @@ def test_a_capture_that_fails_leaves_steps_as_they_are(llama: TorchDecoder, capl
     )
     forward_pass.capture_graphs(capture, WIDE)
     [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warning.startswith("no CUDA graph for 40 rows (steps with chunks) (an op waits for the device)")
+    assert warning.startswith("no CUDA graph for 40 rows of steps with chunks (an op waits for the device)")
     assert capture.captures == 1
     plain, state = ForwardPass(StepParts(llama, new_cache(llama)), [ReferenceBackend]), state_of(cache, 3, 60)
     for step in steps():
