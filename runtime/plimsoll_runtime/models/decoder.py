@@ -11,6 +11,7 @@ from torch import Tensor
 
 from plimsoll_runtime.models.fusions import OpGroup, TurnedAttention, group_ops
 from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
 from plimsoll_runtime.models.ops.attention import Attend, AttendShared
@@ -82,7 +83,9 @@ ATTENDS = (Attend, AttendShared, AttendLatent, TurnedAttention)
 class TorchDecoder:
     """A decoder that runs stages of torch ops in order over `count` values, of which the last is the result."""
 
-    def __init__(self, program: Program, reader: WeightReader) -> None:
+    def __init__(self, program: Program, reader: WeightReader, collectives: Collectives | None = None) -> None:
+        """`collectives`: those of the program's group, if it is the program of one rank of several."""
+        self._collectives = collectives
         self.outline = self.program = program
         self.dtype = reader.dtype
         parts = list(group_ops(program.ops))
@@ -95,7 +98,8 @@ class TorchDecoder:
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
         values: list[Tensor | None] = [None] * self.count
-        walk(self.stages, Step(token_ids, positions, self.turns(positions), attention, states), values)
+        step = Step(token_ids, positions, self.turns(positions), attention, states, self._collectives)
+        walk(self.stages, step, values)
         hidden = values[-1]
         assert hidden is not None
         return hidden

@@ -15,7 +15,7 @@ import torch
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.heads import Rotate
-from plimsoll_runtime.models.ops.logits import Logits
+from plimsoll_runtime.models.ops.logits import Logits, NoLogits
 from plimsoll_runtime.models.ops.mla import Absorb
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.pooling_head import PooledHead
@@ -112,17 +112,19 @@ class Program:
     - `lasting`: columns of values that exist during all layers, in addition to the hidden states.
     - `tied`: the names of the head's matrix, which the files may lack, and of the embedding used instead; None if the
       head does not use the embedding.
+    - `elsewhere`: of a rank's program, the tensors that only other ranks read.
     """
 
     facts: Facts
     ops: tuple[Op, ...]
-    head: Logits | PooledHead
+    head: Logits | NoLogits | PooledHead
     layers: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     is_part: bool = False
     lasting: int = 0
     tied: tuple[str, str] | None = None
+    elsewhere: tuple[Weight, ...] = ()
 
     @property
     def result(self) -> str:
@@ -150,7 +152,7 @@ class Program:
 
     def stored_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the tensors that the files must have, with their shapes there."""
-        return {weight.name: weight.stored_shape for weight in self._weights()}
+        return {weight.name: weight.stored_shape for weight in (*self._weights(), *self.elsewhere)}
 
     def weight_shapes(self, dtype: torch.dtype) -> Iterator[tuple[tuple[int, ...], torch.dtype]]:
         """Yield the shape of each loaded tensor, and its dtype if the model runs in `dtype`."""
@@ -195,12 +197,16 @@ class Program:
         """
         if isinstance(self.head, PooledHead):
             return self.head.row_bytes()
+        if isinstance(self.head, NoLogits):
+            return 0
         return self.facts.vocab_size * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
 
     def __str__(self) -> str:
         lines = [f"{', '.join(op.writes)} = {text_of(op, op.reads)}" for op in self.ops]
         if isinstance(self.head, Logits):
             return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}"])
+        if isinstance(self.head, NoLogits):
+            return "\n".join([*lines, "logits: on rank 0"])
         assert self.facts.pooling is not None
         lines.append(f"pooled = {self.facts.pooling.kind}({self.result})")
         lines += [f"pooled = {text_of(part, ('pooled',))}" for part in self.head.parts]

@@ -58,10 +58,9 @@ class WeightReader:
             return self._kept[name]
         own = (keep or weight.is_vector) and self.device.type == "cpu" and self._places is None
         with own_pages():
-            stored = weight.cut(self._source.stored(weight.name)).converted(weight.dtype(self.dtype), keep=own)
-        if weight.is_vector and not stored.isfinite().all():
+            tensor = self._read(weight, keep=own)
+        if weight.is_vector and not tensor.isfinite().all():
             raise ModelError(f"{weight.name} has numbers that are not finite: the file is damaged; download it again")
-        tensor = self._arranged(weight, stored)
         if self._places is not None:
             tensor = self._places.keep(tensor)
         tensor = tensor.to(self.device)
@@ -83,9 +82,8 @@ class WeightReader:
         """Report the fraction of the model that was read."""
         self._progress(STAGE, fraction)
 
-    @staticmethod
-    def _arranged(weight: Weight, stored: Tensor) -> Tensor:
-        return weight.arranged(stored)
+    def _read(self, weight: Weight, *, keep: bool) -> Tensor:
+        return weight.read(self._source.stored(weight.name), weight.dtype(self.dtype), keep=keep)
 
     @staticmethod
     def _joined(tensors: list[Tensor]) -> Tensor:
@@ -99,9 +97,8 @@ class ShapeReader(WeightReader):
     def __init__(self, program: Program, dtype: torch.dtype) -> None:
         super().__init__(program, ShapesOnly(program.stored_shapes()), dtype, torch.device("cpu"), silent)
 
-    @staticmethod
-    def _arranged(weight: Weight, stored: Tensor) -> Tensor:
-        return hollow(weight.shape, stored.dtype)
+    def _read(self, weight: Weight, *, keep: bool) -> Tensor:
+        return hollow(weight.shape, weight.dtype(self.dtype))
 
     @staticmethod
     def _joined(tensors: list[Tensor]) -> Tensor:

@@ -1,1 +1,1 @@
-"""Reserved for collectives and shards; empty. See docs/design/20261127-ten-changes.md."""
+"""Parallel groups: the part of a model that each rank computes, and the exchange between ranks."""

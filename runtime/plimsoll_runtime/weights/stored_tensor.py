@@ -116,3 +116,23 @@ def in_pieces(shape: tuple[int, ...], dtype: torch.dtype, decoded: Callable[[int
             last = min(first + step, len(rows))
             rows[first:last] = decoded(first, last)
     return out
+
+
+ALIGNMENTS = (1, 32, 64, 128, 256)
+"""Multiples at which quantised tensors can be cut: the sizes of their blocks."""
+
+
+def converted_range(stored: StoredTensor, axis: int, first: int, last: int, dtype: torch.dtype) -> Tensor:
+    """Return rows (`axis` 0) or columns (`axis` 1) of a matrix in a dtype, from index `first` to before `last`.
+
+    If the scheme cannot be cut there, the blocks around the range are converted too.
+    """
+    size = stored.shape[axis]
+    for alignment in ALIGNMENTS:
+        begin, end = first // alignment * alignment, min(-(-last // alignment) * alignment, size)
+        try:
+            part = stored.rows(begin, end) if axis == 0 else stored.columns(begin, end)
+        except ValueError:
+            continue
+        return part.converted(dtype).narrow(axis, first - begin, last - first)
+    return stored.converted(dtype).narrow(axis, first, last - first)

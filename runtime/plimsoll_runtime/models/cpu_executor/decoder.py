@@ -20,6 +20,7 @@ from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.logits import NoLogits
 from plimsoll_runtime.models.ops.pooling_head import PooledHead
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
@@ -40,6 +41,8 @@ def read_head(
     if isinstance(head, PooledHead):
         embedding = _table(embed, reader, places)
         return head.compiled(_Kept(reader, places)), embedding
+    if isinstance(head, NoLogits):
+        return head.compiled(reader), _table(embed, reader, places)
     bias = None if head.bias is None else reader.read(head.bias)
     table = None if head.head.tied else _table(embed, reader, places)
     output = PackedLinear(kernels, reader.read(head.weight), bias, places)
@@ -148,6 +151,8 @@ class CpuExecutor:
             # `logits_rows` is the largest number of prompts; the last block of each may be partly filled.
             kept = max((shape.cached_width for shape in self.program.facts.whole), default=0) * self.dtype.itemsize
             return own + logits_rows * head.row_bytes() + kept * (rows + logits_rows * SUB_BLOCK)
+        if isinstance(head, NoLogits):
+            return own
         logits = 4 * logits_rows * self.program.facts.vocab_size
         return own + Buffer.nbytes(logits) + head.copies() * logits
 

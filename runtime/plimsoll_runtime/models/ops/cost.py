@@ -62,6 +62,7 @@ class OpKind(StrEnum):
     - gate_up: the product, the activation and the multiplication
     - state: convolutions, recurrences over a sequence's state, and their gates
     - route, experts: the choice of experts, and their computation; only in mixtures
+    - reduce: sums over the ranks of a parallel group, including the time in which a rank waits for others
     - head: the logits; timed by the runner, because decoders compute them in a separate call
     """
 
@@ -76,6 +77,7 @@ class OpKind(StrEnum):
     EXPERTS = "experts"
     GATE_UP = "gate_up"
     DOWN = "down"
+    REDUCE = "reduce"
     HEAD = "head"
 
 

@@ -15,6 +15,34 @@ from plimsoll_runtime.models.spec.decoder import Head
 
 
 @dataclass(frozen=True, slots=True)
+class NoLogits:
+    """The head of a rank that computes no logits. `hidden`: columns of the hidden states."""
+
+    hidden: int
+    kind: OpKind = OpKind.HEAD
+
+    def weights(self) -> tuple[Weight, ...]:
+        """Return an empty tuple."""
+        return ()
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """Return zero."""
+        return OpCost()
+
+    def compiled(self, weights: Weights) -> Callable[[Tensor], Tensor]:
+        """Return a function that raises ValueError."""
+
+        def refuse(hidden: Tensor) -> Tensor:
+            raise ValueError("this rank computes no logits; rank 0 does")
+
+        return refuse
+
+    def copies(self) -> int:
+        """Return 0: there are no logits to copy."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
 class Logits:
     """h W^T + b in float32, scaled and capped by `head`. `weight` [vocab, hidden] is the embedding if tied."""
 

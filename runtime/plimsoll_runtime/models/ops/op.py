@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from torch import Tensor
 
 from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.layers.states import States
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues
@@ -25,7 +26,7 @@ Values = tuple[str, ...]
 class Step:
     """Inputs of ops besides values: int64 [T] tokens and positions, cosines and sines [T, D / 2] by rope.
 
-    `states` are set if the decoder has recurrent layers.
+    `states` are set if the decoder has recurrent layers, `collectives` if it is the decoder of one rank of several.
     """
 
     token_ids: Tensor
@@ -33,6 +34,7 @@ class Step:
     turns: Mapping[RopeSpec, tuple[Tensor, Tensor]]
     attention: Attention
     states: States | None = None
+    collectives: Collectives | None = None
 
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]

@@ -1,0 +1,48 @@
+"""Which part of a model each rank of a parallel group has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from plimsoll_runtime.models.ops.weight import Range
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+
+def share(total: int, ranks: int, rank: int) -> Range:
+    """Return a rank's range of `total` things, divided as evenly as possible; earlier ranks have one more."""
+    size, more = divmod(total, ranks)
+    first = rank * size + min(rank, more)
+    return first, first + size + (rank < more)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRanges:
+    """The query heads and the key heads of a rank."""
+
+    queries: Range
+    keys: Range
+
+    def of(self, shape: AttentionShape) -> AttentionShape:
+        """Return the rank's part of an attention shape. A shape of queries alone stays one."""
+        first, end = self.queries
+        alibi = None if shape.alibi is None else replace(shape.alibi, slopes=shape.alibi.slopes[first:end])
+        keys = self.keys[1] - self.keys[0] if shape.kv_heads else 0
+        return replace(shape, heads=end - first, kv_heads=keys, alibi=alibi)
+
+
+def heads_of(shape: AttentionShape, ranks: int, rank: int) -> HeadRanges:
+    """Return the heads of a rank. There must be at most as many ranks as query heads.
+
+    If there are at most as many ranks as key heads, each rank has whole key heads with their queries. Otherwise each
+    key head is copied to several ranks, which share its queries.
+    """
+    group = shape.heads // shape.kv_heads
+    if ranks <= shape.kv_heads:
+        first, end = share(shape.kv_heads, ranks, rank)
+        return HeadRanges((first * group, end * group), (first, end))
+    for key in range(shape.kv_heads):
+        begin, last = share(ranks, shape.kv_heads, key)
+        if begin <= rank < last:
+            first, end = share(group, last - begin, rank - begin)
+            return HeadRanges((key * group + first, key * group + end), (key, key + 1))
+    raise ValueError(f"rank {rank} is not one of {ranks} ranks")

@@ -1,0 +1,63 @@
+"""Ranks of a parallel group as threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from torch import Tensor
+
+Result = TypeVar("Result")
+SECONDS = 60.0
+
+
+class Meeting:
+    """Exchanges tensors between the threads of ranks, which call it in the same order."""
+
+    def __init__(self, ranks: int) -> None:
+        self._barrier = threading.Barrier(ranks)
+        self._parts: list[Tensor | None] = [None] * ranks
+
+    def exchanged(self, rank: int, part: Tensor) -> list[Tensor]:
+        """Return the tensors of all ranks, in their order."""
+        self._parts[rank] = part.clone()
+        self._barrier.wait(SECONDS)
+        parts = [part for part in self._parts if part is not None]
+        assert len(parts) == len(self._parts)
+        self._barrier.wait(SECONDS)
+        return parts
+
+    def abort(self) -> None:
+        """Raise BrokenBarrierError in all threads that wait."""
+        self._barrier.abort()
+
+
+class ThreadCollectives:
+    """The collectives of one rank, for tests."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting = meeting
+        self._rank = rank
+
+    def sum(self, partial: Tensor) -> Tensor:
+        first, *others = (part.float() for part in self._meeting.exchanged(self._rank, partial))
+        for part in others:
+            first = first + part
+        return first.to(partial.dtype)
+
+
+def on_ranks(ranks: int, run: Callable[[ThreadCollectives, int], Result]) -> Sequence[Result]:
+    """Run a function in a thread for each rank and return the results in the order of the ranks."""
+    meeting = Meeting(ranks)
+
+    def of_rank(rank: int) -> Result:
+        try:
+            return run(ThreadCollectives(meeting, rank), rank)
+        except BaseException:
+            meeting.abort()
+            raise
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(of_rank, range(ranks)))
