@@ -27,6 +27,8 @@ ATTENTION_BACKENDS = (
     "sdpa",
     "reference",
 )
+GROUP_BACKENDS = ("auto", "nccl", "gloo")
+MOST_RANKS = 64
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 """Tokens of a KV block for which kernels exist."""
 STEP_SECONDS = 60.0
@@ -180,6 +182,20 @@ class EngineConfig:
     )
     device: str = option("auto", DEVICE, OF_MODEL, choices=DEVICES)
     threads: int | None = option(None, "CPU threads", RUNTIME, usual="all cores")
+    tensor_parallel: int = option(
+        1,
+        "number of processes (ranks) that share the model: each has a part of every layer, of the KV cache and, on a "
+        "CPU, of the threads; on GPUs each has one GPU",
+        OF_MODEL,
+        unit="",
+        maximum=MOST_RANKS,
+    )
+    group_backend: str = option(
+        "auto",
+        "how the ranks of --tensor-parallel exchange results: nccl (GPUs) or gloo (CPUs); auto: by the device",
+        OF_MODEL,
+        choices=GROUP_BACKENDS,
+    )
     attention_backend: str = option(
         "auto",
         f"attention backend: {', '.join(ATTENTION_BACKENDS[1:])}; on a GPU also two joined by + (for prefill and "

@@ -12,6 +12,7 @@ from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.models.registry.registry import describe, text_part
 from plimsoll_runtime.models.tensors import TensorsError, check_tensors, deciding_fields, tensors_of, what_to_do
@@ -38,8 +39,11 @@ def load_decoder(
     progress: Progress | None = None,
     fused: bool = False,
     places: Places = OWN,
+    collectives: Collectives | None = None,
 ) -> Decoder:
     """Load a model's weights into the decoder of its outline; `fused` selects the CPU executor.
+
+    `collectives`: those of the group, if the outline is the program of one rank.
 
     Weights are stored in `places`: packed if `fused`, else as plain tensors. Raises ModelError if a tensor is missing,
     unexpected, has the wrong shape, or cannot be read.
@@ -47,7 +51,7 @@ def load_decoder(
     told = progress or silent
     if isinstance(outline, TransformersOutline):
         return foreign.load(files, outline, dtype, device, told, None if places is OWN else places)
-    return _load_program(files, _program(outline), dtype, device, told, places, fused=fused)
+    return _load_program(files, _program(outline), dtype, device, told, places, collectives, fused=fused)
 
 
 def checked_source(files: ModelFiles, program: Program) -> TensorSource:
@@ -78,6 +82,7 @@ def _load_program(
     device: torch.device,
     progress: Progress,
     places: Places,
+    collectives: Collectives | None,
     *,
     fused: bool,
 ) -> Decoder:
@@ -85,7 +90,7 @@ def _load_program(
     if fused:
         return CpuExecutor(program, WeightReader(program, source, dtype, device, progress), places)
     through = None if places is OWN else places
-    decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress, through))
+    decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress, through), collectives)
     give_back()
     return decoder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from model_support.tiny import make_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -29,11 +30,13 @@ def byte_tokenizer(size: int = 600) -> Tokenizer:
     return tokenizer
 
 
-def spelling_model(folder: Path, *, padding: int = 24) -> Path:
-    """Save a random Llama with a few more logits than its tokenizer has tokens."""
+def spelling_model(folder: Path, *, padding: int = 24, **config: Any) -> Path:
+    """Save a random Llama with a few more logits than its tokenizer has tokens. `config`: further fields of its
+    config.
+    """
     tokenizer = byte_tokenizer()
     size = tokenizer.get_vocab_size() + padding
-    model = make_model("LlamaConfig", {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 0}, seed=3)
+    model = make_model("LlamaConfig", {"vocab_size": size, "bos_token_id": 0, "eos_token_id": 0, **config}, seed=3)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))

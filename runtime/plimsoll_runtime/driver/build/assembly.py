@@ -26,6 +26,8 @@ from plimsoll_runtime.execution.runners.cpu import CpuRunner
 from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.runners.pooling import PoolingRunner
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.parallel.member import MemberRunner
+from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.structured.matcher import Grammars
 
 Stages = Mapping[str, Callable[..., object]]
@@ -67,6 +69,8 @@ GPU: Stages = {
     "runner": GpuRunner,
     "capture_graphs": parts.graph_capturing,
 }
+MEMBER: Stages = {**PLAIN, "runner": MemberRunner}
+"""For the ranks of a parallel group that sample nothing, on any device."""
 GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graphs": no_capturing}
 
 
@@ -102,13 +106,19 @@ class Assembled:
     timeline: Timeline
 
 
-def stages_of(config: EngineConfig, model: Model, probe: Probe | None) -> Stages:
-    """Return the stages for a model. With a probe there are no CUDA graphs, because a graph hides its ops."""
+def stages_of(config: EngineConfig, model: Model, probe: Probe | None, rank: Rank | None = None) -> Stages:
+    """Return the stages for a model, or for a `rank`'s part of one.
+
+    With a probe there are no CUDA graphs, because a graph hides its ops. Ranks have none either.
+    """
+    if rank is not None and rank.number > 0:
+        return MEMBER
     if model.pooling is not None:
         return POOLING
     if model.device.type == "cpu":
         return CPU
-    return GPU if probe is None and has_graphs(config, model.outline, model.device) else GPU_WITHOUT_GRAPHS
+    alone = probe is None and rank is None
+    return GPU if alone and has_graphs(config, model.outline, model.device) else GPU_WITHOUT_GRAPHS
 
 
 def run_stages(stages: Stages, given: Mapping[str, object]) -> dict[str, Any]:
@@ -125,11 +135,13 @@ def run_stages(stages: Stages, given: Mapping[str, object]) -> dict[str, Any]:
     return made
 
 
-def assemble(config: EngineConfig, loaded: LoadedModel, budget: Budget, probe: Probe | None) -> Assembled:
+def assemble(
+    config: EngineConfig, loaded: LoadedModel, budget: Budget, probe: Probe | None, rank: Rank | None = None
+) -> Assembled:
     """Allocate the KV cache and make everything that a step needs. Raises UsageError, SourceError."""
     engine_timeline = Timeline() if probe is None else probe.timeline
     made = run_stages(
-        stages_of(config, loaded.model, probe),
+        stages_of(config, loaded.model, probe, rank),
         {
             "config": config,
             "model": loaded.model,

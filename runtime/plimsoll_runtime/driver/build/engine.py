@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from dataclasses import dataclass
 
-from plimsoll_kernels.compilations import watch_triton
+from plimsoll_kernels.compilations import Compilations, watch_triton
 from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import take_over
 from plimsoll_runtime.driver.build.assembly import Assembled, Probe, assemble
+from plimsoll_runtime.driver.build.group import build_group, check_group_options
 from plimsoll_runtime.driver.build.loader import LoadedModel, load_model
 from plimsoll_runtime.driver.build.memory_plan import Budget, check_grant, plan_memory
+from plimsoll_runtime.driver.build.model_facts import Model
 from plimsoll_runtime.driver.build.warmup import warm_up
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.pipeline import keep_all
+from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.pipeline import Leave, keep_all
 from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.execution.device.select import check_instructions, choose, cores, take_threads
 from plimsoll_runtime.execution.kv.offload.open import check_tier_options
 from plimsoll_runtime.execution.memory.system import private_bytes
 from plimsoll_runtime.execution.runners.base import OwnThreads
+from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
 from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltRunner:
+    """A runner that is ready to step, and what an engine core needs beside it.
+
+    `prompt_len`, `prompt_seconds`: tokens of the warm-up's prompt, and the seconds of its prefill.
+    """
+
+    runner: Runner
+    info: EngineInfo
+    model: Model
+    assembled: Assembled
+    leave: Leave
+    compilations: Compilations | None
+    prompt_len: int
+    prompt_seconds: float
 
 
 def build_engine(
@@ -40,8 +61,42 @@ def build_engine(
     """Load a model and return an engine that is ready to step; `probe` may observe it.
 
     An empty `image` is filled with the weights. From a filled image the model wakes, and no weight file is read. With a
-    `grant` the engine takes that memory, however much is free. Raises SourceError, ModelError, MemoryLimitError,
-    UsageError or DeviceLostError (see `errors`), with what to do.
+    `grant` the engine takes that memory, however much is free. With `config.tensor_parallel`, child processes compute
+    the steps. Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError (see `errors`), with what
+    to do.
+    """
+    if config.tensor_parallel > 1:
+        check_group_options(config, probed=probe is not None, hosted=image is not None or grant is not None)
+        return build_group(config, progress)
+    built = build_runner(config, progress, probe, image=image, grant=grant)
+    assembled = built.assembled
+    core = EngineCore(
+        config,
+        built.info,
+        built.runner,
+        assembled.engine_timeline,
+        assembled.timeline,
+        tiers=None if assembled.tiers is None else assembled.tiers.index,
+        compiler=assembled.grammars,
+        leave=built.leave,
+        compiled=built.compilations,
+    )
+    core.durations.learn(built.prompt_len, built.prompt_seconds)
+    return core
+
+
+def build_runner(
+    config: EngineConfig,
+    progress: Progress,
+    probe: Probe | None = None,
+    *,
+    image: Image | None = None,
+    grant: Grant | None = None,
+    rank: Rank | None = None,
+) -> BuiltRunner:
+    """Load a model, or the part of a `rank`, and return its runner.
+
+    Arguments and errors are those of `build_engine`.
     """
     overhead = private_bytes()
     device = choose(config.device)
@@ -51,9 +106,9 @@ def build_engine(
     check_instructions()
     compilations = watch_triton() if device.type == "cuda" else None
     with nullcontext() if compilations is None else compilations.paused():
-        loaded = load_model(config, device, image, grant, progress)
-        budget = plan_memory(config, loaded, grant)
-        assembled = assemble(config, loaded, budget, probe)
+        loaded = load_model(config, device, image, grant, progress, rank)
+        budget = plan_memory(config, loaded, grant, rank)
+        assembled = assemble(config, loaded, budget, probe, rank)
         prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress)
     fused = budget.backends[0].fused
     if fused:
@@ -64,23 +119,18 @@ def build_engine(
         threads = take_over()
     info = _info(config, loaded, budget, assembled, image_bytes=0 if image is None else image.size, overhead=overhead)
     own = OwnThreads(assembled.runner, threads)
-    runner = own if probe is None else probe.watch_runner(own)
-    index = None if assembled.tiers is None else assembled.tiers.index
-    core = EngineCore(
-        config,
-        info,
-        runner,
-        assembled.engine_timeline,
-        assembled.timeline,
-        tiers=index,
-        compiler=assembled.grammars,
-        leave=leave if fused and threads.kernels >= cores() else keep_all,
-        compiled=compilations,
-    )
-    core.durations.learn(prompt_len, prompt_seconds)
     if compilations is not None:
         compilations.begin()
-    return core
+    return BuiltRunner(
+        own if probe is None else probe.watch_runner(own),
+        info,
+        loaded.model,
+        assembled,
+        leave if fused and threads.kernels >= cores() else keep_all,
+        compilations,
+        prompt_len,
+        prompt_seconds,
+    )
 
 
 def _info(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plimsoll_runtime.driver.build.model_facts import Model, facts_of, from_files, from_image
+from plimsoll_runtime.driver.build.model_facts import Model, facts_of, from_files, from_image, of_rank
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
@@ -19,7 +19,9 @@ from plimsoll_runtime.execution.device.gpus import log_findings
 from plimsoll_runtime.execution.kv.offload.host_memory import HostRegistry, pinned
 from plimsoll_runtime.execution.memory.kv_budget import check_weights_fit, free_memory
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.load import load_decoder, wake_decoder
+from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image import Image, ImageHeader
@@ -43,9 +45,16 @@ class LoadedModel:
 
 
 def load_model(
-    config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
+    config: EngineConfig,
+    device: torch.device,
+    image: Image | None,
+    grant: Grant | None,
+    progress: Progress,
+    rank: Rank | None = None,
 ) -> LoadedModel:
     """Read the weights, or take them from a filled image. Before reading, log problems of the GPUs.
+
+    A `rank` of a parallel group reads its part.
 
     Raises SourceError, ModelError, MemoryLimitError, UsageError.
     """
@@ -57,9 +66,9 @@ def load_model(
     # Not in a wake, which a request waits for: while other engines hold GPU memory, nvidia-smi takes a second.
     found = () if config.device == "cpu" else log_findings()
     files = find_files(config, progress)
-    model = from_files(config, files, device)
-    _check_weights(model, _weights_of(model, image), grant)
-    decoder = _read(config, model, model.files or files, image, progress)
+    model = from_files(config, files, device) if rank is None else of_rank(config, files, device, rank)
+    _check_weights(model, _weights_of(model, image), grant, 1 if rank is None else rank.neighbours)
+    decoder = _read(config, model, model.files or files, image, progress, None if rank is None else rank.collectives)
     taken = decoder.weight_bytes if image is None else _weights_of(model, image)
     return LoadedModel(model, decoder, taken, woken=False, findings=found)
 
@@ -78,11 +87,26 @@ def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry
     return decoder
 
 
-def _read(config: EngineConfig, model: Model, files: ModelFiles, image: Image | None, progress: Progress) -> Decoder:
+def _read(
+    config: EngineConfig,
+    model: Model,
+    files: ModelFiles,
+    image: Image | None,
+    progress: Progress,
+    collectives: Collectives | None,
+) -> Decoder:
     """Read the weights. With an image, store them in it, then seal it. Raises the errors of `load_decoder`."""
     device, fused = model.device, model.fused
     if image is None:
-        return load_decoder(files, model.outline, model.dtype, device=device, progress=progress, fused=fused)
+        return load_decoder(
+            files,
+            model.outline,
+            model.dtype,
+            device=device,
+            progress=progress,
+            fused=fused,
+            collectives=collectives,
+        )
     arena = FillingArena(image)
     decoder = load_decoder(
         files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
@@ -105,9 +129,9 @@ def _weights_of(model: Model, image: Image | None) -> int:
     return model.beside_image + (image.size if model.device.type == "cpu" else 0)
 
 
-def _check_weights(model: Model, weights: int, grant: Grant | None) -> None:
-    """Raise MemoryLimitError if the weights do not fit into the grant or the free memory."""
+def _check_weights(model: Model, weights: int, grant: Grant | None, neighbours: int = 1) -> None:
+    """Raise MemoryLimitError if the weights do not fit into the grant, or into this rank's share of the free memory."""
     if grant is not None:
         grant.check_weights(weights)
     elif model.files is not None:
-        check_weights_fit(weights, free_memory(model.device))
+        check_weights_fit(weights, free_memory(model.device) // neighbours)

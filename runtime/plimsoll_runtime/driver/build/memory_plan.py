@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.model_facts import Backends, Model
@@ -27,6 +27,7 @@ from plimsoll_runtime.execution.memory.kv_budget import (
 )
 from plimsoll_runtime.execution.memory.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.parallel.rank import Cache, Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +58,21 @@ def check_grant(config: EngineConfig, grant: Grant | None) -> None:
         )
 
 
-def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:
-    """Divide the free or granted memory. Raises MemoryLimitError, UsageError."""
+def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, rank: Rank | None = None) -> Budget:
+    """Divide the free or granted memory, or a rank's share of it. Raises MemoryLimitError, UsageError."""
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
     if not facts.token_bytes(model.dtype.itemsize):
         return _without_cache(config, loaded, grant)
     layout = model.kv_layout(config)
     if grant is None:
-        free = free_memory(model.device)
+        free = free_memory(model.device) // (1 if rank is None else rank.neighbours)
         # The longest sequence that memory could hold.
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
         graphs = graph_bytes(config, model.outline, model.device, free)
         kv = _of_free(config, model, layout, FreeMemory(loaded.weight_bytes, free, workspace + graphs))
+        kv = kv if rank is None else _on_all_ranks(kv, layout, rank)
         return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
     kv = granted_kv_cache(
         kv=grant.kv,
@@ -83,6 +85,21 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) 
     workspace, backends = _workspace(config, model, decoder, kv.max_model_len)
     graphs = _granted_graphs(config, model, grant, workspace)
     return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
+
+
+def _on_all_ranks(kv: KvBudget, layout: KvLayout, rank: Rank) -> KvBudget:
+    """Return the largest cache that every rank can have. It cannot be resized."""
+    layers = tuple(tuple(group) for group in layout.groups)
+    found = rank.cache(Cache(kv.num_blocks, kv.max_model_len, str(layout.rules), layers))
+    blocks = found.num_blocks
+    return replace(
+        kv,
+        num_blocks=blocks,
+        max_model_len=found.max_model_len,
+        kv_bytes=blocks * layout.block_bytes,
+        least_blocks=blocks,
+        most_blocks=blocks,
+    )
 
 
 def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:

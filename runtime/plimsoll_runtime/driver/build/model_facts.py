@@ -16,7 +16,7 @@ from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
-from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.registry import BACKENDS
@@ -33,6 +33,7 @@ from plimsoll_runtime.models.transformers_code.outline import transformers_outli
 from plimsoll_runtime.models.validation.config import check_impl, checked_task, generating_spec, in_transformers_code
 from plimsoll_runtime.models.validation.contradictions import contradictions
 from plimsoll_runtime.models.validation.tie_embeddings import own_head, untied
+from plimsoll_runtime.parallel.rank import Chosen, Rank
 from plimsoll_runtime.text.special_tokens import end_ids, score_tokens
 from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles
@@ -133,18 +134,54 @@ def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dt
     return candidates(config.attention_backend, _target(config, outline, device, dtype))
 
 
-def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
-    """Return the model that files describe. Raises ModelError if it cannot be served, UsageError for unusable
-    options.
+def from_files(config: EngineConfig, files: ModelFiles, device: torch.device, rank: Rank | None = None) -> Model:
+    """Return the model that files describe, or the part of a `rank`. Raises ModelError if it cannot be served,
+    UsageError for unusable options.
     """
     settled = check_model(config, files, _with_task(config, files))
     files, told, outline = settled.files, settled.config, settled.outline
+    outline = outline if rank is None else rank.part(outline)
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = backends_of(config, outline, device, dtype)
     described, pooling = json.dumps(told).encode(), _pooling(told, outline)
     snapshots = snapshot_rows(config, outline.facts)
     return Model(outline, described, pooling, dtype, device, backends, end_ids(files), files, snapshots)
+
+
+def of_rank(config: EngineConfig, files: ModelFiles, device: torch.device, rank: Rank) -> Model:
+    """Return a rank's part of a model. Rank 0 chooses dtype and attention backend, and there are no fallbacks, because
+    all ranks must compute alike.
+
+    Raises ModelError, UsageError.
+    """
+    first = None
+    if rank.number > 0:
+        first = rank.chosen(None)
+        config = replace(config, dtype=first.dtype, attention_backend=first.attention_backend)
+    model = from_files(config, files, device, rank)
+    if first is None:
+        rank.chosen(_chosen(model))
+    elif model.fused:
+        _choose_kernels(model.dtype, first.instructions)
+    rank.check(_chosen(model))
+    return replace(model, backends=model.backends[:1])
+
+
+def _chosen(model: Model) -> Chosen:
+    found = kernels(model.dtype) if model.fused else None
+    instructions = torch.backends.cpu.get_cpu_capability() if found is None else found.name.decode()
+    return Chosen(dtype_name(model.dtype), model.backends[0].name, instructions)
+
+
+def _choose_kernels(dtype: torch.dtype, instructions: str) -> None:
+    try:
+        choose(dtype, instructions)
+    except InstructionsError as error:
+        raise UsageError(
+            f"rank 0 computes with {instructions}: {error}; set PLIMSOLL_CPU_ISA on all machines to instructions that "
+            "all of them have"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

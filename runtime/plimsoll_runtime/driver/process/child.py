@@ -143,7 +143,7 @@ class EngineChild:
             if standby is None:
                 standby = StandbyProcess.spawn(threads=config.threads)
                 undo.callback(standby.close)
-            standby.start(self._order(config, factory, image, grant), image)
+            standby.start(self._order(config, factory, image, grant), () if image is None else (image.descriptor,))
             self._adopt(standby, undo)
             undo.pop_all()
 

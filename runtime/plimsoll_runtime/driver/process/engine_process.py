@@ -27,7 +27,7 @@ import zmq
 
 from plimsoll_runtime.driver.clients.requests import PromptStore
 from plimsoll_runtime.driver.process.control_socket import STDIN, ChildEnd
-from plimsoll_runtime.driver.process.handshake import Measure, Needs, Prepare, Ready, Start
+from plimsoll_runtime.driver.process.handshake import Measure, Needs, Prepare, Ready, Start, StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import (
@@ -111,7 +111,7 @@ class EngineProcess:
         except Exception as error:
             if not isinstance(error, PlimsollError):
                 logger.exception("the engine failed")
-            failed = _told(error)
+            failed = failed_by(error)
             self._send(failed)
             return ErrorKind(failed.kind).exit_code
         return 0
@@ -220,7 +220,7 @@ def _factory(path: str) -> Factory:
     return factory
 
 
-def _told(error: Exception) -> ProcessFailed:
+def failed_by(error: Exception) -> ProcessFailed:
     """Return the ProcessFailed event of an error. A device failure takes precedence over errors that follow from it."""
     fault = fault_of(error)
     if not fault.process_can_go_on:
@@ -231,11 +231,11 @@ def _told(error: Exception) -> ProcessFailed:
     return ProcessFailed(kind.value, f"{type(error).__name__}: {error}")
 
 
-def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
-    """Execute orders until `Start` arrives; exit if the parent ends."""
+def _await_start(lifeline: ChildEnd) -> tuple[Start | StartRank, list[int]]:
+    """Execute orders until `Start` or `StartRank` arrives; exit if the parent ends."""
     while (taken := lifeline.take()) is not None:
         order, descriptors = taken
-        if isinstance(order, Start):
+        if isinstance(order, Start | StartRank):
             return order, descriptors
         if isinstance(order, Prepare):
             _prepare(order)
@@ -259,7 +259,7 @@ def _measured(order: Measure) -> Needs | ProcessFailed:
     except Exception as error:
         if not isinstance(error, PlimsollError):
             logger.exception("cannot estimate a model's memory")
-        return _told(error)
+        return failed_by(error)
 
 
 def _end_with_parent(parent: int) -> NoReturn:
@@ -300,7 +300,12 @@ def stand_by() -> int:
 def _serve(lifeline: ChildEnd) -> int:
     start, (page, *images) = _await_start(lifeline)
     threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
-    logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    of_rank = f" rank {start.rank}:" if isinstance(start, StartRank) else ""
+    logging.basicConfig(level=start.log_level, format=f"%(asctime)s %(levelname)s %(name)s:{of_rank} %(message)s")
+    if isinstance(start, StartRank):
+        from plimsoll_runtime.driver.process.rank_process import run_rank
+
+        return run_rank(start, page, *images)
     process = EngineProcess(start, page, Image(images[0]) if start.has_image else None)
     try:
         code = process.run()

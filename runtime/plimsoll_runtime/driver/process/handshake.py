@@ -113,6 +113,23 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         return 1 + self.has_image
 
 
+class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
+    """Starts rank `rank` of the `size` ranks of a parallel group.
+
+    The ranks join the group at `meeting` (see `parallel.collectives`). The order comes with descriptors of a heartbeat
+    page, and of two channels to the engine process: for steps (`parallel.channel`), and for constraints, which only
+    rank 0 uses (`parallel.remote_grammars`). Like `Start`, it is the last one.
+    """
+
+    descriptors: ClassVar[int] = 3
+    config: EngineConfig
+    rank: int
+    size: int
+    meeting: str
+    parent: int
+    log_level: int
+
+
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Imports the module of `Start.factory` in advance; there is no reply."""
 
@@ -144,6 +161,6 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The process has imported everything."""
 
 
-Order = Start | Prepare | Measure | Fork
+Order = Start | StartRank | Prepare | Measure | Fork
 Reply = Ready | Needs | Forked | ProcessFailed
 """ProcessFailed: an order failed; with `device_lost` it would fail in any other process too."""

@@ -7,15 +7,15 @@ import ctypes
 import os
 import socket
 import subprocess
+from collections.abc import Sequence
 
 from plimsoll_runtime.driver.process.control_socket import AdoptedProcess, ControlledProcess, start_linked
 from plimsoll_runtime.driver.process.exit_errors import error_of
-from plimsoll_runtime.driver.process.handshake import Fork, Forked, Measure, Needs, Prepare, Reply, Start
+from plimsoll_runtime.driver.process.handshake import Fork, Forked, Measure, Needs, Prepare, Reply, Start, StartRank
 from plimsoll_runtime.driver.process.heartbeat import new_page
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.weights.image import Image
 
 
 class StandbyProcess(ControlledProcess):
@@ -59,13 +59,14 @@ class StandbyProcess(ControlledProcess):
         assert isinstance(reply, Needs)
         return reply
 
-    def start(self, order: Start, image: Image | None) -> None:
-        """Start an engine in the process. Afterwards process, control socket and page belong to the caller.
+    def start(self, order: Start | StartRank, descriptors: Sequence[int] = ()) -> None:
+        """Start an engine or a rank in the process, with the order's descriptors after the heartbeat page.
 
-        Raises StandbyDeadError if the process has ended, UsageError if it was started before.
+        Afterwards process, control socket and page belong to the caller. Raises StandbyDeadError if the process has
+        ended, UsageError if it was started before.
         """
         self._check_free()
-        self._give(order, [self.page] if image is None else [self.page, image.descriptor])
+        self._give(order, [self.page, *descriptors])
         self._is_ours = False
 
     def close(self) -> None:

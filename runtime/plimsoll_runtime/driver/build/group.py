@@ -1,0 +1,74 @@
+"""Builds the engine of a parallel group: its ranks are child processes of this one, which only schedules."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import replace
+
+import torch
+
+from plimsoll_runtime.driver.process.rank_child import RankChildren
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.step_timing import Timeline
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.device.select import choose, cores
+from plimsoll_runtime.parallel.leader import GroupRunner
+from plimsoll_runtime.parallel.remote_grammars import RemoteGrammars
+from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.utils.sizes import is_share, parse_size
+
+logger = logging.getLogger(__name__)
+
+
+def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> None:
+    """Raise UsageError for options that a parallel group does not support. `hosted`: the engine is one of a host's."""
+    for used, what in (
+        (config.kv_disk is not None, "--kv-disk"),
+        (config.kv_host_memory is not None, "--kv-host-memory"),
+        (hosted, "a model of `plimsoll host`"),
+        (probed, "`plimsoll profile`"),
+    ):
+        if used:
+            raise UsageError(
+                f"--tensor-parallel {config.tensor_parallel} does not support {what}; omit it, or use one rank"
+            )
+    device = choose(config.device)
+    if config.group_backend == "nccl" and device.type != "cuda":
+        raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
+    if device.type == "cuda" and torch.cuda.device_count() < config.tensor_parallel:
+        raise UsageError(
+            f"--tensor-parallel {config.tensor_parallel} needs as many GPUs, but torch finds "
+            f"{torch.cuda.device_count()}; lower it, or use --device cpu"
+        )
+
+
+def rank_config(config: EngineConfig) -> EngineConfig:
+    """Return the options of each rank: its part of the threads, and of an absolute size of the KV cache."""
+    ranks = config.tensor_parallel
+    threads = max(1, (config.threads or cores()) // ranks)
+    kv_memory = config.kv_memory
+    if kv_memory is not None and not is_share(kv_memory):
+        kv_memory = str(max(1, parse_size(kv_memory, 0) // ranks))
+    return replace(config, threads=threads, kv_memory=kv_memory)
+
+
+def build_group(config: EngineConfig, progress: Progress) -> EngineCore:
+    """Start the ranks and return an engine that is ready to step. Raises the errors of `build_engine`, of any rank."""
+    ranks = RankChildren(rank_config(config), config.tensor_parallel)
+    try:
+        info = ranks.ready(progress)
+    except BaseException:
+        ranks.close()
+        raise
+    engine_timeline, timeline = Timeline(), Timeline()
+    runner = GroupRunner(ranks.links, timeline)
+    grammars = RemoteGrammars(ranks.links[0].constraints)
+    weakref.finalize(runner, _end, ranks, grammars)
+    return EngineCore(config, info, runner, engine_timeline, timeline, compiler=grammars)
+
+
+def _end(ranks: RankChildren, grammars: RemoteGrammars) -> None:
+    ranks.close()
+    grammars.close()

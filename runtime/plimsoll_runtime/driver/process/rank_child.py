@@ -1,0 +1,129 @@
+"""The engine process's side of the processes of a parallel group's ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+
+from plimsoll_runtime.driver.process.child import SocketFolder
+from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
+from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
+from plimsoll_runtime.driver.process.handshake import StartRank
+from plimsoll_runtime.driver.process.standby import StandbyProcess
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, LoadProgress, ProcessFailed
+from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, Report
+from plimsoll_runtime.utils.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+
+class RankChild:
+    """A started rank: its process, its channel of steps, and its socket for constraints."""
+
+    def __init__(self, order: StartRank) -> None:
+        """Start the rank. Raises StandbyDeadError."""
+        self.number = order.rank
+        standby = StandbyProcess.spawn(threads=order.config.threads)
+        (steps, their_steps), (self.constraints, their_constraints) = socket.socketpair(), socket.socketpair()
+        self.channel = Channel(steps, Report)
+        try:
+            with their_steps, their_constraints:
+                standby.start(order, [their_steps.fileno(), their_constraints.fileno()])
+        except BaseException:
+            standby.close()
+            self.channel.close()
+            self.constraints.close()
+            raise
+        self._process, self._lifeline = standby.process, standby.lifeline
+        os.close(standby.page)
+
+    def death(self) -> EngineDeadError:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
+        return EngineDeadError(f"rank {self.number} {exit_text(self._process.returncode)}")
+
+    def failure(self, report: Report) -> Exception:
+        if isinstance(report, ProcessFailed):
+            return error_of(report)
+        return EngineDeadError(f"rank {self.number} sent {type(report).__name__} instead of a step's result")
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process, wait for its end and close the channel."""
+        self._process.kill()
+        try:
+            self._process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("rank %d was killed but has not ended; its memory may still be in use", self.number)
+        self._lifeline.close()
+        self.channel.close()
+        self.constraints.close()
+
+
+class RankChildren:
+    """The ranks of a group on this machine. They end with this process, however it ends."""
+
+    def __init__(self, config: EngineConfig, size: int) -> None:
+        """Start all ranks. Raises StandbyDeadError."""
+        self.links: list[RankChild] = []
+        with contextlib.ExitStack() as undo:
+            self._folder = SocketFolder(longest_name="meeting")
+            undo.callback(self.close)
+            for number in range(size):
+                self.links.append(RankChild(self._order(config, number, size)))
+            undo.pop_all()
+
+    def ready(self, progress: Progress) -> EngineInfo:
+        """Wait until all ranks can run steps and return rank 0's description of the engine. `progress` is rank 0's.
+
+        Raises the error with which the first rank failed.
+        """
+        polled, by_fd = select.poll(), {link.channel.fileno(): link for link in self.links}
+        for descriptor in by_fd:
+            polled.register(descriptor, select.POLLIN)
+        infos: dict[int, EngineInfo | None] = {}
+        while len(infos) < len(self.links):
+            for descriptor, _ in polled.poll():
+                link = by_fd[descriptor]
+                try:
+                    report = link.channel.receive()
+                except ChannelClosed as error:
+                    raise link.death() from error
+                if isinstance(report, LoadProgress):
+                    progress(report.stage, report.fraction)
+                elif isinstance(report, RankReady):
+                    infos[link.number] = report.info
+                else:
+                    raise link.failure(report)
+        info = infos[0]
+        assert info is not None
+        return info
+
+    def close(self) -> None:
+        """Kill all ranks and wait for their end. May be called again."""
+        for link in self.links:
+            link.kill()
+        for link in self.links:
+            link.close()
+        self.links = []
+        self._folder.remove()
+
+    def _order(self, config: EngineConfig, number: int, size: int) -> StartRank:
+        return StartRank(
+            config=config,
+            rank=number,
+            size=size,
+            meeting=f"file://{self._folder.path}/meeting",
+            parent=os.getpid(),
+            log_level=logging.getLogger().getEffectiveLevel(),
+        )

@@ -1,0 +1,100 @@
+"""The process of one rank of a parallel group: it loads its part of the model, and runs the plans that arrive."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import threading
+
+import torch
+
+from plimsoll_runtime.driver.build.engine import build_runner
+from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
+from plimsoll_runtime.driver.process.handshake import StartRank
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.protocol.messages import LoadProgress
+from plimsoll_runtime.engine.protocol.plan import StepPlan
+from plimsoll_runtime.errors import ErrorKind, PlimsollError
+from plimsoll_runtime.execution.device.select import choose
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
+from plimsoll_runtime.parallel.collectives import TorchCollectives
+from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
+from plimsoll_runtime.parallel.rank import Rank
+from plimsoll_runtime.parallel.remote_grammars import compile_for
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_STEP = 0.01
+
+
+def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int) -> int:
+    """Load and serve until the channel of steps is closed; return the exit code. An error is sent before the end.
+
+    The descriptors are those of `StartRank`.
+    """
+    os.close(page)
+    name_process(f"plimsoll-rank-{order.rank}")
+    link = Channel(socket.socket(fileno=steps_fd), StepPlan)
+    try:
+        steps = _built(order, link, socket.socket(fileno=constraints_fd))
+        gc.collect()
+        gc.freeze()
+        steps.run()
+    except ChannelClosed:
+        return 0
+    except Exception as error:
+        if not isinstance(error, PlimsollError):
+            logger.exception("the rank failed")
+        failed = failed_by(error)
+        link.send(encoded(failed))
+        return ErrorKind(failed.kind).exit_code
+    return 0
+
+
+def _built(order: StartRank, link: Channel, constraints: socket.socket) -> RankSteps:
+    config = order.config
+    device = choose(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(order.rank)
+    # All ranks are on this machine.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    joined = TorchCollectives(backend_of(config, device), order.meeting, order.rank, order.size)
+    collectives = CountedCollectives(joined)
+    rank = Rank(order.rank, order.size, order.size if device.type == "cpu" else 1, collectives)
+    progress = _Progress(link) if order.rank == 0 else _no_progress
+    built = build_runner(config, progress, rank=rank)
+    if order.rank == 0:
+        arguments = (constraints, built.assembled.grammars)
+        threading.Thread(target=compile_for, args=arguments, name="plimsoll-constraints", daemon=True).start()
+    link.send(encoded(RankReady(built.info if order.rank == 0 else None)))
+    program = built.model.outline
+    assert isinstance(program, Program)
+    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program, built.model.dtype)
+
+
+def backend_of(config: EngineConfig, device: torch.device) -> str:
+    """Return the name of torch's backend for an option and a device."""
+    if config.group_backend != "auto":
+        return config.group_backend
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:
+    """Report nothing."""
+
+
+class _Progress:
+    """Sends progress if it changed by at least `PROGRESS_STEP`."""
+
+    def __init__(self, link: Channel) -> None:
+        self._link = link
+        self._last = ("", 0.0)
+
+    def __call__(self, stage: str, fraction: float, transfer: object = None) -> None:
+        last_stage, last = self._last
+        if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
+            self._last = (stage, fraction)
+            self._link.send(encoded(LoadProgress(stage, fraction)))

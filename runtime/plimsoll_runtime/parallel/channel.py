@@ -1,0 +1,112 @@
+"""Messages between the engine process of a parallel group and its ranks, over a stream socket."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, LoadProgress, ProcessFailed
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan
+from plimsoll_runtime.engine.step_timing import StepPhase
+
+_HEADER = struct.Struct("!I")
+_PIECE = 2**16
+
+
+class RankReady(msgspec.Struct, frozen=True, tag="ready"):
+    """A rank can run steps. Rank 0 describes the engine."""
+
+    info: EngineInfo | None
+
+
+class StepDone(msgspec.Struct, frozen=True, tag="done"):
+    """A step has ended; see `plan.StepResult`. Outputs have tokens on rank 0 only. `phases`: in nanoseconds."""
+
+    outputs: Sequence[SequenceOutput] = ()
+    phases: Sequence[tuple[StepPhase, int]] = ()
+    attention_fallbacks: int = 0
+
+
+class StepShort(msgspec.Struct, frozen=True, tag="short"):
+    """A rank had too little memory for a step, but can run smaller ones."""
+
+    message: str
+
+
+Report = RankReady | StepDone | StepShort | LoadProgress | ProcessFailed
+
+
+class ChannelClosed(Exception):
+    """The other end of a channel was closed, because its process has ended."""
+
+
+class Channel:
+    """One end of a channel. `received` is the type of the messages that arrive at it."""
+
+    def __init__(self, end: socket.socket, received: Any) -> None:
+        self._end = end
+        self._decoder = msgspec.msgpack.Decoder(received)
+        self._read = bytearray()
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable if a message or the end of the channel has arrived."""
+        return self._end.fileno()
+
+    def send(self, message: bytes) -> None:
+        """Send an encoded message (see `encoded`). Raises ChannelClosed."""
+        try:
+            self._end.sendall(_HEADER.pack(len(message)) + message)
+        except OSError as error:
+            raise ChannelClosed from error
+
+    def receive(self) -> Any:
+        """Wait for a message and return it. Raises ChannelClosed."""
+        while (message := self._message()) is None:
+            try:
+                piece = self._end.recv(_PIECE)
+            except OSError as error:
+                raise ChannelClosed from error
+            if not piece:
+                raise ChannelClosed
+            self._read += piece
+        return self._decoder.decode(message)
+
+    @property
+    def has_message(self) -> bool:
+        """Whether `receive` would return without reading from the socket."""
+        if len(self._read) < _HEADER.size:
+            return False
+        [length] = _HEADER.unpack_from(self._read)
+        return len(self._read) >= _HEADER.size + int(length)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
+
+    def _message(self) -> bytes | None:
+        if not self.has_message:
+            return None
+        [length] = _HEADER.unpack_from(self._read)
+        end = _HEADER.size + length
+        message = bytes(self._read[_HEADER.size : end])
+        del self._read[:end]
+        return message
+
+
+def _plain(value: Any) -> Any:
+    """Return a sequence of integers that msgpack does not know, such as a prompt, as a list."""
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is no part of a plan")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+
+
+def encoded(message: StepPlan | msgspec.Struct) -> bytes:
+    """Return a message as `Channel.send` takes it."""
+    return _encoder.encode(message)

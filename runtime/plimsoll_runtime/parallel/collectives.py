@@ -1,0 +1,47 @@
+"""The exchange between the ranks of a parallel group, over torch's process groups."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from plimsoll_runtime.models.layers.collectives import Collectives
+
+TIMEOUT = timedelta(hours=1)
+"""Longest wait in a collective. A dead or hung rank is noticed long before, and its group is ended."""
+
+
+class GroupCollectives(Collectives, Protocol):
+    """The collectives of a rank: those of its decoder, and one for its start."""
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        """Return the bytes of all ranks, in their order."""
+
+
+class TorchCollectives:
+    """Collectives of one rank over a backend of torch, such as gloo or nccl."""
+
+    def __init__(self, backend: str, meeting: str, rank: int, ranks: int) -> None:
+        """Join the group at `meeting`, a URL such as file:///run/group, and return when all ranks have joined."""
+        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
+        self._ranks = ranks
+
+    def sum(self, partial: Tensor) -> Tensor:
+        total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.to(partial.dtype)
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        length = torch.tensor([len(data)])
+        lengths = [torch.empty_like(length) for _ in range(self._ranks)]
+        dist.all_gather(lengths, length)
+        longest = max(int(each) for each in lengths)
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+        found = [torch.empty_like(own) for _ in range(self._ranks)]
+        dist.all_gather(found, own)
+        return [each[: int(size)].numpy().tobytes() for each, size in zip(found, lengths, strict=True)]

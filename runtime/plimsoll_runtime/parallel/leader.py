@@ -1,0 +1,103 @@
+"""The engine process's side of a parallel group's steps."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
+from plimsoll_runtime.engine.step_timing import Timeline
+from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, Report, StepDone, StepShort, encoded
+
+
+class RankLink(Protocol):
+    """A rank's process, as the engine process sees it."""
+
+    channel: Channel
+
+    def death(self) -> EngineDeadError:
+        """Return the error for a rank whose channel was closed."""
+
+    def failure(self, report: Report) -> Exception:
+        """Return the error for a report that is no result of a step."""
+
+
+class GroupRunner:
+    """A `Runner` whose steps are computed by all ranks of a group. Rank 0 samples the tokens.
+
+    Each step waits for all ranks, so a step that one rank could not compute is one of the whole group. `timeline` gets
+    the phases of rank 0.
+    """
+
+    def __init__(self, ranks: Sequence[RankLink], timeline: Timeline) -> None:
+        self._ranks = ranks
+        self._timeline = timeline
+        self._last: dict[int, int] = {}
+        self._poll = select.poll()
+        self._by_fd = {rank.channel.fileno(): number for number, rank in enumerate(ranks)}
+        for descriptor in self._by_fd:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Run a step on all ranks and wait for them.
+
+        Raises StepMemoryError if a rank had too little memory for it, EngineDeadError if a rank has ended.
+        """
+        self._send(plan)
+        reports = self._reports()
+        for report in reports:
+            if isinstance(report, StepShort):
+                raise StepMemoryError(report.message)
+        first = reports[0]
+        assert isinstance(first, StepDone)
+        for phase, nanoseconds in first.phases:
+            self._timeline.lap_of(phase, nanoseconds)
+        for sequence, output in zip(plan.sequences, first.outputs, strict=True):
+            if sequence.sample:
+                self._last[sequence.slot] = output.token_id or 0
+        return StepResult(first.outputs, first.attention_fallbacks)
+
+    def _send(self, plan: StepPlan) -> None:
+        messages = [encoded(plan)]
+        if len(self._ranks) > 1:
+            messages += [encoded(of_member(plan, self._last))] * (len(self._ranks) - 1)
+        for rank, message in zip(self._ranks, messages, strict=True):
+            try:
+                rank.channel.send(message)
+            except ChannelClosed as error:
+                raise rank.death() from error
+
+    def _reports(self) -> list[Report]:
+        """Wait for a report of each rank. If a rank ends, the others are not waited for."""
+        reports: dict[int, Report] = {}
+        while len(reports) < len(self._ranks):
+            for descriptor, _ in self._poll.poll():
+                number = self._by_fd[descriptor]
+                rank = self._ranks[number]
+                try:
+                    report = rank.channel.receive()
+                except ChannelClosed as error:
+                    raise rank.death() from error
+                if not isinstance(report, StepDone | StepShort):
+                    raise rank.failure(report)
+                reports[number] = report
+        return [reports[number] for number in range(len(self._ranks))]
+
+
+def of_member(plan: StepPlan, last_tokens: Mapping[int, int]) -> StepPlan:
+    """Return a plan for a rank that samples nothing: without parameters and prompts, and with the tokens that rank 0
+    sampled, by slot, in place of LAST_CHOSEN.
+    """
+    return replace(plan, new_slots=(), sequences=[_known(sequence, last_tokens) for sequence in plan.sequences])
+
+
+def _known(sequence: ScheduledSequence, last_tokens: Mapping[int, int]) -> ScheduledSequence:
+    if sequence.token_ids[0] != LAST_CHOSEN:
+        return sequence
+    return msgspec.structs.replace(sequence, token_ids=(last_tokens[sequence.slot],))

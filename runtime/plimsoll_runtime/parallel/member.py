@@ -1,0 +1,114 @@
+"""A rank's side of steps: it computes the plans that arrive, all ranks the same ones in the same order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.engine.core import Runner
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, SlotInit, StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
+from plimsoll_runtime.engine.step_timing import Timeline
+from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.inputs.batch_state import BatchState, step_inputs
+from plimsoll_runtime.execution.runners.base import StepRunner
+from plimsoll_runtime.models.ops.reduce import Reduce
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, StepDone, StepShort, encoded
+from plimsoll_runtime.parallel.collectives import GroupCollectives
+
+
+class NoParams:
+    """The parameters of the slots of a rank that samples nothing."""
+
+    def fill(self, init: SlotInit) -> None:
+        """Do nothing."""
+
+    def free(self, slot: int) -> None:
+        """Do nothing."""
+
+    def break_off(self) -> None:
+        """Do nothing."""
+
+
+class MemberRunner(StepRunner):
+    """Computes the forward passes of a rank other than 0. Its outputs have no tokens."""
+
+    def __init__(self, forward_pass: ForwardPass, num_slots: int) -> None:
+        cache = forward_pass.parts.cache
+        self._state = BatchState(num_slots, len(cache.groups), cache.num_blocks)
+        super().__init__(forward_pass, self._state, NoParams())
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        cache = self._parts.cache
+        inputs = step_inputs(plan, self._state, cache.block_size, cache.device)
+        self._forward(plan, self._forward_pass.run, inputs)
+        return StepResult([SequenceOutput()] * len(plan.sequences), self._forward_pass.fallbacks)
+
+
+class CountedCollectives:
+    """Collectives that know how many sums of a step are left, so that a rank can join them after a failure.
+
+    The other ranks of the group wait in each sum until all ranks have called it.
+    """
+
+    def __init__(self, collectives: GroupCollectives) -> None:
+        self._collectives = collectives
+        self._sums = 0
+
+    def begin(self) -> None:
+        """Start a step."""
+        self._sums = 0
+
+    def sum(self, partial: Tensor) -> Tensor:
+        self._sums += 1
+        return self._collectives.sum(partial)
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        return self._collectives.gathered(data)
+
+    def finish(self, program: Program, rows: int, dtype: torch.dtype) -> None:
+        """Join the sums of a step of `rows` rows that this rank did not reach. Their results are of no use."""
+        widths = [op.width for op in program.ops if isinstance(op, Reduce)]
+        for width in widths[self._sums :]:
+            self._collectives.sum(torch.zeros(rows, width, dtype=dtype))
+
+
+class RankSteps:
+    """Runs the plans that arrive on a channel and reports each step's result."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        runner: Runner,
+        timeline: Timeline,
+        collectives: CountedCollectives,
+        program: Program,
+        dtype: torch.dtype,
+    ) -> None:
+        self._channel = channel
+        self._runner = runner
+        self._timeline = timeline
+        self._collectives = collectives
+        self._program = program
+        self._dtype = dtype
+
+    def run(self) -> None:
+        """Run until the channel is closed."""
+        while True:
+            try:
+                plan = self._channel.receive()
+            except ChannelClosed:
+                return
+            self._channel.send(encoded(self._step(plan)))
+
+    def _step(self, plan: StepPlan) -> StepDone | StepShort:
+        self._collectives.begin()
+        self._timeline.begin()
+        try:
+            result = self._runner.run(plan).result()
+        except StepMemoryError as error:
+            self._collectives.finish(self._program, plan.num_tokens, self._dtype)
+            return StepShort(str(error))
+        phases = [(span.phase, span.end_ns - span.start_ns) for span in self._timeline.take()]
+        return StepDone(result.outputs, phases, result.attention_fallbacks)

@@ -1,0 +1,92 @@
+"""One rank of a parallel group, and what all ranks must agree on before their first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import msgspec
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.parallel.collectives import GroupCollectives
+from plimsoll_runtime.parallel.shard import ADVICE, shard
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Choices that a rank makes by its processor, as names. All ranks must make those of rank 0."""
+
+    dtype: str
+    attention_backend: str
+    instructions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The KV cache that fits on a rank. `rules` and `layers`: of each cache group."""
+
+    num_blocks: int
+    max_model_len: int
+    rules: str
+    layers: tuple[tuple[int, ...], ...]
+
+
+Record = TypeVar("Record", Chosen, Cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Rank `number` of `size` ranks. `neighbours`: ranks on this machine, itself included, that share its memory."""
+
+    number: int
+    size: int
+    neighbours: int
+    collectives: GroupCollectives
+
+    def part(self, outline: Outline) -> Program:
+        """Return this rank's program. Raises ModelError, UsageError."""
+        if not isinstance(outline, Program):
+            raise UsageError(
+                f"{outline.facts.architecture} runs on the code of Transformers, which has no parts; {ADVICE}"
+            )
+        return shard(outline, self.size, self.number)
+
+    def chosen(self, own: Chosen | None) -> Chosen:
+        """Return the choices of rank 0, which gives its `own`; other ranks give None."""
+        return self._all(own, Chosen)[0]
+
+    def check(self, own: Chosen) -> None:
+        """Raise UsageError, on every rank, if a rank has made other choices than rank 0."""
+        first, *others = self._all(own, Chosen)
+        for number, other in enumerate(others, 1):
+            for field in fields(Chosen):
+                wanted, found = getattr(first, field.name), getattr(other, field.name)
+                if wanted != found:
+                    raise UsageError(
+                        f"rank {number} computes with {field.name} {found}, but rank 0 with {wanted}: give both the "
+                        f"same with {_OPTIONS[field.name]}"
+                    )
+
+    def cache(self, own: Cache) -> Cache:
+        """Return the cache that fits on every rank. Raises UsageError if the ranks divide their layers differently."""
+        caches = self._all(own, Cache)
+        if any((other.rules, other.layers) != (own.rules, own.layers) for other in caches):
+            raise UsageError(
+                "the ranks have different cache groups, because their layers have different numbers of key heads; "
+                "choose a --tensor-parallel that divides them"
+            )
+        blocks, longest = min(each.num_blocks for each in caches), min(each.max_model_len for each in caches)
+        return Cache(blocks, longest, own.rules, own.layers)
+
+    def _all(self, own: Record | None, kind: type[Record]) -> list[Record]:
+        """Return the records of all ranks; a missing one is left out."""
+        found = self.collectives.gathered(b"" if own is None else msgspec.msgpack.encode(own))
+        return [msgspec.msgpack.decode(each, type=kind) for each in found if each]
+
+
+_OPTIONS = {
+    "dtype": "--dtype",
+    "attention_backend": "--attention-backend",
+    "instructions": "the environment variable PLIMSOLL_CPU_ISA",
+}

@@ -1,0 +1,123 @@
+"""A server whose model is divided among ranks answers as one with a single rank does."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from server_support.process import Served, serving
+from structured_support.models import spelling_model
+
+PROMPTS: list[str | list[int]] = ["the answer is", [9, 2, 6] * 20, [5, 3] * 40, [7]]
+"""The longest needs several chunks."""
+OPTIONS = ("--dtype", "float32", "--max-batch-tokens", "32", "--check-integrity-every", "1")
+END_SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spelling_model(tmp_path_factory.mktemp("model"), num_attention_heads=6, num_key_value_heads=3)
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(model, tmp_path_factory.mktemp("log") / "alone", *OPTIONS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def group(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(model, tmp_path_factory.mktemp("log") / "group", *OPTIONS, "--tensor-parallel", "2") as server:
+        yield server
+
+
+def completed(server: Served, prompt: Any, **options: Any) -> list[tuple[str, list[float], int]]:
+    """Return the text, the log probabilities and the cached tokens of each choice."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 12, "logprobs": 3, "extra_body": {"ignore_eos": True}}
+    answer = server.client.completions.create(**{**body, **options})
+    assert answer.usage is not None
+    details = answer.usage.prompt_tokens_details
+    cached = 0 if details is None else details.cached_tokens or 0
+    return [
+        (choice.text, [each for each in choice.logprobs.token_logprobs or [] if each is not None], cached)
+        for choice in answer.choices
+        if choice.logprobs is not None
+    ]
+
+
+def assert_same(one: list[tuple[str, list[float], int]], other: list[tuple[str, list[float], int]]) -> None:
+    assert [(text, cached) for text, _, cached in one] == [(text, cached) for text, _, cached in other]
+    for (_, ours, _), (_, theirs, _) in zip(one, other, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=range(len(PROMPTS)))
+def test_answers_are_those_of_one_rank(alone: Served, group: Served, prompt: str | list[int]) -> None:
+    for options in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 5, "n": 3}):
+        assert_same(completed(alone, prompt, **options), completed(group, prompt, **options))
+
+
+def test_a_prefix_is_found_in_the_cache(alone: Served, group: Served) -> None:
+    prompt = [3, 8] * 25
+    for expected in (0, 48):
+        answers = [completed(server, prompt, temperature=0.0) for server in (alone, group)]
+        assert_same(*answers)
+        assert answers[0][0][2] == expected
+
+
+def test_a_grammar_is_followed(alone: Served, group: Served) -> None:
+    options = {
+        "temperature": 0.7,
+        "seed": 3,
+        "extra_body": {"structured_outputs": {"regex": "(yes|no)( maybe)*"}},
+        "max_tokens": 8,
+    }
+    texts = [completed(server, "it is", **options)[0][0] for server in (alone, group)]
+    assert texts[0] == texts[1]
+    assert texts[0].strip().startswith(("yes", "no"))
+
+
+def test_a_stream_that_is_cancelled_disturbs_nobody(group: Served) -> None:
+    body = {"model": "tiny", "prompt": [4, 2], "max_tokens": 400, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{group.url}/v1/completions", json=body, timeout=60) as response:
+        next(response.iter_lines())
+    assert completed(group, [4, 2], temperature=0.0)
+
+
+def test_a_dead_rank_ends_the_server(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "log", *OPTIONS, "--tensor-parallel", "2") as server:
+        ranks = {child.name(): child for child in server.engine().children()}
+        assert sorted(ranks) == ["plimsoll-rank-0", "plimsoll-rank-1"]
+        ranks["plimsoll-rank-1"].send_signal(signal.SIGKILL)
+        began = time.monotonic()
+        body = {"model": "tiny", "prompt": [4, 2], "max_tokens": 4}
+        failed = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+        assert failed.status_code in (500, 503)
+        assert server.end() == 6
+        assert time.monotonic() - began < END_SECONDS
+        assert "rank 1 was killed by signal 9" in "".join(server.lines)
+        _, alive = psutil.wait_procs(list(ranks.values()), END_SECONDS)
+        assert not alive
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "code"),
+    [
+        (("--tensor-parallel", "7"), "has 6 query heads, at least one for each rank is needed; use at most 6", 2),
+        (("--tensor-parallel", "2", "--kv-disk", "/tmp/never"), "does not support --kv-disk", 2),
+        (("--tensor-parallel", "2", "--kv-host-memory", "1GiB"), "does not support --kv-host-memory", 2),
+        (("--tensor-parallel", "2", "--group-backend", "nccl", "--device", "cpu"), "needs a GPU for each rank", 2),
+    ],
+)
+def test_bad_options_end_the_start(
+    model: Path, tmp_path: Path, options: tuple[str, ...], message: str, code: int
+) -> None:
+    with serving(model, tmp_path / "log", *options) as server:
+        assert server.end() == code
+        assert message in "".join(server.lines)
