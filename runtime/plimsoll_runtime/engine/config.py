@@ -196,6 +196,12 @@ class EngineConfig:
         OF_MODEL,
         choices=GROUP_BACKENDS,
     )
+    recover_seconds: float = option(
+        30.0,
+        "if a rank of --tensor-parallel ends, requests wait for its replacement for this long, then get the status 503",
+        OF_MODEL,
+        unit="seconds",
+    )
     attention_backend: str = option(
         "auto",
         f"attention backend: {', '.join(ATTENTION_BACKENDS[1:])}; on a GPU also two joined by + (for prefill and "

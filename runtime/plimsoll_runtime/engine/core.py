@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -24,12 +26,15 @@ from plimsoll_runtime.engine.protocol.messages import (
     Vocabulary,
 )
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.engine.recovery import GenerationLostError, Recovery
 from plimsoll_runtime.engine.scheduler.batch_builder import Step
 from plimsoll_runtime.engine.scheduler.policies import new_policy
 from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError, UsageError
+
+logger = logging.getLogger(__name__)
 
 
 class Compiler(Protocol):
@@ -130,6 +135,7 @@ class EngineCore:
       rejects requests with a constraint.
     - `leave`: makes the runner leave CPU cores to the caller of `step`, if steps overlap.
     - `compiled`: counter that `stats` reports; None: this device compiles no kernels.
+    - `recovery`: replaces the processes that compute steps if they are lost; None: steps run in this process.
     """
 
     def __init__(
@@ -144,8 +150,12 @@ class EngineCore:
         compiler: Compiler | None = None,
         leave: Leave = keep_all,
         compiled: Compiled | None = None,
+        recovery: Recovery | None = None,
     ) -> None:
         self.info = info
+        self.recovery = recovery
+        self._recover_seconds = config.recover_seconds
+        self._lost_since: float | None = None
         self._pipeline: Pipeline = (
             ThreadedSteps(runner.run, runner_timeline, leave)
             if overlaps(config, info.device)
@@ -170,8 +180,11 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether requests wait or run, steps are in progress, or the KV cache is being resized."""
-        return len(self._scheduler) > 0 or self.resizing or bool(self._under_way or self._held)
+        """Whether requests wait or run, steps are in progress, the KV cache is being resized, or lost processes are
+        being replaced.
+        """
+        busy = bool(self._under_way or self._held) or self._lost_since is not None
+        return len(self._scheduler) > 0 or self.resizing or busy
 
     @property
     def resizing(self) -> bool:
@@ -193,6 +206,7 @@ class EngineCore:
             waiting=stats.waiting + len(self._held or ()),
             attention_fallbacks=self._attention_fallbacks,
             kernels_compiled=0 if self._compiled is None else self._compiled.count,
+            recovering=self._lost_since is not None,
             phase_seconds=tuple(map(sum, totals)),
         )
 
@@ -236,13 +250,23 @@ class EngineCore:
         """
         self._scheduler.forget_prefixes()
 
+    def check(self) -> None:
+        """Notice lost processes while no step runs. Call it if one of `recovery.descriptors` is readable."""
+        if self.recovery is not None and self._lost_since is None:
+            try:
+                self.recovery.check()
+            except GenerationLostError:
+                self._lose(list(self._under_way))
+
     def step(self) -> StepOutputs:
         """Run the next step and return its outputs, and error outputs of requests whose deadline has passed or whose
-        constraint has failed. If no step can run, wait at most WAIT_SECONDS for the disk or a constraint.
+        constraint has failed. If no step can run, wait at most WAIT_SECONDS for the disk, a constraint, or processes
+        that replace lost ones.
 
         Raises EngineDeadError if the runner fails: all requests are lost and the engine cannot be used again, because
         the state of the device is unknown. If the device only lacked memory, smaller steps follow; only a request that
-        lacks memory even alone in a step ends with an error.
+        lacks memory even alone in a step ends with an error. If the processes that compute steps are lost, all requests
+        are computed again when others have replaced them.
         """
         self._raise_if_failed()
         timeline = self.timeline
@@ -250,6 +274,8 @@ class EngineCore:
             timeline.begin()
         expired = self._take_held() if self._held else []
         expired += self._scheduler.expire()
+        if self._lost_since is not None and not self._recovered(self._lost_since):
+            return StepOutputs(expired + self._give_up(self._lost_since), self.stats)
         self._plan_ahead()
         if not self._under_way:
             if self._held:
@@ -275,6 +301,9 @@ class EngineCore:
                 outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
                 if self._plans_first:
                     self._plan_ahead()
+        except GenerationLostError:
+            self._lose(list(self._under_way))
+            return StepOutputs(expired, self.stats)
         except Exception as error:
             self._under_way.clear()
             self._failure = f"a step failed with {type(error).__name__}: {error}"
@@ -305,12 +334,49 @@ class EngineCore:
         """Discard all steps in progress, after the oldest one raised StepMemoryError; return the outputs of requests
         that end with an error.
         """
-        steps = list(self._under_way)
+        steps, lost = list(self._under_way), False
         self._under_way.clear()
         for _ in steps[1:]:
-            self._pipeline.result()
+            try:
+                self._pipeline.result()
+            except GenerationLostError:
+                lost = True
         self._pipeline.go_on()
-        return self._scheduler.undo(steps)
+        if not lost:
+            return self._scheduler.undo(steps)
+        self._forget(steps)
+        return []
+
+    def _lose(self, steps: Sequence[Step]) -> None:
+        """Discard all steps in progress, of which the oldest one's result was requested, and every KV block."""
+        self._under_way.clear()
+        for _ in steps[1:]:
+            with suppress(GenerationLostError, StepMemoryError):
+                self._pipeline.result()
+        self._pipeline.go_on()
+        self._forget(steps)
+
+    def _forget(self, steps: Sequence[Step]) -> None:
+        self._scheduler.lost(steps)
+        self._lost_since = time.monotonic()
+
+    def _recovered(self, since: float) -> bool:
+        """Wait at most WAIT_SECONDS for the processes that replace lost ones; return whether they can run steps."""
+        assert self.recovery is not None
+        if not self.recovery.wait(WAIT_SECONDS):
+            return False
+        self._lost_since = None
+        logger.info("steps run again after %.2f s", time.monotonic() - since)
+        return True
+
+    def _give_up(self, since: float) -> list[RequestOutput]:
+        """End all requests if lost processes have not been replaced in time."""
+        waited = time.monotonic() - since
+        if waited < self._recover_seconds:
+            return []
+        return self._scheduler.give_up(
+            f"the processes that compute this model have ended and were not replaced in {waited:.0f} s; try again later"
+        )
 
     def _take_held(self) -> list[RequestOutput]:
         """Queue the requests whose constraint is ready; return an error output for each constraint that failed."""

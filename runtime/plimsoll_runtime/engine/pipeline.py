@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import ClassVar, Final, Literal, Protocol
 
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan, StepResult
+from plimsoll_runtime.engine.recovery import GenerationLostError
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError, moved_only
 from plimsoll_runtime.engine.step_timing import Timeline
 
@@ -32,7 +33,8 @@ class Pipeline(Protocol):
         """Return the next result, in the order of submission. Raises the exception of that step; later plans are then
         not run.
 
-        After a StepMemoryError, later plans only move blocks and compute nothing, until `go_on` is called.
+        After a StepMemoryError or GenerationLostError, later plans only move blocks and compute nothing, until `go_on`
+        is called.
         """
 
     def go_on(self) -> None:
@@ -149,7 +151,7 @@ def _work(
         while launched and (launched[0].ready or told < asked):
             try:
                 results.put(launched.popleft().result())
-            except StepMemoryError as error:
+            except (StepMemoryError, GenerationLostError) as error:
                 results.put(error)
             except BaseException as error:  # noqa: BLE001 (`result` raises it again)
                 results.put(error)
@@ -174,8 +176,8 @@ class _Failed:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the failure left the device unchanged, so that later steps can run."""
-        return isinstance(self._error, StepMemoryError)
+        """Whether later steps can run: the failure left the device unchanged, or the device's state is replaced."""
+        return isinstance(self._error, StepMemoryError | GenerationLostError)
 
     def result(self) -> StepResult:
         raise self._error

@@ -150,7 +150,9 @@ class StepDurations:
         self._means[size] = mean + (seconds - mean) / count
 
     def allow(self, tokens: int) -> float:
-        """Return the seconds that a step of `tokens` tokens may take before it counts as hung."""
+        """Return the seconds that a step of `tokens` tokens may take before it counts as hung; 0: any time."""
+        if not self._least:
+            return 0.0
         size = tokens.bit_length()
         mean = self._means.get(size)
         if mean is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -11,8 +12,7 @@ import msgspec
 
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, StepPlan, StepResult
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
-from plimsoll_runtime.engine.step_timing import Timeline
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, Report, StepDone, StepShort, encoded
 
 
@@ -21,11 +21,26 @@ class RankLink(Protocol):
 
     channel: Channel
 
-    def death(self) -> EngineDeadError:
+    @property
+    def sums(self) -> int:
+        """Number of sums over all ranks that it has begun so far."""
+
+    def show_stacks(self) -> None:
+        """Log the stacks of its threads, if it is able to."""
+
+    def death(self) -> Exception:
         """Return the error for a rank whose channel was closed."""
 
     def failure(self, report: Report) -> Exception:
         """Return the error for a report that is no result of a step."""
+
+
+class RankLostError(Exception):
+    """A rank has ended or hangs."""
+
+
+STACKS_SECONDS = 0.2
+"""Time for hung ranks to write their stacks before they are killed."""
 
 
 class GroupRunner:
@@ -35,8 +50,10 @@ class GroupRunner:
     the phases of rank 0.
     """
 
-    def __init__(self, ranks: Sequence[RankLink], timeline: Timeline) -> None:
+    def __init__(self, ranks: Sequence[RankLink], timeline: Timeline, durations: StepDurations) -> None:
+        """`durations`: how long a step may take before a rank counts as hung."""
         self._ranks = ranks
+        self._durations = durations
         self._timeline = timeline
         self._last: dict[int, int] = {}
         self._poll = select.poll()
@@ -47,10 +64,13 @@ class GroupRunner:
     def run(self, plan: StepPlan) -> StepResult:
         """Run a step on all ranks and wait for them.
 
-        Raises StepMemoryError if a rank had too little memory for it, EngineDeadError if a rank has ended.
+        Raises StepMemoryError if a rank had too little memory for it, RankLostError if a rank has ended or hangs.
         """
+        tokens, began = plan.num_tokens, time.monotonic()
         self._send(plan)
-        reports = self._reports()
+        reports = self._reports(self._durations.allow(tokens))
+        if tokens:
+            self._durations.learn(tokens, time.monotonic() - began)
         for report in reports:
             if isinstance(report, StepShort):
                 raise StepMemoryError(report.message)
@@ -63,6 +83,16 @@ class GroupRunner:
                 self._last[sequence.slot] = output.token_id or 0
         return StepResult(first.outputs, first.attention_fallbacks)
 
+    def check(self) -> None:
+        """Raise RankLostError if a rank has ended. Call it while no step runs."""
+        for descriptor, _ in self._poll.poll(0):
+            rank = self._ranks[self._by_fd[descriptor]]
+            try:
+                report = rank.channel.receive()
+            except ChannelClosed as error:
+                raise RankLostError(str(rank.death())) from error
+            raise RankLostError(str(rank.failure(report)))
+
     def _send(self, plan: StepPlan) -> None:
         messages = [encoded(plan)]
         if len(self._ranks) > 1:
@@ -71,23 +101,44 @@ class GroupRunner:
             try:
                 rank.channel.send(message)
             except ChannelClosed as error:
-                raise rank.death() from error
+                raise RankLostError(str(rank.death())) from error
 
-    def _reports(self) -> list[Report]:
-        """Wait for a report of each rank. If a rank ends, the others are not waited for."""
+    def _reports(self, seconds: float) -> list[Report]:
+        """Wait for a report of each rank, at most `seconds` (0: as long as it takes).
+
+        If a rank ends, the others are not waited for.
+        """
         reports: dict[int, Report] = {}
+        due = time.monotonic() + seconds
         while len(reports) < len(self._ranks):
-            for descriptor, _ in self._poll.poll():
+            ready = self._poll.poll(max(0.0, due - time.monotonic()) * 1e3 if seconds else None)
+            if not ready:
+                raise self._hung(seconds, [rank for number, rank in enumerate(self._ranks) if number not in reports])
+            for descriptor, _ in ready:
                 number = self._by_fd[descriptor]
                 rank = self._ranks[number]
                 try:
                     report = rank.channel.receive()
                 except ChannelClosed as error:
-                    raise rank.death() from error
+                    raise RankLostError(str(rank.death())) from error
                 if not isinstance(report, StepDone | StepShort):
-                    raise rank.failure(report)
+                    raise RankLostError(str(rank.failure(report)))
                 reports[number] = report
         return [reports[number] for number in range(len(self._ranks))]
+
+    def _hung(self, seconds: float, late: Sequence[RankLink]) -> RankLostError:
+        """Return the error for a step without the reports of these ranks. The others wait for those that have begun the
+        fewest sums.
+        """
+        fewest = min(rank.sums for rank in late)
+        names = [str(self._ranks.index(rank)) for rank in late if rank.sums == fewest]
+        for rank in late:
+            rank.show_stacks()
+        time.sleep(STACKS_SECONDS)
+        return RankLostError(
+            f"rank {' and '.join(names)} hangs: a step took more than {seconds:.1f} s; if such steps are normal here, "
+            "raise --step-timeout"
+        )
 
 
 def of_member(plan: StepPlan, last_tokens: Mapping[int, int]) -> StepPlan:

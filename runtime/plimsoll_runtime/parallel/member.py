@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -52,8 +54,10 @@ class CountedCollectives:
     The other ranks of the group wait in each sum until all ranks have called it.
     """
 
-    def __init__(self, collectives: GroupCollectives) -> None:
+    def __init__(self, collectives: GroupCollectives, on_sum: Callable[[], None] = lambda: None) -> None:
+        """`on_sum` is called at the start of each sum."""
         self._collectives = collectives
+        self._on_sum = on_sum
         self._sums = 0
 
     def begin(self) -> None:
@@ -62,6 +66,7 @@ class CountedCollectives:
 
     def sum(self, partial: Tensor) -> Tensor:
         self._sums += 1
+        self._on_sum()
         return self._collectives.sum(partial)
 
     def gathered(self, data: bytes) -> list[bytes]:

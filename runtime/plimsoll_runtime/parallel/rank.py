@@ -37,12 +37,16 @@ Record = TypeVar("Record", Chosen, Cache)
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Rank `number` of `size` ranks. `neighbours`: ranks on this machine, itself included, that share its memory."""
+    """Rank `number` of `size` ranks. `neighbours`: ranks on this machine, itself included, that share its memory.
+
+    `num_blocks`: size of the KV cache, if it is that of ranks which this one and its neighbours replace.
+    """
 
     number: int
     size: int
     neighbours: int
     collectives: GroupCollectives
+    num_blocks: int | None = None
 
     def part(self, outline: Outline) -> Program:
         """Return this rank's program. Raises ModelError, UsageError."""

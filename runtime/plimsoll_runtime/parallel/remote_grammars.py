@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
@@ -29,33 +30,61 @@ class Compiled(msgspec.Struct, frozen=True, tag="compiled"):
 class RemoteGrammars:
     """The `Compiler` of a parallel group's engine. A thread asks rank 0 over a channel, one constraint at a time."""
 
-    def __init__(self, end: socket.socket) -> None:
-        self._channel = Channel(end, Compiled)
+    def __init__(self) -> None:
+        self._vocabulary: Vocabulary | None = None
+        self._channel: Channel | None = None
+        self._told = self._closed = False
+        self._change = threading.Condition()
         self._pool = ThreadPoolExecutor(1, "plimsoll-grammars")
+
+    def connect(self, end: socket.socket) -> None:
+        """Use a new rank 0, to which the socket leads. Constraints that the one before it did not compile are sent
+        again.
+        """
+        with self._change:
+            self._channel, self._told = Channel(end, Compiled), False
+            self._change.notify_all()
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Set the vocabulary that constraints are compiled for."""
-        self._pool.submit(self._channel.send, encoded(vocabulary))
+        self._vocabulary = vocabulary
 
     def prepare(self, constraint: Constraint) -> Future[None]:
-        """Start to compile a constraint on rank 0. On failure the future raises ConstraintError, and EngineDeadError if
-        the rank has ended.
-        """
+        """Start to compile a constraint on rank 0. On failure the future raises ConstraintError."""
         return self._pool.submit(self._compile, constraint)
 
     def close(self) -> None:
-        """Close the channel. Constraints that wait raise an error."""
+        """Stop compiling. Constraints that wait raise EngineDeadError."""
+        with self._change:
+            self._closed, self._channel = True, None
+            self._change.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._channel.close()
 
     def _compile(self, constraint: Constraint) -> None:
-        try:
-            self._channel.send(encoded(Compile(constraint)))
-            done: Compiled = self._channel.receive()
-        except ChannelClosed as error:
-            raise EngineDeadError("rank 0 ended while it compiled a constraint") from error
+        while (done := self._answer(constraint)) is None:
+            pass
         if done.error is not None:
             raise ConstraintError(done.error)
+
+    def _answer(self, constraint: Constraint) -> Compiled | None:
+        """Return rank 0's answer; None if it ended instead."""
+        with self._change:
+            self._change.wait_for(lambda: self._channel is not None or self._closed)
+            channel = self._channel
+            if channel is None:
+                raise EngineDeadError("the engine has ended")
+            told, self._told = self._told, True
+        try:
+            if not told and self._vocabulary is not None:
+                channel.send(encoded(self._vocabulary))
+            channel.send(encoded(Compile(constraint)))
+            done: Compiled = channel.receive()
+        except ChannelClosed:
+            with self._change:
+                if self._channel is channel:
+                    self._channel = None
+            return None
+        return done
 
 
 def compile_for(end: socket.socket, grammars: Grammars) -> None:

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.generation.prompts import check_prompt, check_scores
 from plimsoll_runtime.api.http.deadlines import too_late
-from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.schemas.outputs import CompletionTokensDetails, PromptTokensDetails, Usage
 from plimsoll_runtime.api.schemas.sampling import StreamOptions
 from plimsoll_runtime.api.served_model import ServedModel
@@ -106,6 +106,8 @@ def check_output(output: RequestOutput) -> None:
     """Raise ApiError if the engine has ended the request with an error."""
     if output.finish_reason == "deadline":
         raise too_late(output.error or "its deadline has passed")
+    if output.finish_reason == "unavailable":
+        raise unavailable(f"The engine cannot compute the request now: {output.error}.")
     if output.error is not None:
         raise failed(output.error)
 

@@ -112,7 +112,7 @@ def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Aw
 
 def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
     async def health(_request: Request) -> Response:
-        ready = state.phase is Phase.READY
+        ready = state.phase is Phase.READY and not state.recovering
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return json_response(state.report, status, {} if ready else {"Retry-After": str(RETRY_AFTER)})
 

@@ -98,6 +98,12 @@ class ServerState:
         return self.models
 
     @property
+    def recovering(self) -> bool:
+        """Whether a model's engine replaces lost processes and cannot run steps."""
+        views = () if self.models is None else self.models.views()
+        return any(view.stats is not None and view.stats.recovering for view in views)
+
+    @property
     def report(self) -> dict[str, Any]:
         """The body of /health."""
         if self.phase is Phase.LOADING:
@@ -105,4 +111,6 @@ class ServerState:
             return said if self.transfer is None else {**said, "bytes": asdict(self.transfer)}
         if self.phase is Phase.FAILED:
             return {"status": self.phase.value, "reason": self.reason}
+        if self.phase is Phase.READY and self.recovering:
+            return {"status": "recovering"}
         return {"status": self.phase.value}

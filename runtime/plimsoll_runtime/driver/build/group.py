@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from dataclasses import replace
 
 import torch
 
-from plimsoll_runtime.driver.process.rank_child import RankChildren
+from plimsoll_runtime.driver.process.rank_group import RankGroup
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.device.select import choose, cores
-from plimsoll_runtime.parallel.leader import GroupRunner
-from plimsoll_runtime.parallel.remote_grammars import RemoteGrammars
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.utils.sizes import is_share, parse_size
-
-logger = logging.getLogger(__name__)
 
 
 def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> None:
@@ -56,19 +51,9 @@ def rank_config(config: EngineConfig) -> EngineConfig:
 
 def build_group(config: EngineConfig, progress: Progress) -> EngineCore:
     """Start the ranks and return an engine that is ready to step. Raises the errors of `build_engine`, of any rank."""
-    ranks = RankChildren(rank_config(config), config.tensor_parallel)
-    try:
-        info = ranks.ready(progress)
-    except BaseException:
-        ranks.close()
-        raise
-    engine_timeline, timeline = Timeline(), Timeline()
-    runner = GroupRunner(ranks.links, timeline)
-    grammars = RemoteGrammars(ranks.links[0].constraints)
-    weakref.finalize(runner, _end, ranks, grammars)
-    return EngineCore(config, info, runner, engine_timeline, timeline, compiler=grammars)
-
-
-def _end(ranks: RankChildren, grammars: RemoteGrammars) -> None:
-    ranks.close()
-    grammars.close()
+    group, engine_timeline = RankGroup(rank_config(config), progress), Timeline()
+    core = EngineCore(
+        config, group.info, group, engine_timeline, group.timeline, compiler=group.grammars, recovery=group
+    )
+    weakref.finalize(core, group.end)
+    return core

@@ -71,7 +71,8 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, 
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
         graphs = graph_bytes(config, model.outline, model.device, free)
-        kv = _of_free(config, model, layout, FreeMemory(loaded.weight_bytes, free, workspace + graphs))
+        blocks = None if rank is None else rank.num_blocks
+        kv = _of_free(config, model, layout, FreeMemory(loaded.weight_bytes, free, workspace + graphs), blocks)
         kv = kv if rank is None else _on_all_ranks(kv, layout, rank)
         return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
     kv = granted_kv_cache(
@@ -133,10 +134,12 @@ def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: in
     return on_an_accelerator(decoder, model.backends, config.block_size, step)
 
 
-def _of_free(config: EngineConfig, model: Model, layout: KvLayout, room: FreeMemory) -> KvBudget:
+def _of_free(
+    config: EngineConfig, model: Model, layout: KvLayout, room: FreeMemory, num_blocks: int | None
+) -> KvBudget:
     return plan_kv_cache(
         room=room,
-        kv_memory=config.kv_memory,
+        kv_memory=config.kv_memory if num_blocks is None else str(num_blocks * layout.block_bytes),
         layout=layout,
         max_model_len=config.max_model_len,
         model_limit=model.outline.facts.max_positions,

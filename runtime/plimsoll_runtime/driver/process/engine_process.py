@@ -70,6 +70,8 @@ BYTES_AT_ONCE = 2**20
 """Limits on the commands taken between two steps: their number, and the bytes after which no more are taken. The others
 wait for the next step, so that running streams are not delayed."""
 PROGRESS_STEP = 0.01
+RECOVERY_SECONDS = 10.0
+"""Time for an engine to notice that a process which computes its steps hangs."""
 LINGER_MS = 5000
 
 
@@ -101,7 +103,9 @@ class EngineProcess:
         """Load and serve until shutdown; return the exit code. An error is sent to the parent before the end."""
         try:
             core = _factory(self._start.factory)(self._start.config, self._report, **self._given)
-            core.on_step = self._pulse.expect
+            # Lost processes are replaced by the engine itself, which must not be killed before it notices the loss.
+            margin = 0.0 if core.recovery is None else RECOVERY_SECONDS
+            core.on_step = lambda seconds: self._pulse.expect(seconds + margin)
             # Loaded objects stay for good, so the collector need not scan them during a step.
             gc.collect()
             gc.freeze()
@@ -131,7 +135,7 @@ class EngineProcess:
         """Execute commands that have arrived; without work, wait for one. Return False on a shutdown."""
         if not core.has_work:
             self._pulse.rest()
-            self._commands.poll()
+            self._await_command(core)
         self._pulse.expect(self._start.config.step_timeout)
         refused: list[RequestOutput] = []
         commands = size = 0
@@ -144,6 +148,18 @@ class EngineProcess:
         if refused or not core.has_work:
             self._tell(refused, core.stats)
         return True
+
+    def _await_command(self, core: EngineCore) -> None:
+        """Return when a command arrives, or processes that compute steps are lost."""
+        if core.recovery is None:
+            self._commands.poll()
+            return
+        poller = zmq.Poller()
+        poller.register(self._commands, zmq.POLLIN)
+        for descriptor in core.recovery.descriptors:
+            poller.register(descriptor, zmq.POLLIN)
+        if any(found != self._commands for found, _ in poller.poll()):
+            core.check()
 
     def _next_message(self) -> bytes | None:
         try:
@@ -266,7 +282,10 @@ def _end_with_parent(parent: int) -> NoReturn:
     """End this process when the parent has ended, whatever the main thread is doing."""
     while os.getppid() == parent:
         readable, _, _ = select.select([STDIN], [], [], PARENT_CHECK_SECONDS)
-        if readable and not os.read(STDIN, 1):
+        try:
+            if readable and not os.read(STDIN, 1):
+                break
+        except ConnectionResetError:  # the parent left data unread
             break
     os._exit(ErrorKind.ENGINE.exit_code)
 

@@ -119,6 +119,8 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     The ranks join the group at `meeting` (see `parallel.collectives`). The order comes with descriptors of a heartbeat
     page, and of two channels to the engine process: for steps (`parallel.channel`), and for constraints, which only
     rank 0 uses (`parallel.remote_grammars`). Like `Start`, it is the last one.
+
+    `num_blocks`: see `parallel.rank`.
     """
 
     descriptors: ClassVar[int] = 3
@@ -128,6 +130,7 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     meeting: str
     parent: int
     log_level: int
+    num_blocks: int | None = None
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import select
+import signal
 import socket
 import subprocess
 
@@ -13,7 +15,8 @@ from plimsoll_runtime.driver.process.child import SocketFolder
 from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
 from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
 from plimsoll_runtime.driver.process.handshake import StartRank
-from plimsoll_runtime.driver.process.standby import StandbyProcess
+from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, LoadProgress, ProcessFailed
 from plimsoll_runtime.errors import EngineDeadError
@@ -22,14 +25,16 @@ from plimsoll_runtime.utils.progress import Progress
 
 logger = logging.getLogger(__name__)
 
+SHOW_STACKS = signal.SIGUSR1
+"""On this signal a rank writes the stacks of its threads to its standard error."""
+
 
 class RankChild:
     """A started rank: its process, its channel of steps, and its socket for constraints."""
 
-    def __init__(self, order: StartRank) -> None:
-        """Start the rank. Raises StandbyDeadError."""
+    def __init__(self, order: StartRank, standby: StandbyProcess) -> None:
+        """Start the rank in a standby process, which is used up. Raises StandbyDeadError."""
         self.number = order.rank
-        standby = StandbyProcess.spawn(threads=order.config.threads)
         (steps, their_steps), (self.constraints, their_constraints) = socket.socketpair(), socket.socketpair()
         self.channel = Channel(steps, Report)
         try:
@@ -41,7 +46,16 @@ class RankChild:
             self.constraints.close()
             raise
         self._process, self._lifeline = standby.process, standby.lifeline
-        os.close(standby.page)
+        with os.fdopen(standby.page, "rb", buffering=0) as page:
+            self._pulse = Pulse(page.fileno())
+
+    @property
+    def sums(self) -> int:
+        return self._pulse.read().taken
+
+    def show_stacks(self) -> None:
+        if self._process.poll() is None:
+            os.kill(self._process.pid, SHOW_STACKS)
 
     def death(self) -> EngineDeadError:
         self._process.kill()
@@ -68,19 +82,22 @@ class RankChild:
         self._lifeline.close()
         self.channel.close()
         self.constraints.close()
+        self._pulse.close()
 
 
 class RankChildren:
     """The ranks of a group on this machine. They end with this process, however it ends."""
 
-    def __init__(self, config: EngineConfig, size: int) -> None:
-        """Start all ranks. Raises StandbyDeadError."""
+    def __init__(self, config: EngineConfig, size: int, forks: ForkServer, num_blocks: int | None = None) -> None:
+        """Fork and start all ranks. `num_blocks`: see `parallel.rank`. Raises StandbyDeadError, MemoryLimitError."""
+        self._num_blocks = num_blocks
         self.links: list[RankChild] = []
         with contextlib.ExitStack() as undo:
             self._folder = SocketFolder(longest_name="meeting")
             undo.callback(self.close)
             for number in range(size):
-                self.links.append(RankChild(self._order(config, number, size)))
+                standby = asyncio.run(forks.fork())
+                self.links.append(RankChild(self._order(config, number, size), standby))
             undo.pop_all()
 
     def ready(self, progress: Progress) -> EngineInfo:
@@ -109,10 +126,14 @@ class RankChildren:
         assert info is not None
         return info
 
-    def close(self) -> None:
-        """Kill all ranks and wait for their end. May be called again."""
+    def kill(self) -> None:
+        """Kill all ranks."""
         for link in self.links:
             link.kill()
+
+    def close(self) -> None:
+        """Kill all ranks and wait for their end. May be called again."""
+        self.kill()
         for link in self.links:
             link.close()
         self.links = []
@@ -126,4 +147,5 @@ class RankChildren:
             meeting=f"file://{self._folder.path}/meeting",
             parent=os.getpid(),
             log_level=logging.getLogger().getEffectiveLevel(),
+            num_blocks=self._num_blocks,
         )

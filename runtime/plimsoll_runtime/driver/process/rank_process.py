@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -13,6 +14,8 @@ import torch
 from plimsoll_runtime.driver.build.engine import build_runner
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
+from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.driver.process.rank_child import SHOW_STACKS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import LoadProgress
 from plimsoll_runtime.engine.protocol.plan import StepPlan
@@ -35,11 +38,13 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int) ->
 
     The descriptors are those of `StartRank`.
     """
+    faulthandler.register(SHOW_STACKS)
+    pulse = Pulse(page)
     os.close(page)
     name_process(f"plimsoll-rank-{order.rank}")
     link = Channel(socket.socket(fileno=steps_fd), StepPlan)
     try:
-        steps = _built(order, link, socket.socket(fileno=constraints_fd))
+        steps = _built(order, link, pulse, socket.socket(fileno=constraints_fd))
         gc.collect()
         gc.freeze()
         steps.run()
@@ -54,7 +59,7 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int) ->
     return 0
 
 
-def _built(order: StartRank, link: Channel, constraints: socket.socket) -> RankSteps:
+def _built(order: StartRank, link: Channel, pulse: Pulse, constraints: socket.socket) -> RankSteps:
     config = order.config
     device = choose(config.device)
     if device.type == "cuda":
@@ -62,8 +67,8 @@ def _built(order: StartRank, link: Channel, constraints: socket.socket) -> RankS
     # All ranks are on this machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     joined = TorchCollectives(backend_of(config, device), order.meeting, order.rank, order.size)
-    collectives = CountedCollectives(joined)
-    rank = Rank(order.rank, order.size, order.size if device.type == "cpu" else 1, collectives)
+    collectives = CountedCollectives(joined, pulse.took)
+    rank = Rank(order.rank, order.size, order.size if device.type == "cpu" else 1, collectives, order.num_blocks)
     progress = _Progress(link) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, rank=rank)
     if order.rank == 0:

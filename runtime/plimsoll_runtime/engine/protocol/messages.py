@@ -118,8 +118,9 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The output of one request in one step, or in all steps if it is `final_only`.
 
-    - `finish_reason`: None while the request runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (no
-      first token in time). For the last two `error` has the reason in words. Aborted requests have no output.
+    - `finish_reason`: None while the request runs; "stop" (EOS or a stop token), "length", "error", "deadline" (no
+      first token in time) or "unavailable" (the engine cannot run steps for the moment). For the last three `error`
+      has the reason in words. Aborted requests have no output.
     - `stop_token_id`: the stop token that ended it, which is the last of `token_ids`.
     - `prompt_logprobs`: sent once, with the first token, packed by `pack`. Entry i belongs to prompt token i + 1.
     - `cached_tokens`: sent with the first token: prompt tokens whose KV came from the prefix cache or its tiers.
@@ -177,6 +178,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     - `kernels_compiled`: Triton kernel variants compiled since the warm-up, while requests waited.
     - `cache_query_tokens`: prompt tokens of admitted requests. `cache_hit_tokens`: those that were found before a
       request's first token, in the prefix cache or the tiers.
+    - `recovering`: lost processes are being replaced, and no step can run.
     - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
       an error, such as NaN in their logits or a lack of memory.
     - `tiers`, `snapshots`: None if the engine has none.
@@ -199,6 +201,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     broken_off: int = 0
     attention_fallbacks: int = 0
     kernels_compiled: int = 0
+    recovering: bool = False
     phase_seconds: tuple[float, ...] = ()
     tiers: TierStats | None = None
     snapshots: SnapshotStats | None = None

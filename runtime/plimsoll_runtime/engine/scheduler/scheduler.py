@@ -266,6 +266,30 @@ class Scheduler:
         self._batching.shorten(max(1, first.tokens // 2))
         return []
 
+    def lost(self, steps: Sequence[Step]) -> None:
+        """Discard all steps in progress and every block, after the memory that held them was lost.
+
+        All sequences are preempted and computed again from their first token. Step sizes and learned costs stay.
+        """
+        for step in steps:
+            for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
+                sequence.pending -= entry.sample
+            self._kv.not_computed(step.plan, step.sequences)
+        while self._running.sequences:
+            self._admission.preempt()
+        for step in steps:
+            self._kv.sharing.merge(step.merges)
+        self._kv.forget_all()
+        self._running.slots.collect_freed()
+
+    def give_up(self, error: str) -> list[RequestOutput]:
+        """End all requests, and return their messages, with the finish reason "unavailable" and this error."""
+        found = list(self._sequences.values())
+        for sequence in found:
+            self._finish(sequence)
+        self._running.drop_finished()
+        return [RequestOutput(each.request_id, finish_reason="unavailable", error=error) for each in found]
+
     def _learn(self, step: Step, costs: Costs) -> None:
         """Record the duration of a prefill step, from the later of its planning and the end of the previous step."""
         began, self._committed_ns = max(step.planned_ns, self._committed_ns), self._clock()
