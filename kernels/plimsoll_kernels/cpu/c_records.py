@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import CFUNCTYPE, POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
@@ -57,6 +57,7 @@ def union(members: Mapping[str, type[CRecord]]) -> CType:
 Int = Annotated[int, CType("int32_t {}", c_int32)]
 Long = Annotated[int, CType("int64_t {}", c_int64)]
 Float = Annotated[float, CType("float {}", c_float)]
+Double = Annotated[float, CType("double {}", c_double)]
 Memory = Annotated[int | None, address("const void")]
 Floats = Annotated[int | None, address("const float")]
 Integers = Annotated[int | None, address("const int32_t")]
@@ -93,10 +94,11 @@ def c_name(kind: type) -> str:
     return f"Plimsoll{kind.__name__.removesuffix('Record')}"
 
 
-def header(constants: Mapping[str, int], record: type[CRecord]) -> str:
-    """Return a C++ header with constants, a record and all that it uses. Compiling it checks Python's field offsets."""
+def header(constants: Mapping[str, int], *records: type[CRecord]) -> str:
+    """Return a C++ header with constants, records and all that they use. Compiling it checks Python's field offsets."""
     declared: dict[type, str] = {}
-    _declare(record, declared)
+    for record in records:
+        _declare(record, declared)
     numbers = [f"enum {{ PLIMSOLL_{name} = {value} }};" for name, value in constants.items()]
     return "\n".join(["#pragma once", "#include <cstddef>", "#include <cstdint>", *numbers, *declared.values(), ""])
 

@@ -43,6 +43,10 @@ FLAGS = (
 INSTRUCTIONS = {
     "choose": (),
     "crew": (),
+    # Their first call comes after the check for AVX2. Without FMA, so that sums are those of plain additions.
+    "exchange": ("-mavx2",),
+    "shared_exchange": ("-mavx2",),
+    "tcp_exchange": ("-mavx2",),
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4",),
     "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.exchange import ExchangeError
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.records import MAX_PLACES, KernelsRecord, ModelRecord, OpRecord, PlaceRecord, Timed
 from plimsoll_kernels.cpu.step import PagedStep, pointers
@@ -50,7 +51,8 @@ class CpuDecoder:
     def __call__(self, token_ids: Tensor, positions: Tensor, turns: Sequence[Tensor], step: PagedStep) -> Tensor:
         """Return the hidden states `[T, hidden]` of token_ids at positions, both int64 `[T]`.
 
-        turns: for each rotary embedding float32 `[P, 2, D / 2]`, cosines and sines of the positions below P.
+        turns: for each rotary embedding float32 `[P, 2, D / 2]`, cosines and sines of the positions below P. Raises
+        ExchangeError if a sum over ranks fails.
         """
         rows, threads = token_ids.numel(), thread_count()
         hidden = torch.empty(rows, self._hidden, dtype=self._dtype)
@@ -60,7 +62,11 @@ class CpuDecoder:
         record.hidden = hidden.data_ptr()
         record.workspace = self._workspace.pointer(self._kernels.workspace(ctypes.byref(self._model), rows, threads))
         record.seconds = self._seconds
-        self._kernels.forward(ctypes.byref(self._model), ctypes.byref(step.cache.record), ctypes.byref(record), threads)
+        failed = self._kernels.forward(
+            ctypes.byref(self._model), ctypes.byref(step.cache.record), ctypes.byref(record), threads
+        )
+        if failed:
+            raise ExchangeError.of(self._model.ops[failed - 1].reduce.exchange)
         return hidden
 
     def step_bytes(self, rows: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from plimsoll_kernels.cpu.compile import CompileError, is_whole, library_path, unsupported
+from plimsoll_kernels.cpu.exchange_records import declare
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.speed import Speed, measure, product_seconds
 
@@ -166,6 +167,7 @@ def _open(path: Path) -> ctypes.CDLL:
     opened.plimsoll_amx.restype = c_int32
     opened.plimsoll_leave.argtypes = [c_int32]
     opened.plimsoll_leave.restype = None
+    declare(opened)
     if not opened.plimsoll_kernels(b"float32", None):
         raise CompileError("the kernels need AVX2 with FMA, which this processor lacks")
     return opened

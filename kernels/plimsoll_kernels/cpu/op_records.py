@@ -9,7 +9,7 @@ the inputs of products (source/element.h). Addresses of floats are those of floa
 from enum import IntEnum
 from typing import Any
 
-from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, Memory, c_record
+from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, Memory, OutMemory, c_record
 
 RESULT = -1
 """The target that stands for the result of a step, its `hidden`, instead of a place."""
@@ -315,3 +315,18 @@ class ExpandRecord(AnyOp):
     rank: Int
     value: Int
     apart: Int
+
+
+@c_record
+class ReduceRecord(AnyOp):
+    """target = scale x the sum of `source` over the ranks of a group, or target += it; both are floats.
+
+    Every rank must run the op with the same rows and width. If the exchange fails, the step ends there.
+    """
+
+    exchange: OutMemory  # the `handle` of an exchange (exchange.py)
+    source: Int
+    target: Int  # may be the source
+    width: Int
+    adds: Int  # 1: the result is added to the target
+    scale: Float

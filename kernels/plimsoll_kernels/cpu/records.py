@@ -17,6 +17,7 @@ from plimsoll_kernels.cpu import c_records
 from plimsoll_kernels.cpu.c_records import (
     CRecord,
     CType,
+    Double,
     Floats,
     Int,
     Integers,
@@ -31,6 +32,7 @@ from plimsoll_kernels.cpu.c_records import (
     pointer,
 )
 from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, MAX_STATES, MAX_TAPS
+from plimsoll_kernels.cpu.exchange_records import ExchangeStatusRecord
 from plimsoll_kernels.cpu.op_records import RESULT, SCORE_ROWS, WIDEST, AnyOp, LinearRecord, ShapeRecord
 
 MAX_PLACES = 32
@@ -46,7 +48,6 @@ CONSTANTS = {
 
 Addresses = Annotated[Any, CType("void *const *{}", POINTER(c_void_p))]
 Strides = Annotated[Any, CType("const int64_t *{}", POINTER(c_int64))]
-Double = Annotated[float, CType("double {}", c_double)]
 Groups = Annotated[Any, CType("const int32_t *{}", POINTER(c_int32))]
 Turns = Annotated[Any, CType("const float *const *{}", POINTER(c_void_p))]
 Seconds = Annotated[Any, CType("double *{}", POINTER(c_double))]
@@ -76,6 +77,7 @@ class Timed(IntEnum):
     GATE_UP = 8
     DOWN = 9
     STATE = 10
+    REDUCE = 11
 
 
 @c_record
@@ -221,7 +223,7 @@ class KernelsRecord(CRecord):
     pack_gated: Annotated[Call, function(None, Memory, Memory, Int, Int, OutMemory, Int)]
     linear: Annotated[Call, function(None, Memory, Int, _Linear, OutFloats, Int)]  # x, rows, linear, out
     workspace: Annotated[Number, function(Long, _Model, Int, Int)]  # of rows
-    forward: Annotated[Call, function(None, _Model, _Cache, _Step, Int)]
+    forward: Annotated[Number, function(Int, _Model, _Cache, _Step, Int)]  # 0, or the op that failed, counted from 1
     attention_workspace: Annotated[Number, function(Long, Int, Int)]  # of head_dim
     attention: Annotated[Call, function(None, *_ATTENTION)]  # query, key, value, out, shape, layer, cache, step
     sampling_workspace: Annotated[Number, function(Long, Int, Int)]  # of width
@@ -238,7 +240,7 @@ def interface() -> str:
     """
     kinds = {f"KIND_{name.upper()}": kind for kind, name in enumerate(OPS)}
     cases = "".join(f"\n    case {kind}: return work(op.{name});" for kind, name in enumerate(OPS))
-    return f"""{c_records.header({**CONSTANTS, **kinds}, KernelsRecord)}
+    return f"""{c_records.header({**CONSTANTS, **kinds}, KernelsRecord, ExchangeStatusRecord)}
 template <class Work>
 inline void plimsoll_run(const PlimsollOp &op, const Work &work) {{
   switch (op.kind) {{{cases}

@@ -52,10 +52,6 @@ pthread_mutex_t leading = PTHREAD_MUTEX_INITIALIZER;
 int helpers = 0; // started so far; guarded by `leading`
 std::atomic<void (*)()> rest_call{nullptr};
 
-void rest() {
-  if (void (*call)() = rest_call.load(std::memory_order_relaxed)) call();
-}
-
 struct Range {
   int begin, end;
 };
@@ -156,6 +152,10 @@ void after_fork() {
 }  // namespace
 
 void at_rest(void (*call)()) { rest_call.store(call, std::memory_order_relaxed); }
+
+void rest() {
+  if (void (*call)() = rest_call.load(std::memory_order_relaxed)) call();
+}
 
 void leave(int cores) {
   const uint32_t left = static_cast<uint32_t>(cores < 0 ? 0 : cores > MOST_THREADS ? MOST_THREADS : cores);

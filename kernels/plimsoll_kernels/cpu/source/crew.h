@@ -12,6 +12,9 @@ namespace plimsoll {
 // thread state in its core. There is one such function; a later call replaces it.
 void at_rest(void (*rest)());
 
+// Calls that function, before a thread that computes sleeps for another reason.
+void rest();
+
 // Leaves `cores` cores to other work from here on, as far as crews have helpers: helpers stop before they claim their
 // next range, and continue when fewer cores are left. The call does not wait for that.
 void leave(int cores);

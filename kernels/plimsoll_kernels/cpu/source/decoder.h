@@ -8,6 +8,7 @@
 #include "delta_rule.h"
 #include "dual_scan.h"
 #include "elementwise.h"
+#include "exchange.h"
 #include "gated_norm.h"
 #include "gated_recurrence.h"
 #include "heads.h"
@@ -36,11 +37,14 @@ class Decoder {
         attention_(cache, step, crew, space.tiles, space.tile_bytes),
         since_(seconds_now()) {}
 
-  void run() {
+  // Returns 0, or the number of the op that failed, from 1.
+  int run() {
     for (int i = 0; i < model_.num_ops; i++) {
       plimsoll_run(model_.ops[i], [&](const auto &op) { run(op); });
       lap(model_.ops[i].timed);
+      if (failed_) return i + 1;
     }
+    return 0;
   }
 
  private:
@@ -53,6 +57,7 @@ class Decoder {
   const Crew &crew_;
   const Attention<T> attention_;
   double since_;
+  bool failed_ = false;
 
   // Adds the time since the last lap to `timed`.
   void lap(int timed) {
@@ -232,6 +237,13 @@ class Decoder {
       float *y = space_.floats_at(op.target, r);
       for (int i = 0; i < op.width; i++) y[i] *= passes;
     });
+  }
+
+  void run(const PlimsollReduce &op) {
+    const plimsoll::Part part{space_.floats_at(op.source), space_.stride(op.source), space_.floats_at(op.target),
+                              space_.stride(op.target), static_cast<size_t>(step_.rows),
+                              static_cast<size_t>(op.width), op.scale, op.adds != 0};
+    failed_ = !static_cast<plimsoll::Exchange *>(op.exchange)->sum(part);
   }
 
   void run(const PlimsollScale &op) {

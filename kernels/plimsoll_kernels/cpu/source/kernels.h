@@ -62,11 +62,11 @@ struct Kernels {
     return Workspace<T>(*model, rows, threads, nullptr).bytes;
   }
 
-  static void forward(const PlimsollModel *model, const PlimsollCache *cache, const PlimsollStep *step,
-                      int32_t threads) {
+  static int32_t forward(const PlimsollModel *model, const PlimsollCache *cache, const PlimsollStep *step,
+                         int32_t threads) {
     const Workspace<T> space(*model, step->rows, threads, static_cast<char *>(step->workspace));
     const Crew crew(threads);
-    Decoder<T>(*model, *cache, *step, space, crew).run();
+    return Decoder<T>(*model, *cache, *step, space, crew).run();
   }
 
   // The shape that needs the most memory for heads of this size.
