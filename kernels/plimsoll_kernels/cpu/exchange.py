@@ -172,8 +172,10 @@ def _status(handle: int) -> ExchangeStatusRecord:
 def _reason(status: ExchangeStatusRecord) -> str:
     if status.failure == Failure.MISMATCH:
         calls = ((status.rank, status.kind, status.size), (status.other, status.other_kind, status.other_size))
-        one, other = (f"rank {r} called {Collective(k).name.lower()} with {size} bytes" for r, k, size in calls)
-        return f"the ranks' calls differ: {one}, {other}"
+        texts = [
+            f"rank {r} called {Collective(kind).name.lower()} with {size} bytes" for r, kind, size in sorted(calls)
+        ]
+        return f"the ranks' calls differ: {', '.join(texts)}"
     if status.failure == Failure.CLOSED:
         why = os.strerror(status.error) if status.error else "end of stream"
         return f"the connection to rank {status.rank} is closed: {why}"
