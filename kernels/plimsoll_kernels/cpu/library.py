@@ -167,7 +167,7 @@ def _open(path: Path) -> ctypes.CDLL:
     opened.plimsoll_amx.restype = c_int32
     opened.plimsoll_leave.argtypes = [c_int32]
     opened.plimsoll_leave.restype = None
-    declare(opened)
     if not opened.plimsoll_kernels(b"float32", None):
         raise CompileError("the kernels need AVX2 with FMA, which this processor lacks")
+    declare(opened)
     return opened

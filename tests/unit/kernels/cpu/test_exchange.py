@@ -321,7 +321,7 @@ def test_a_closed_peer_is_named_and_ends_the_group(ranks: int) -> None:
         for each in sockets[ranks - 1].values():
             each.close()
         reasons = [str(each.exception(timeout=60)) for each in waiting]
-        assert any(f"the connection to rank {ranks - 1} is closed: end of stream" in reason for reason in reasons)
+        assert any(f"the connection to rank {ranks - 1} is closed: " in reason for reason in reasons)
         assert all("is closed" in reason for reason in reasons)
         with pytest.raises(ExchangeError, match="is closed"):
             exchanges[0].sum(torch.ones(4))
