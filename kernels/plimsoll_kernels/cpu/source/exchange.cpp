@@ -1,7 +1,6 @@
 #include "exchange.h"
 
 #include <immintrin.h>
-#include <sched.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -26,11 +25,6 @@ void each_run(size_t width, size_t first, size_t count, const Work &work) {
     work(row, column, done, length);
     done += length;
   }
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
 }  // namespace
@@ -109,10 +103,8 @@ bool Exchange::mismatch(int one, int kind, int64_t size, int other, int other_ki
   return fail(failure);
 }
 
-Patience::Patience(int ranks) : since_(exchange_seconds()) {
-  static const int cores = usable_cores();
-  until_ = since_ + (ranks <= cores ? LONG_SPIN : SHORT_SPIN);
-}
+Patience::Patience(bool shares_cores)
+    : since_(exchange_seconds()), until_(since_ + (shares_cores ? SHORT_SPIN : LONG_SPIN)) {}
 
 bool Patience::spin() {
   for (int i = 0; i < PAUSES; i++) _mm_pause();

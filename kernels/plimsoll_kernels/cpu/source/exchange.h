@@ -96,8 +96,7 @@ struct Exchange {
 // Limits how long a rank spins before it sleeps: some tens of microseconds, or less if ranks share cores.
 class Patience {
  public:
-  // `ranks`: those on this machine.
-  explicit Patience(int ranks);
+  explicit Patience(bool shares_cores);
 
   // Returns after a pause, or false if the time for spinning is over.
   bool spin();

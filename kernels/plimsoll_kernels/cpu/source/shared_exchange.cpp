@@ -5,6 +5,7 @@
 // all ranks have posted the next step, for which they have read it.
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -65,6 +66,7 @@ struct Mismatch {
 
 struct Segment {
   Mailbox mailboxes[MOST_RANKS];
+  cpu_set_t cores[MOST_RANKS]; // on which each rank may run, written before its first step
   Mismatch mismatch;
 
   static size_t bytes(int ranks) { return HEAD + 2 * SLOT * ranks; }
@@ -99,6 +101,8 @@ Segment *map(int descriptor, int ranks) {
 struct SharedExchange : Exchange {
   Segment *segment;
   uint32_t step; // the number of this rank's last step
+  bool met; // all ranks have posted a step
+  bool shares_cores; // there are fewer cores than ranks, or this rank has not met all
 
   bool sum(const Part &part) {
     const int64_t size = static_cast<int64_t>(part.count() * sizeof(float));
@@ -178,7 +182,16 @@ struct SharedExchange : Exchange {
       const Call &made = theirs.calls[step & 1];
       if (check && (made.kind != call.kind || made.size != call.size)) return differ(other, call, made);
     }
+    if (!met) meet();
     return true;
+  }
+
+  // Counts the cores of all ranks.
+  void meet() {
+    cpu_set_t all = segment->cores[0];
+    for (int i = 1; i < ranks; i++) CPU_OR(&all, &all, &segment->cores[i]);
+    shares_cores = CPU_COUNT(&all) < ranks;
+    met = true;
   }
 
   // Whether a rank with this word has posted the step, or was aborted.
@@ -187,7 +200,7 @@ struct SharedExchange : Exchange {
   }
 
   void wait_for(Mailbox &theirs) {
-    Patience patience(ranks);
+    Patience patience(shares_cores);
     while (!arrived(theirs.posted.load(std::memory_order_acquire))) {
       if (patience.spin()) continue;
       rest();
@@ -262,6 +275,10 @@ EXPORTED int64_t plimsoll_exchange_open(int32_t descriptor, int32_t ranks, int32
   exchange->check = check != 0;
   exchange->segment = segment;
   exchange->step = segment->mailboxes[rank].posted.load(std::memory_order_acquire) / plimsoll::STEP;
+  exchange->shares_cores = true;
+  // Without a set of cores, which machines of more than 1,024 do not return, there are enough.
+  if (sched_getaffinity(0, sizeof(cpu_set_t), &segment->cores[rank]))
+    std::memset(&segment->cores[rank], 0xff, sizeof(cpu_set_t));
   return reinterpret_cast<int64_t>(exchange);
 }
 

@@ -182,7 +182,7 @@ struct TcpExchange : Exchange {
     bool moved = false;
     if (!move(streams, count, moved)) return false;
     if (moved) return true;
-    Patience patience(1); // the others have cores of their own
+    Patience patience(false); // ranks on other machines have cores of their own
     while (!moved) {
       if (!patience.spin() && !sleep(streams, count)) return false;
       if (!move(streams, count, moved)) return false;

@@ -1,0 +1,1 @@
+"""The cost of exchanges between the ranks of a group."""
