@@ -46,6 +46,7 @@ class AnyExchange:
         self.rank = rank
         self._handle: int | None = handle
         self._closing = threading.Lock()
+        self._functions = functions()
 
     @property
     def handle(self) -> int:
@@ -62,7 +63,7 @@ class AnyExchange:
         if values.dtype is not torch.float32 or not values.is_contiguous() or values.device.type != "cpu":
             kind = "contiguous" if values.is_contiguous() else "strided"
             raise ValueError(f"sum needs a contiguous float32 tensor on the CPU; got {kind} {values.dtype}")
-        if not functions().plimsoll_exchange_sum(self.handle, values.data_ptr(), values.numel()):
+        if not self._functions.plimsoll_exchange_sum(self.handle, values.data_ptr(), values.numel()):
             raise ExchangeError.of(self.handle)
 
     def broadcast(self, buffer: bytearray | memoryview) -> None:
@@ -72,7 +73,7 @@ class AnyExchange:
         """
         size = memoryview(buffer).nbytes
         memory = (ctypes.c_char * size).from_buffer(buffer)
-        if not functions().plimsoll_exchange_broadcast(self.handle, ctypes.addressof(memory), size):
+        if not self._functions.plimsoll_exchange_broadcast(self.handle, ctypes.addressof(memory), size):
             raise ExchangeError.of(self.handle)
 
     def abort(self) -> None:
@@ -81,7 +82,7 @@ class AnyExchange:
         """
         with self._closing:
             if self._handle is not None:
-                functions().plimsoll_exchange_abort(self._handle)
+                self._functions.plimsoll_exchange_abort(self._handle)
 
     def statistics(self) -> Statistics:
         """Return the seconds of this rank's calls so far. Raises ExchangeError if the exchange is closed."""
@@ -92,7 +93,7 @@ class AnyExchange:
         """Release the exchange's memory. No other call may be running, except `abort`."""
         with self._closing:
             if self._handle is not None:
-                functions().plimsoll_exchange_close(self._handle)
+                self._functions.plimsoll_exchange_close(self._handle)
                 self._handle = None
 
     def __enter__(self) -> Self:

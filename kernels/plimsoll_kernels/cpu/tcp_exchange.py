@@ -13,10 +13,9 @@ from plimsoll_kernels.cpu.exchange import AnyExchange, check_rank, functions
 class TcpExchange(AnyExchange):
     """An exchange over TCP.
 
-    `sockets_by_rank`: a connected, non-blocking socket to each other rank, kept open as long as the exchange. After a
-    failure they are shut down, so that all ranks fail. `check`: the same on all ranks; each call then first compares
-    its kind and bytes with those of the others, in one more round trip. Raises ValueError if a socket is missing or
-    unusable.
+    `sockets_by_rank`: a connected, non-blocking socket to each other rank; it may be closed afterwards. A failure shuts
+    the connections down, so that all ranks fail. `check`: the same on all ranks; each call then first compares its kind
+    and bytes with those of the others, in one more round trip. Raises ValueError if a socket is missing or unusable.
     """
 
     def __init__(self, sockets_by_rank: Mapping[int, socket], ranks: int, rank: int, *, check: bool = False) -> None:
@@ -26,7 +25,6 @@ class TcpExchange(AnyExchange):
             raise ValueError(f"rank {rank} needs sockets to the ranks {others}; got {sorted(sockets_by_rank)}")
         if blocking := [each for each in others if sockets_by_rank[each].getblocking()]:
             raise ValueError(f"the sockets to the ranks {blocking} are blocking; call setblocking(False)")
-        self._sockets = dict(sockets_by_rank)
         descriptors = (ctypes.c_int32 * ranks)(*([-1] * ranks))
         for each in others:
             descriptors[each] = sockets_by_rank[each].fileno()

@@ -2,10 +2,12 @@
 //
 // A stream has no frames: all ranks make the same calls, so each knows the size of what it receives next.
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -251,6 +253,20 @@ struct TcpExchange : Exchange {
     for (int i = 0; i < ranks; i++)
       if (i != rank) shutdown(descriptors[i], SHUT_RDWR);
   }
+
+  // Copies the socket to a rank, so that its number stays this socket's until `close`. Returns false with errno.
+  bool copy(int other, int descriptor) {
+    const int on = 1;
+    descriptors[other] = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    return descriptors[other] >= 0 && !setsockopt(descriptors[other], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+
+  void close() {
+    for (int i = 0; i < ranks; i++)
+      if (descriptors[i] >= 0) ::close(descriptors[i]);
+    std::free(theirs);
+    std::free(this);
+  }
 };
 
 TcpExchange &own(Exchange &exchange) { return static_cast<TcpExchange &>(exchange); }
@@ -259,10 +275,7 @@ constexpr Exchange::Calls CALLS{
     [](Exchange &exchange, const Part &part) { return own(exchange).sum(part); },
     [](Exchange &exchange, char *bytes, size_t size) { return own(exchange).broadcast(bytes, size); },
     [](Exchange &exchange) { own(exchange).abort(); },
-    [](Exchange &exchange) {
-      std::free(own(exchange).theirs);
-      std::free(&own(exchange));
-    },
+    [](Exchange &exchange) { own(exchange).close(); },
 };
 
 }  // namespace
@@ -271,13 +284,9 @@ constexpr Exchange::Calls CALLS{
 
 using plimsoll::TcpExchange;
 
-// Returns the handle of an exchange over sockets, one for each rank (that of the rank itself is not used), or -errno.
-// They stay open when the exchange is closed.
+// Returns the handle of an exchange over copies of sockets, one for each rank (that of the rank itself is not used), or
+// -errno.
 EXPORTED int64_t plimsoll_exchange_connect(const int32_t *descriptors, int32_t ranks, int32_t rank, int32_t check) {
-  for (int i = 0; i < ranks; i++) {
-    const int on = 1;
-    if (i != rank && setsockopt(descriptors[i], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) return -errno;
-  }
   void *memory = std::malloc(sizeof(TcpExchange));
   void *pieces = std::aligned_alloc(64, TcpExchange::floats(ranks) * sizeof(float));
   if (!memory || !pieces) {
@@ -293,6 +302,12 @@ EXPORTED int64_t plimsoll_exchange_connect(const int32_t *descriptors, int32_t r
   exchange->theirs = static_cast<float *>(pieces);
   exchange->sums = exchange->theirs + ranks * plimsoll::MOST_FLOATS;
   exchange->mine = exchange->sums + plimsoll::MOST_FLOATS;
-  for (int i = 0; i < ranks; i++) exchange->descriptors[i] = descriptors[i];
+  for (int i = 0; i < ranks; i++) exchange->descriptors[i] = -1;
+  for (int i = 0; i < ranks; i++)
+    if (i != rank && !exchange->copy(i, descriptors[i])) {
+      const int error = errno;
+      exchange->close();
+      return -error;
+    }
   return reinterpret_cast<int64_t>(exchange);
 }

@@ -329,6 +329,27 @@ def test_a_closed_peer_is_named_and_ends_the_group(ranks: int) -> None:
             exchange.close()
 
 
+def test_sockets_may_be_closed_when_they_are_connected() -> None:
+    with connections(2) as sockets, group("tcp", 2) as threads:
+        exchanges = [TcpExchange(sockets[rank], 2, rank) for rank in (0, 1)]
+        for each in (sockets[0][1], sockets[1][0]):
+            each.close()
+        found = threads.run(lambda exchange: summed(exchanges[exchange.rank], torch.ones(2)))
+        assert all(each.eq(2).all() for each in found)
+        exchanges[1].close()
+        with pytest.raises(ExchangeError, match="the connection to rank 1 is closed"):
+            exchanges[0].sum(torch.ones(2))
+        exchanges[0].close()
+
+
+@pytest.mark.parametrize("size", [1, 1000, 100_003])
+def test_sixteen_ranks(kind: str, size: int) -> None:
+    parts = parts_of(16, size)
+    with group(kind, 16, check=True) as made:
+        found = made.run(lambda exchange: [summed(exchange, parts[exchange.rank]) for _ in range(5)])
+    assert all(same_bits(each, sum_of(parts)) for several in found for each in several)
+
+
 def test_sockets_that_are_missing_blocking_or_closed_are_refused() -> None:
     with connections(2) as sockets:
         with pytest.raises(ValueError, match=r"rank 0 needs sockets to the ranks \[1, 2\]; got \[1\]"):
