@@ -129,6 +129,17 @@ def segment_bytes(ranks: int) -> int:
     return size
 
 
+def steps_of(descriptor: int, ranks: int) -> list[int]:
+    """Return how many steps of calls each rank of a segment has begun: of ranks that wait for each other, the one with
+    the fewest is late. Raises ValueError if the segment is unusable.
+    """
+    check_segment(descriptor, ranks)
+    steps = (ctypes.c_int64 * ranks)()
+    if error := functions().plimsoll_exchange_steps(descriptor, ranks, steps):
+        raise ValueError(f"cannot map the segment of the exchange: {os.strerror(error)}")
+    return list(steps)
+
+
 def abort_segment(descriptor: int, ranks: int) -> None:
     """Abort the group of a segment from a process that is not one of its ranks. Raises ValueError if the segment is
     unusable.

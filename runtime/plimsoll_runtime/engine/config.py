@@ -27,7 +27,7 @@ ATTENTION_BACKENDS = (
     "sdpa",
     "reference",
 )
-GROUP_BACKENDS = ("auto", "nccl", "gloo")
+GROUP_BACKENDS = ("auto", "nccl", "gloo", "local")
 MOST_RANKS = 64
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 """Tokens of a KV block for which kernels exist."""
@@ -192,9 +192,16 @@ class EngineConfig:
     )
     group_backend: str = option(
         "auto",
-        "how the ranks of --tensor-parallel exchange results: nccl (GPUs) or gloo (CPUs); auto: by the device",
+        "how the ranks of --tensor-parallel exchange results: nccl (GPUs), gloo (CPUs) or local (CPUs: by Plimsoll's "
+        "kernels, over shared memory); auto: nccl on GPUs, else local if possible",
         OF_MODEL,
         choices=GROUP_BACKENDS,
+    )
+    check_collectives: bool = option(
+        False,
+        "compare what the ranks of --tensor-parallel exchange: if one calls another operation than the others, all are "
+        "replaced and the log names both operations",
+        OF_MODEL,
     )
     recover_seconds: float = option(
         30.0,

@@ -88,7 +88,7 @@ def _load_program(
 ) -> Decoder:
     source = checked_source(files, program)
     if fused:
-        return CpuExecutor(program, WeightReader(program, source, dtype, device, progress), places)
+        return CpuExecutor(program, WeightReader(program, source, dtype, device, progress), places, collectives)
     through = None if places is OWN else places
     decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress, through), collectives)
     give_back()
@@ -96,7 +96,13 @@ def _load_program(
 
 
 def wake_decoder(
-    outline: Outline, dtype: torch.dtype, arena: FilledArena, *, device: torch.device, fused: bool
+    outline: Outline,
+    dtype: torch.dtype,
+    arena: FilledArena,
+    *,
+    device: torch.device,
+    fused: bool,
+    collectives: Collectives | None = None,
 ) -> Decoder:
     """Build the decoder of `load_decoder` from a filled image, without reading weights.
 
@@ -108,11 +114,11 @@ def wake_decoder(
         decoder = foreign.wake(outline, dtype, device, arena)
     elif fused:
         program = _program(outline)
-        decoder = CpuExecutor(program, ShapeReader(program, dtype), arena)
+        decoder = CpuExecutor(program, ShapeReader(program, dtype), arena, collectives)
     else:
         program = _program(outline)
         shapes = ShapesOnly(program.stored_shapes())
-        decoder = TorchDecoder(program, WeightReader(program, shapes, dtype, device, silent, arena))
+        decoder = TorchDecoder(program, WeightReader(program, shapes, dtype, device, silent, arena), collectives)
     arena.finish()
     return decoder
 

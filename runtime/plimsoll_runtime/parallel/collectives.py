@@ -1,4 +1,4 @@
-"""The exchange between the ranks of a parallel group, over torch's process groups."""
+"""The exchange between the ranks of a parallel group: over torch's process groups, or by our CPU kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plimsoll_kernels.cpu.exchange import AnyExchange
 from plimsoll_runtime.models.layers.collectives import Collectives
 
 TIMEOUT = timedelta(hours=1)
@@ -30,6 +31,13 @@ class TorchCollectives:
         dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
         self._ranks = ranks
 
+    @property
+    def exchange(self) -> None:
+        return None
+
+    def summed(self, count: int) -> None:
+        raise ValueError("CPU kernels cannot call a backend of torch")
+
     def sum(self, partial: Tensor) -> Tensor:
         total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         dist.all_reduce(total)
@@ -45,3 +53,33 @@ class TorchCollectives:
         found = [torch.empty_like(own) for _ in range(self._ranks)]
         dist.all_gather(found, own)
         return [each[: int(size)].numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
+
+
+class LocalCollectives:
+    """Collectives of one rank over an exchange of the CPU kernels, which steps of these kernels call themselves."""
+
+    def __init__(self, exchange: AnyExchange) -> None:
+        self._exchange = exchange
+
+    @property
+    def exchange(self) -> int:
+        return self._exchange.handle
+
+    def sum(self, partial: Tensor) -> Tensor:
+        total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        self._exchange.sum(total)
+        return total.to(partial.dtype)
+
+    def summed(self, count: int) -> None:
+        """Do nothing."""
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        ranks, rank = self._exchange.ranks, self._exchange.rank
+        lengths = torch.zeros(ranks)
+        lengths[rank] = len(data)
+        self._exchange.sum(lengths)
+        # Bytes, and lengths below 16 MiB, are exact as float32, and all other ranks add zeros.
+        rows = torch.zeros(ranks, max(1, int(lengths.max())))
+        rows[rank, : len(data)] = torch.tensor(list(data))
+        self._exchange.sum(rows)
+        return [row[: int(length)].to(torch.uint8).numpy().tobytes() for row, length in zip(rows, lengths, strict=True)]

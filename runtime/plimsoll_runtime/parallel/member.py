@@ -60,6 +60,13 @@ class CountedCollectives:
         self._on_sum = on_sum
         self._sums = 0
 
+    @property
+    def exchange(self) -> int | None:
+        return self._collectives.exchange
+
+    def summed(self, count: int) -> None:
+        self._sums += count
+
     def begin(self) -> None:
         """Start a step."""
         self._sums = 0

@@ -54,7 +54,7 @@ class Rank:
             raise UsageError(
                 f"{outline.facts.architecture} runs on the code of Transformers, which has no parts; {ADVICE}"
             )
-        return shard(outline, self.size, self.number)
+        return shard(outline, self.size, self.number, in_kernels=self.collectives.exchange is not None)
 
     def chosen(self, own: Chosen | None) -> Chosen:
         """Return the choices of rank 0, which gives its `own`; other ranks give None."""

@@ -62,8 +62,8 @@ _KNOWN: Mapping[type[object], tuple[str, ...]] = {
 """Fields that can be cut, or that mean the same for a part; others must have their defaults."""
 
 
-def shard(program: Program, ranks: int, rank: int) -> Program:
-    """Return the program that one of `ranks` ranks runs. Rank 0 alone computes logits.
+def shard(program: Program, ranks: int, rank: int, *, in_kernels: bool = False) -> Program:
+    """Return the program that one of `ranks` ranks runs. Rank 0 alone computes logits. `in_kernels`: see `Reduce`.
 
     Raises ModelError for a program that cannot be cut, UsageError for more ranks than it has parts.
     """
@@ -71,7 +71,7 @@ def shard(program: Program, ranks: int, rank: int) -> Program:
     if facts.states or facts.own or facts.pooling is not None or facts.whole:
         what = "recurrent layers" if facts.states else "a pooling head" if facts.pooling else "caches of its own"
         raise ModelError(f"{facts.architecture} has {what} and cannot be divided among ranks; {ADVICE}")
-    cutter = _Cutter(program, ranks, rank)
+    cutter = _Cutter(program, ranks, rank, in_kernels=in_kernels)
     ops, ends = list[Op](), [0]
     for index in range(len(program.ops)):
         ops += cutter.cut(index)
@@ -105,7 +105,8 @@ class _Cutter:
     `shapes`: the attention shape of each cache so far. `elsewhere`: weights that only other ranks read.
     """
 
-    def __init__(self, program: Program, ranks: int, rank: int) -> None:
+    def __init__(self, program: Program, ranks: int, rank: int, *, in_kernels: bool) -> None:
+        self._in_kernels = in_kernels
         self._program = program
         self._ranks = ranks
         self._rank = rank
@@ -178,7 +179,7 @@ class _Cutter:
             raise self._refusal(op)
         parts = tuple(weight.columns(*cut.columns) for weight in op.parts)
         yield replace(op, parts=parts, biases=self._first_ranks(op.biases))
-        yield Reduce(op.outputs, self._ranks, op.writes, op.writes)
+        yield Reduce(op.outputs, self._ranks, op.writes, op.writes, self._in_kernels)
 
     def _experts(self, op: Experts) -> Iterator[Op]:
         """Cut each expert between its two products, and add the results of all ranks."""
@@ -192,7 +193,7 @@ class _Cutter:
             down=tuple(weight.columns(first, end) for weight in op.down),
             down_biases=self._first_ranks(op.down_biases),
         )
-        yield Reduce(op.hidden, self._ranks, op.writes, op.writes)
+        yield Reduce(op.hidden, self._ranks, op.writes, op.writes, self._in_kernels)
 
     def _of_heads(self, op: OfHeads | NormValues | AttendShared, cut: _Cut, heads: HeadRanges) -> Op:
         """Cut an op over heads; the result of attention has the columns of the rank's queries."""

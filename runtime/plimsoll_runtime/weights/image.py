@@ -41,6 +41,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
       tensors.
     - `backends` are the attention backends in order of preference.
     - `code` is the version of plimsoll that made the image.
+    - `rank` and `ranks`: the rank of a parallel group whose part of the weights it has.
     """
 
     model: str
@@ -55,6 +56,8 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     backends: list[str]
     eos_token_ids: list[int]
     code: str
+    rank: int = 0
+    ranks: int = 1
 
 
 class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +174,14 @@ class Image:
             return None
         offset, length, digest = found
         return decode(os.pread(self._descriptor, length, offset), digest)
+
+    def resize(self, size: int) -> None:
+        """Empty an image that is not complete, and set the size that it may have at most. Raises MemoryLimitError."""
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise MemoryLimitError(f"cannot allocate {size} bytes for weights: {error}") from error
 
     def seal(self, size: int, *, read_only: bool) -> None:
         """Truncate the image to `size` and forbid resizing; with `read_only` also forbid new writable mappings."""

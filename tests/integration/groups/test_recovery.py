@@ -21,13 +21,19 @@ SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that the CPU kernels compute, so that its weights are in images."""
     folder = tmp_path_factory.mktemp("model")
-    save_model(make_model("LlamaConfig", {}), folder)
+    save_model(make_model("LlamaConfig", {"head_dim": 16, "hidden_size": 64}), folder)
     return folder
 
 
-def ranks_of(server: Served) -> dict[str, psutil.Process]:
+def children_of(server: Served) -> dict[str, psutil.Process]:
+    """Return the ranks and the fork server, by name."""
     return {child.name(): child for child in server.engine().children()}
+
+
+def ranks_of(server: Served) -> dict[str, psutil.Process]:
+    return {name: child for name, child in children_of(server).items() if name.startswith("plimsoll-rank")}
 
 
 def until(condition: Callable[[], bool], seconds: float = SECONDS) -> float:
@@ -95,11 +101,10 @@ def test_a_hung_rank_is_named_and_replaced(model: Path, tmp_path: Path) -> None:
         assert "rank 1 hangs: a step took more than" in "".join(server.lines)
 
 
-def test_requests_are_refused_if_nothing_replaces_the_ranks(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    save_model(make_model("LlamaConfig", {}), folder)
-    with serving(folder, tmp_path / "log", *OPTIONS, "--recover-seconds", "1") as server:
-        (folder / "config.json").rename(folder / "elsewhere.json")
+def test_requests_are_refused_if_nothing_replaces_the_ranks(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "log", *OPTIONS, "--recover-seconds", "1") as server:
+        forks = children_of(server)["plimsoll-forks"]
+        forks.suspend()
         for process in ranks_of(server).values():
             process.send_signal(signal.SIGKILL)
         until(lambda: health(server) == 503, 2.0)
@@ -107,6 +112,15 @@ def test_requests_are_refused_if_nothing_replaces_the_ranks(tmp_path: Path) -> N
         refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=20)
         assert refused.status_code == 503
         assert "were not replaced" in refused.text
-        (folder / "elsewhere.json").rename(folder / "config.json")
+        forks.resume()
         until(lambda: health(server) == 200)
         assert text(server, [4, 2], 4, 0)
+
+
+def test_nothing_is_left_behind(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "log", *OPTIONS) as server:
+        processes = [server.engine(), *children_of(server).values()]
+        server.process.terminate()
+        assert server.end() == 0
+        _, alive = psutil.wait_procs(processes, SECONDS)
+        assert not alive

@@ -283,6 +283,16 @@ EXPORTED int64_t plimsoll_exchange_open(int32_t descriptor, int32_t ranks, int32
 }
 
 // Aborts the group of a segment, without being one of its ranks. Returns 0 or an errno.
+// Writes the number of each rank's last step.
+EXPORTED int32_t plimsoll_exchange_steps(int32_t descriptor, int32_t ranks, int64_t *steps) {
+  Segment *segment = plimsoll::map(descriptor, ranks);
+  if (!segment) return errno;
+  for (int i = 0; i < ranks; i++)
+    steps[i] = segment->mailboxes[i].posted.load(std::memory_order_relaxed) / plimsoll::STEP;
+  munmap(segment, Segment::bytes(ranks));
+  return 0;
+}
+
 EXPORTED int32_t plimsoll_exchange_abort_segment(int32_t descriptor, int32_t ranks) {
   Segment *segment = plimsoll::map(descriptor, ranks);
   if (!segment) return errno;

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from plimsoll_kernels.cpu.exchange import MOST_RANKS
 from plimsoll_runtime.driver.process.rank_group import RankGroup
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
@@ -30,6 +31,8 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
                 f"--tensor-parallel {config.tensor_parallel} does not support {what}; omit it, or use one rank"
             )
     device = choose(config.device)
+    if config.group_backend == "local" and (device.type != "cpu" or config.tensor_parallel > MOST_RANKS):
+        raise UsageError(f"--group-backend local is for 2 to {MOST_RANKS} ranks on a CPU; choose gloo or nccl")
     if config.group_backend == "nccl" and device.type != "cuda":
         raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
     if device.type == "cuda" and torch.cuda.device_count() < config.tensor_parallel:

@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.kv.offload.host_memory import HostRegistry, pinn
 from plimsoll_runtime.execution.memory.kv_budget import check_weights_fit, free_memory
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.layers.collectives import Collectives
-from plimsoll_runtime.models.load import load_decoder, wake_decoder
+from plimsoll_runtime.models.load import image_bytes, load_decoder, wake_decoder
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
@@ -60,29 +60,48 @@ def load_model(
     """
     header = None if image is None else image.header()
     if image is not None and header is not None:
-        model = from_image(config, header.facts, device)
+        model = from_image(config, header.facts, device, rank)
         _check_weights(model, _weights_of(model, image), grant)
-        return LoadedModel(model, wake(model, image, header), _weights_of(model, image), woken=True)
+        decoder = wake(model, image, header, collectives=None if rank is None else rank.collectives)
+        return LoadedModel(model, decoder, _weights_of(model, image), woken=True)
     # Not in a wake, which a request waits for: while other engines hold GPU memory, nvidia-smi takes a second.
     found = () if config.device == "cpu" else log_findings()
     files = find_files(config, progress)
     model = from_files(config, files, device) if rank is None else of_rank(config, files, device, rank)
+    if rank is not None and image is not None:
+        image = _image_of_rank(model, image)
     _check_weights(model, _weights_of(model, image), grant, 1 if rank is None else rank.neighbours)
-    decoder = _read(config, model, model.files or files, image, progress, None if rank is None else rank.collectives)
+    decoder = _read(config, model, model.files or files, image, progress, rank)
     taken = decoder.weight_bytes if image is None else _weights_of(model, image)
     return LoadedModel(model, decoder, taken, woken=False, findings=found)
 
 
-def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:
+def _image_of_rank(model: Model, image: Image) -> Image | None:
+    """Set the size of a rank's empty image. Return None if an image would take memory in addition to the decoder's."""
+    if model.beside_image or model.device.type != "cpu":
+        return None
+    image.resize(image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described))
+    return image
+
+
+def wake(
+    model: Model,
+    image: Image,
+    header: ImageHeader,
+    registry: HostRegistry | None = None,
+    collectives: Collectives | None = None,
+) -> Decoder:
     """Take the weights from a filled image. For a GPU its pages are pinned during the copy, by `registry` (None: CUDA's
-    own).
+    own). `collectives`: those of a rank.
 
     Raises ModelError if the image does not have what the model needs.
     """
     began = time.perf_counter()
     arena = FilledArena(image, header)
     with _copied(arena, model.device, registry):
-        decoder = wake_decoder(model.outline, model.dtype, arena, device=model.device, fused=model.fused)
+        decoder = wake_decoder(
+            model.outline, model.dtype, arena, device=model.device, fused=model.fused, collectives=collectives
+        )
     logger.info("woke from an image of %.2f GiB in %.3f s", header.nbytes / 2**30, time.perf_counter() - began)
     return decoder
 
@@ -93,10 +112,10 @@ def _read(
     files: ModelFiles,
     image: Image | None,
     progress: Progress,
-    collectives: Collectives | None,
+    rank: Rank | None,
 ) -> Decoder:
     """Read the weights. With an image, store them in it, then seal it. Raises the errors of `load_decoder`."""
-    device, fused = model.device, model.fused
+    device, fused, collectives = model.device, model.fused, None if rank is None else rank.collectives
     if image is None:
         return load_decoder(
             files,
@@ -109,9 +128,16 @@ def _read(
         )
     arena = FillingArena(image)
     decoder = load_decoder(
-        files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
+        files,
+        model.outline,
+        model.dtype,
+        device=device,
+        progress=progress,
+        fused=fused,
+        places=arena,
+        collectives=collectives,
     )
-    header = arena.finish(facts_of(config, model, files))
+    header = arena.finish(facts_of(config, model, files, rank))
     logger.info("%s: stored the weights in an image of %.2f GiB", config.model, header.nbytes / 2**30)
     return decoder
 

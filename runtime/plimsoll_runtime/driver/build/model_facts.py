@@ -228,9 +228,9 @@ def _pooling(described: Mapping[str, Any], outline: Outline) -> PoolingInfo | No
     return pooling_info(described, task, outline) if task and isinstance(outline, Program) else None
 
 
-def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) -> Model:
-    """Return the model of a filled image. Raises ModelError if the image has another model or does not fit this
-    machine.
+def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device, rank: Rank | None = None) -> Model:
+    """Return the model of a filled image, or the part of a `rank`. Raises ModelError if the image has another model or
+    part, or does not fit this machine.
 
     After this call, the process computes with the kernels that the weights are packed for.
     """
@@ -239,6 +239,7 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         ("kind of device", facts.device, device.type),
         ("dtype", facts.dtype, facts.dtype if config.dtype == "auto" else config.dtype),
         ("version of plimsoll", facts.code, VERSION),
+        ("rank", (facts.rank, facts.ranks), (0, 1) if rank is None else (rank.number, rank.size)),
         ("config", hashlib.sha256(facts.config).hexdigest(), facts.config_digest),
     ):
         if found != wanted:
@@ -249,14 +250,19 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
     if (wanted := task_of(described, config.task)) != loaded_for and config.task != "auto":
         raise _misfit(f"its task is {loaded_for}, but {wanted} is requested")
     outline = outline_of(described, config.model_impl, config.max_model_len)
+    outline = outline if rank is None else rank.part(outline)
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
     backends = _backends(config, facts, _target(config, outline, device, dtype))
     snapshots, pooling = snapshot_rows(config, outline.facts), _pooling(described, outline)
-    return Model(outline, facts.config, pooling, dtype, device, backends, facts.eos_token_ids, None, snapshots)
+    model = Model(outline, facts.config, pooling, dtype, device, backends, facts.eos_token_ids, None, snapshots)
+    if rank is not None:
+        rank.chosen(_chosen(model) if rank.number == 0 else None)
+        rank.check(_chosen(model))
+    return model
 
 
-def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFacts:
+def facts_of(config: EngineConfig, model: Model, files: ModelFiles, rank: Rank | None = None) -> ImageFacts:
     """Return the facts that an image stores about a model's weights."""
     found = kernels(model.dtype) if model.fused else None
     return ImageFacts(
@@ -272,6 +278,8 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
         backends=[backend.name for backend in model.backends],
         eos_token_ids=list(model.eos_token_ids),
         code=VERSION,
+        rank=0 if rank is None else rank.number,
+        ranks=1 if rank is None else rank.size,
     )
 
 

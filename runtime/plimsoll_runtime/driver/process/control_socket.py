@@ -23,7 +23,7 @@ from plimsoll_runtime.errors import EngineDeadError
 
 STDIN = 0
 PIECE = 65536
-MOST_DESCRIPTORS = 4
+MOST_DESCRIPTORS = 8
 
 
 class ChildEnd:

@@ -117,13 +117,14 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     """Starts rank `rank` of the `size` ranks of a parallel group.
 
     The ranks join the group at `meeting` (see `parallel.collectives`). The order comes with descriptors of a heartbeat
-    page, and of two channels to the engine process: for steps (`parallel.channel`), and for constraints, which only
-    rank 0 uses (`parallel.remote_grammars`). Like `Start`, it is the last one.
+    page, of two channels to the engine process: for steps (`parallel.channel`), and for constraints, which only rank 0
+    uses (`parallel.remote_grammars`), of a segment of shared memory for the exchange of the CPU kernels, and of an
+    image for its weights, which may be filled. Like `Start`, it is the last one.
 
     `num_blocks`: see `parallel.rank`.
     """
 
-    descriptors: ClassVar[int] = 3
+    descriptors: ClassVar[int] = 5
     config: EngineConfig
     rank: int
     size: int

@@ -10,7 +10,10 @@ import select
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 
+from plimsoll_kernels.cpu.exchange import MOST_RANKS, segment_bytes, steps_of
+from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.process.child import SocketFolder
 from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
 from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
@@ -22,6 +25,7 @@ from plimsoll_runtime.engine.protocol.messages import EngineInfo, LoadProgress, 
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, Report
 from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +36,17 @@ SHOW_STACKS = signal.SIGUSR1
 class RankChild:
     """A started rank: its process, its channel of steps, and its socket for constraints."""
 
-    def __init__(self, order: StartRank, standby: StandbyProcess) -> None:
-        """Start the rank in a standby process, which is used up. Raises StandbyDeadError."""
-        self.number = order.rank
+    def __init__(self, order: StartRank, standby: StandbyProcess, segment: int, image: Image) -> None:
+        """Start the rank in a standby process, which is used up. `segment` (a descriptor), `image`: see `StartRank`.
+
+        Raises StandbyDeadError.
+        """
+        self.number, self._size, self._segment = order.rank, order.size, segment
         (steps, their_steps), (self.constraints, their_constraints) = socket.socketpair(), socket.socketpair()
         self.channel = Channel(steps, Report)
         try:
             with their_steps, their_constraints:
-                standby.start(order, [their_steps.fileno(), their_constraints.fileno()])
+                standby.start(order, [their_steps.fileno(), their_constraints.fileno(), segment, image.descriptor])
         except BaseException:
             standby.close()
             self.channel.close()
@@ -51,7 +58,8 @@ class RankChild:
 
     @property
     def sums(self) -> int:
-        return self._pulse.read().taken
+        # Sums within a step of the CPU kernels are counted in the segment only.
+        return self._pulse.read().taken + self._steps()
 
     def show_stacks(self) -> None:
         if self._process.poll() is None:
@@ -67,6 +75,11 @@ class RankChild:
         if isinstance(report, ProcessFailed):
             return error_of(report)
         return EngineDeadError(f"rank {self.number} sent {type(report).__name__} instead of a step's result")
+
+    def _steps(self) -> int:
+        if os.fstat(self._segment).st_size == 0:
+            return 0
+        return steps_of(self._segment, self._size)[self.number]
 
     def kill(self) -> None:
         """Kill the process."""
@@ -88,16 +101,23 @@ class RankChild:
 class RankChildren:
     """The ranks of a group on this machine. They end with this process, however it ends."""
 
-    def __init__(self, config: EngineConfig, size: int, forks: ForkServer, num_blocks: int | None = None) -> None:
-        """Fork and start all ranks. `num_blocks`: see `parallel.rank`. Raises StandbyDeadError, MemoryLimitError."""
+    def __init__(
+        self, config: EngineConfig, images: Sequence[Image], forks: ForkServer, num_blocks: int | None = None
+    ) -> None:
+        """Fork and start a rank for each image. `num_blocks`: see `parallel.rank`.
+
+        Raises StandbyDeadError, MemoryLimitError.
+        """
+        size = len(images)
         self._num_blocks = num_blocks
         self.links: list[RankChild] = []
         with contextlib.ExitStack() as undo:
             self._folder = SocketFolder(longest_name="meeting")
+            self._segment = _segment(size)
             undo.callback(self.close)
             for number in range(size):
                 standby = asyncio.run(forks.fork())
-                self.links.append(RankChild(self._order(config, number, size), standby))
+                self.links.append(RankChild(self._order(config, number, size), standby, self._segment, images[number]))
             undo.pop_all()
 
     def ready(self, progress: Progress) -> EngineInfo:
@@ -138,6 +158,9 @@ class RankChildren:
             link.close()
         self.links = []
         self._folder.remove()
+        if self._segment >= 0:
+            os.close(self._segment)
+            self._segment = -1
 
     def _order(self, config: EngineConfig, number: int, size: int) -> StartRank:
         return StartRank(
@@ -149,3 +172,13 @@ class RankChildren:
             log_level=logging.getLogger().getEffectiveLevel(),
             num_blocks=self._num_blocks,
         )
+
+
+def _segment(size: int) -> int:
+    """Return the descriptor of a new segment for the exchange of `size` ranks; an empty one if the kernels cannot
+    exchange.
+    """
+    descriptor = os.memfd_create("plimsoll-exchange")
+    if library() is not None and size <= MOST_RANKS:
+        os.ftruncate(descriptor, segment_bytes(size))
+    return descriptor

@@ -19,6 +19,7 @@ from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.parallel.leader import GroupRunner, RankLostError
 from plimsoll_runtime.parallel.remote_grammars import RemoteGrammars
 from plimsoll_runtime.utils.progress import Progress, silent
+from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,14 @@ class RankGroup:
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._forks = ForkServer.spawn()
-        self._ranks = RankChildren(config, self._size, self._forks)
+        self._images = self._new_images()
+        self._ranks = RankChildren(config, self._images, self._forks)
         try:
             self.info: EngineInfo = self._ranks.ready(progress)
         except BaseException:
             self._ranks.close()
             self._forks.close()
+            self._close_images()
             raise
         # The next generations have the same cache, however much memory is free then.
         self._config = replace(config, max_model_len=self.info.max_model_len)
@@ -85,7 +88,16 @@ class RankGroup:
         self._ended.set()
         self._ranks.close()
         self._forks.close()
+        self._close_images()
         self.grammars.close()
+
+    def _new_images(self) -> list[Image]:
+        """Return an empty image for each rank, from which the rank that replaces it wakes."""
+        return [Image.create(0, f"{self._config.model} rank {number}") for number in range(self._size)]
+
+    def _close_images(self) -> None:
+        for image in self._images:
+            image.close()
 
     def _serve(self) -> None:
         durations = StepDurations(self._config.step_timeout)
@@ -108,10 +120,13 @@ class RankGroup:
             try:
                 if not self._forks.alive:
                     self._forks = ForkServer.spawn()
-                self._ranks = RankChildren(self._config, self._size, self._forks, self.info.num_blocks)
+                self._ranks = RankChildren(self._config, self._images, self._forks, self.info.num_blocks)
                 self._ranks.ready(silent)
             except (PlimsollError, OSError) as error:
                 logger.error("generation %d of the ranks could not start: %s", self._generation, error)
+                # An image may not fit any more, for example because the model's files have changed.
+                self._close_images()
+                self._images = self._new_images()
                 self._ended.wait(RETRY_SECONDS)
                 continue
             logger.info("generation %d of the ranks is ready after %.2f s", self._generation, time.monotonic() - began)

@@ -11,6 +11,8 @@ import threading
 
 import torch
 
+from plimsoll_kernels.cpu.exchange import MOST_RANKS, Exchange
+from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.build.engine import build_runner
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
@@ -23,17 +25,18 @@ from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.execution.device.select import choose
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
-from plimsoll_runtime.parallel.collectives import TorchCollectives
+from plimsoll_runtime.parallel.collectives import GroupCollectives, LocalCollectives, TorchCollectives
 from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.remote_grammars import compile_for
+from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 
 PROGRESS_STEP = 0.01
 
 
-def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int) -> int:
+def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int, segment: int, image: int) -> int:
     """Load and serve until the channel of steps is closed; return the exit code. An error is sent before the end.
 
     The descriptors are those of `StartRank`.
@@ -44,7 +47,7 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int) ->
     name_process(f"plimsoll-rank-{order.rank}")
     link = Channel(socket.socket(fileno=steps_fd), StepPlan)
     try:
-        steps = _built(order, link, pulse, socket.socket(fileno=constraints_fd))
+        steps = _built(order, link, pulse, socket.socket(fileno=constraints_fd), segment, Image(image))
         gc.collect()
         gc.freeze()
         steps.run()
@@ -59,18 +62,17 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int) ->
     return 0
 
 
-def _built(order: StartRank, link: Channel, pulse: Pulse, constraints: socket.socket) -> RankSteps:
+def _built(
+    order: StartRank, link: Channel, pulse: Pulse, constraints: socket.socket, segment: int, image: Image
+) -> RankSteps:
     config = order.config
     device = choose(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(order.rank)
-    # All ranks are on this machine.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    joined = TorchCollectives(backend_of(config, device), order.meeting, order.rank, order.size)
-    collectives = CountedCollectives(joined, pulse.took)
+    collectives = CountedCollectives(_joined(order, device, segment), pulse.took)
     rank = Rank(order.rank, order.size, order.size if device.type == "cpu" else 1, collectives, order.num_blocks)
     progress = _Progress(link) if order.rank == 0 else _no_progress
-    built = build_runner(config, progress, rank=rank)
+    built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
         arguments = (constraints, built.assembled.grammars)
         threading.Thread(target=compile_for, args=arguments, name="plimsoll-constraints", daemon=True).start()
@@ -80,11 +82,25 @@ def _built(order: StartRank, link: Channel, pulse: Pulse, constraints: socket.so
     return RankSteps(link, built.runner, built.assembled.timeline, collectives, program, built.model.dtype)
 
 
+def _joined(order: StartRank, device: torch.device, segment: int) -> GroupCollectives:
+    """Join the group, and return its collectives when all ranks have joined."""
+    backend = backend_of(order.config, device)
+    if backend == "local":
+        exchange = Exchange(segment, order.size, order.rank, check=order.config.check_collectives)
+        os.close(segment)
+        return LocalCollectives(exchange)
+    # All ranks are on this machine.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return TorchCollectives(backend, order.meeting, order.rank, order.size)
+
+
 def backend_of(config: EngineConfig, device: torch.device) -> str:
-    """Return the name of torch's backend for an option and a device."""
+    """Return the backend for an option and a device."""
     if config.group_backend != "auto":
         return config.group_backend
-    return "nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cuda":
+        return "nccl"
+    return "local" if library() is not None and config.tensor_parallel <= MOST_RANKS else "gloo"
 
 
 def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:

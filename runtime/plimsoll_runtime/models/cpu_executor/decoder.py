@@ -17,11 +17,13 @@ from plimsoll_kernels.cpu.records import KernelsRecord, OpRecord, PlaceRecord, T
 from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedStep
 from plimsoll_runtime.models.cpu_executor.lowering import lowered_program
 from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.logits import NoLogits
 from plimsoll_runtime.models.ops.pooling_head import PooledHead
+from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import RopeSpec
@@ -95,15 +97,27 @@ class CpuExecutor:
     Its weights are in `places`, in the order of the layers.
     """
 
-    def __init__(self, program: Program, reader: WeightReader, places: Places = OWN) -> None:
-        """Raise UnsupportedOpError if the kernels lack an op of the program."""
+    def __init__(
+        self,
+        program: Program,
+        reader: WeightReader,
+        places: Places = OWN,
+        collectives: Collectives | None = None,
+    ) -> None:
+        """`collectives`: those of the program's group, if it is the program of one rank of several.
+
+        Raises UnsupportedOpError if the kernels lack an op of the program.
+        """
         found = required(reader.dtype)
         lowered = lowered_program(program)
         self.outline = self.program = program
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
         self._head, embedding = read_head(found, reader, places, program)
-        weights = CpuWeights(found, reader, places, reader.dtype, embedding)
+        exchange = None if collectives is None else collectives.exchange
+        weights = CpuWeights(found, reader, places, reader.dtype, embedding, exchange)
+        self._collectives = collectives
+        self._sums = sum(isinstance(op, Reduce) for op in program.ops)
         ops = []
         for number, op in enumerate(lowered.ops, 1):
             ops.append(OpRecord.of(op.record(weights), Timed[op.kind.name]))
@@ -131,7 +145,10 @@ class CpuExecutor:
             if held is None:
                 raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
             paged.hold(held.tensors, held.slots)
-        return self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
+        hidden = self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
+        if self._collectives is not None:
+            self._collectives.summed(self._sums)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [R, vocab] of hidden [R, hidden]; of a pooling model, its vectors or scores.

@@ -10,8 +10,17 @@ from torch import Tensor
 class Collectives(Protocol):
     """Operations that all ranks of a group call in the same order with tensors of the same shape."""
 
+    @property
+    def exchange(self) -> int | None:
+        """Address of the exchange (`plimsoll_kernels.cpu.exchange`) that CPU kernels call themselves; None without
+        one.
+        """
+
     def sum(self, partial: Tensor) -> Tensor:
         """Return the sum of all ranks' tensors, in the same shape and dtype, and with the same bits on all ranks.
 
         The sum is computed in float32.
         """
+
+    def summed(self, count: int) -> None:
+        """Count sums that CPU kernels have made through `exchange`."""

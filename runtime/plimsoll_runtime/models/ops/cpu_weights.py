@@ -18,6 +18,7 @@ class CpuWeights:
     """Puts weights into `places` in the order of the calls. `kept` owns the memory behind the addresses.
 
     `embedding`: the model's embedding, or its output layer if both share a matrix. `dtype`: the dtype of matrices.
+    `exchange`: address of the exchange between ranks, if the program is that of one rank.
     """
 
     def __init__(
@@ -27,7 +28,9 @@ class CpuWeights:
         places: Places,
         dtype: torch.dtype,
         embedding: Tensor | PackedLinear,
+        exchange: int | None = None,
     ) -> None:
+        self.exchange = exchange
         self.kernels = kernels
         self.reader = reader
         self.places = places
