@@ -1,8 +1,8 @@
 // The exchange of ranks on one machine, over a segment of shared memory whose initial bytes are zero.
 //
-// A call consists of steps. In a step a rank writes to its slot, posts the step's number, waits until all others have
-// posted it, and reads their slots. Each rank has two slots for odd and even steps: a rank overwrites a slot only after
-// all ranks have posted the next step, for which they have read it.
+// A call consists of rounds. In a round a rank writes to its slot, posts the round's number, waits until all others have
+// posted it, and reads their slots. Each rank has two slots for odd and even rounds: a rank overwrites a slot only after
+// all ranks have posted the next round, for which they have read it.
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -26,13 +26,13 @@ namespace plimsoll {
 
 namespace {
 
-// In one step, without shares, up to this size.
+// In one round, without shares, up to this size.
 constexpr size_t ONE_SHOT = 64 << 10;
-// The bytes of a larger sum that a step moves.
+// The bytes of a larger sum that a round moves.
 constexpr size_t PIECE = 128 << 10;
 constexpr size_t SLOT = PIECE + PIECE / 2 + 4096; // a piece, and a share of the sums of the piece before
 constexpr size_t HEAD = 8192;
-constexpr uint32_t ABORTED = 1, STEP = 2;
+constexpr uint32_t ABORTED = 1, ROUND = 2;
 
 using Word = std::atomic<uint32_t>;
 
@@ -49,12 +49,12 @@ struct Call {
   int64_t kind, size;
 };
 
-// The word of each rank: STEP x the number of its last step, which wraps around, plus ABORTED. Waiters sleep on it, so
+// The word of each rank: ROUND x the number of its last round, which wraps around, plus ABORTED. Waiters sleep on it, so
 // an abort changes the word itself and no wake-up is lost.
 struct alignas(128) Mailbox {
   Word posted;
   Word sleepers;
-  Call calls[2]; // of the last two steps
+  Call calls[2]; // of the last two rounds
 };
 
 // Two ranks whose calls differ.
@@ -66,16 +66,16 @@ struct Mismatch {
 
 struct Segment {
   Mailbox mailboxes[MOST_RANKS];
-  cpu_set_t cores[MOST_RANKS]; // on which each rank may run, written before its first step
+  cpu_set_t cores[MOST_RANKS]; // on which each rank may run, written before its first round
   Mismatch mismatch;
 
   static size_t bytes(int ranks) { return HEAD + 2 * SLOT * ranks; }
 
-  char *slot(int rank, uint32_t step) {
-    return reinterpret_cast<char *>(this) + HEAD + SLOT * (2 * rank + (step & 1));
+  char *slot(int rank, uint32_t round) {
+    return reinterpret_cast<char *>(this) + HEAD + SLOT * (2 * rank + (round & 1));
   }
-  float *piece(int rank, uint32_t step) { return reinterpret_cast<float *>(slot(rank, step)); }
-  float *sums(int rank, uint32_t step) { return reinterpret_cast<float *>(slot(rank, step) + PIECE); }
+  float *piece(int rank, uint32_t round) { return reinterpret_cast<float *>(slot(rank, round)); }
+  float *sums(int rank, uint32_t round) { return reinterpret_cast<float *>(slot(rank, round) + PIECE); }
 
   void abort(int ranks) {
     for (int i = 0; i < ranks; i++) {
@@ -100,8 +100,8 @@ Segment *map(int descriptor, int ranks) {
 
 struct SharedExchange : Exchange {
   Segment *segment;
-  uint32_t step; // the number of this rank's last step
-  bool met; // all ranks have posted a step
+  uint32_t round; // the number of this rank's last round
+  bool met; // all ranks have posted a round
   bool shares_cores; // there are fewer cores than ranks, or this rank has not met all
 
   bool sum(const Part &part) {
@@ -111,22 +111,22 @@ struct SharedExchange : Exchange {
   }
 
   bool sum_at_once(const Part &part, const Call &call) {
-    part.read(0, part.count(), segment->piece(rank, step + 1));
+    part.read(0, part.count(), segment->piece(rank, round + 1));
     post(call);
     if (!wait(call)) return false;
     const float *parts[MOST_RANKS];
-    for (int i = 0; i < ranks; i++) parts[i] = segment->piece(i, step);
+    for (int i = 0; i < ranks; i++) parts[i] = segment->piece(i, round);
     part.write(0, part.count(), parts, ranks);
     return true;
   }
 
-  // Each step moves the parts of a piece to the ranks that add them, and the sums of the piece before to all ranks.
+  // Each round moves the parts of a piece to the ranks that add them, and the sums of the piece before to all ranks.
   bool sum_in_pieces(const Part &part, const Call &call) {
     constexpr size_t MOST = PIECE / sizeof(float);
     const size_t count = part.count(), pieces = (count + MOST - 1) / MOST;
     const auto size_of = [&](size_t k) { return k + 1 < pieces ? MOST : count - k * MOST; };
     for (size_t k = 0; k <= pieces; k++) {
-      if (k < pieces) part.read(k * MOST, size_of(k), segment->piece(rank, step + 1));
+      if (k < pieces) part.read(k * MOST, size_of(k), segment->piece(rank, round + 1));
       if (k > 0) add_share(Share::of(size_of(k - 1), ranks, rank));
       post(call);
       if (k > 0) write_share(part, (k - 1) * MOST, size_of(k - 1), rank);
@@ -137,16 +137,16 @@ struct SharedExchange : Exchange {
     return true;
   }
 
-  // Adds this rank's share of the last step's pieces for the next step.
+  // Adds this rank's share of the last round's pieces for the next round.
   void add_share(const Share &share) {
     const float *parts[MOST_RANKS];
-    for (int i = 0; i < ranks; i++) parts[i] = segment->piece(i, step) + share.first;
-    add_parts(parts, ranks, share.count, segment->sums(rank, step + 1));
+    for (int i = 0; i < ranks; i++) parts[i] = segment->piece(i, round) + share.first;
+    add_parts(parts, ranks, share.count, segment->sums(rank, round + 1));
   }
 
   void write_share(const Part &part, size_t first, size_t size, int owner) {
     const Share share = Share::of(size, ranks, owner);
-    const float *sums = segment->sums(owner, step);
+    const float *sums = segment->sums(owner, round);
     part.write(first + share.first, share.count, &sums, 1);
   }
 
@@ -155,31 +155,31 @@ struct SharedExchange : Exchange {
     size_t done = 0;
     do {
       const size_t moved = size - done < PIECE ? size - done : PIECE;
-      if (rank == 0 && moved) std::memcpy(segment->slot(0, step + 1), bytes + done, moved);
+      if (rank == 0 && moved) std::memcpy(segment->slot(0, round + 1), bytes + done, moved);
       post(call);
       if (!wait(call)) return false;
-      if (rank > 0 && moved) std::memcpy(bytes + done, segment->slot(0, step), moved);
+      if (rank > 0 && moved) std::memcpy(bytes + done, segment->slot(0, round), moved);
       done += moved;
     } while (done < size);
     return true;
   }
 
-  // Begins the next step: others may read this rank's slot.
+  // Begins the next round: others may read this rank's slot.
   void post(const Call &call) {
     Mailbox &own = segment->mailboxes[rank];
-    own.calls[++step & 1] = call;
-    own.posted.fetch_add(STEP, std::memory_order_seq_cst);
+    own.calls[++round & 1] = call;
+    own.posted.fetch_add(ROUND, std::memory_order_seq_cst);
     if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake(own.posted);
   }
 
-  // Waits until all ranks have posted this step.
+  // Waits until all ranks have posted this round.
   bool wait(const Call &call) {
     for (int i = 1; i < ranks; i++) {
       const int other = (rank + i) % ranks;
       Mailbox &theirs = segment->mailboxes[other];
       if (!arrived(theirs.posted.load(std::memory_order_acquire))) wait_for(theirs);
       if (theirs.posted.load(std::memory_order_acquire) & ABORTED) return stopped();
-      const Call &made = theirs.calls[step & 1];
+      const Call &made = theirs.calls[round & 1];
       if (check && (made.kind != call.kind || made.size != call.size)) return differ(other, call, made);
     }
     if (!met) meet();
@@ -194,9 +194,9 @@ struct SharedExchange : Exchange {
     met = true;
   }
 
-  // Whether a rank with this word has posted the step, or was aborted.
+  // Whether a rank with this word has posted the round, or was aborted.
   bool arrived(uint32_t word) const {
-    return (word & ABORTED) || static_cast<int32_t>((word & ~ABORTED) - STEP * step) >= 0;
+    return (word & ABORTED) || static_cast<int32_t>((word & ~ABORTED) - ROUND * round) >= 0;
   }
 
   void wait_for(Mailbox &theirs) {
@@ -259,7 +259,7 @@ using plimsoll::SharedExchange;
 
 EXPORTED int64_t plimsoll_exchange_bytes(int32_t ranks) { return static_cast<int64_t>(Segment::bytes(ranks)); }
 
-// Returns the handle of an exchange over a segment, or -errno. A rank continues after the last step that it posted.
+// Returns the handle of an exchange over a segment, or -errno. A rank continues after the last round that it posted.
 EXPORTED int64_t plimsoll_exchange_open(int32_t descriptor, int32_t ranks, int32_t rank, int32_t check) {
   Segment *segment = plimsoll::map(descriptor, ranks);
   if (!segment) return -errno;
@@ -274,7 +274,7 @@ EXPORTED int64_t plimsoll_exchange_open(int32_t descriptor, int32_t ranks, int32
   exchange->rank = rank;
   exchange->check = check != 0;
   exchange->segment = segment;
-  exchange->step = segment->mailboxes[rank].posted.load(std::memory_order_acquire) / plimsoll::STEP;
+  exchange->round = segment->mailboxes[rank].posted.load(std::memory_order_acquire) / plimsoll::ROUND;
   exchange->shares_cores = true;
   // Without a set of cores, which machines of more than 1,024 do not return, there are enough.
   if (sched_getaffinity(0, sizeof(cpu_set_t), &segment->cores[rank]))
