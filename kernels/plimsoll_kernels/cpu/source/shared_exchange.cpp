@@ -54,6 +54,7 @@ struct Call {
 struct alignas(128) Mailbox {
   Word posted;
   Word sleepers;
+  std::atomic<int32_t> core; // on which the rank last posted
   Call calls[2]; // of the last two rounds
 };
 
@@ -168,6 +169,7 @@ struct SharedExchange : Exchange {
   void post(const Call &call) {
     Mailbox &own = segment->mailboxes[rank];
     own.calls[++round & 1] = call;
+    own.core.store(sched_getcpu(), std::memory_order_relaxed);
     own.posted.fetch_add(ROUND, std::memory_order_seq_cst);
     if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake(own.posted);
   }
@@ -200,7 +202,8 @@ struct SharedExchange : Exchange {
   }
 
   void wait_for(Mailbox &theirs) {
-    Patience patience(shares_cores);
+    // On a busy machine both may be on one core, where the other cannot run while this rank spins.
+    Patience patience(shares_cores || theirs.core.load(std::memory_order_relaxed) == sched_getcpu());
     while (!arrived(theirs.posted.load(std::memory_order_acquire))) {
       if (patience.spin()) continue;
       rest();
