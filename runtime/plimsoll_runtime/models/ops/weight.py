@@ -129,7 +129,8 @@ class Weight:
             return self._arranged(self._of_stack(stored).converted(dtype, keep=keep), self.shape)
         if self.stack is not None or self.folded is not None or len(part.whole) == 1:
             # These are small: a vector, or one expert.
-            return part.of(self._arranged(self._of_stack(stored).converted(dtype), part.whole)).contiguous()
+            whole = self._of_stack(stored).converted(dtype, keep=keep)
+            return part.of(self._arranged(whole, part.whole)).contiguous()
         wanted = torch.cat([torch.arange(*each) for each in part.ranges])
         if self.order is not None and part.axis == 0:
             wanted = self.order.undone(torch.arange(part.whole[0]))[wanted]
