@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 Result = TypeVar("Result")
@@ -46,6 +47,10 @@ class ThreadCollectives:
         for part in others:
             first = first + part
         return first.to(partial.dtype)
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        parts = self._meeting.exchanged(self._rank, torch.tensor(list(data), dtype=torch.uint8))
+        return [bytes(part.tolist()) for part in parts]
 
 
 def on_ranks(ranks: int, run: Callable[[ThreadCollectives, int], Result]) -> Sequence[Result]:

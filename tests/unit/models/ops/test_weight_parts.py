@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_support.gguf_files import SCALES, random_blocks
 from torch import Tensor
@@ -25,6 +25,8 @@ from plimsoll_runtime.weights.stored_tensor import ALIGNMENTS, Parts, Plain, Sto
 SMALL, LARGE = 24, 512
 """Rows and columns in a file. The columns are two blocks of the K types of GGUF."""
 STACK = InStack(1, 3)
+EXAMPLES = 40
+"""For each of many layouts and schemes."""
 
 
 def grouped(size: int) -> ByGroup:
@@ -166,6 +168,7 @@ DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 
 
 @pytest.mark.parametrize("name", [*MATRICES, *FOLDED])
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_rows_of_a_matrix(name: str, data: st.DataObject) -> None:
     weight = {**MATRICES, **FOLDED}[name]
@@ -174,6 +177,7 @@ def test_rows_of_a_matrix(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", [*MATRICES, *FOLDED])
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_columns_of_a_matrix(name: str, data: st.DataObject) -> None:
     weight = {**MATRICES, **FOLDED}[name]
@@ -185,6 +189,7 @@ def test_columns_of_a_matrix(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("scheme", BLOCKS)
+@settings(max_examples=EXAMPLES)
 @given(first=st.integers(0, LARGE - 1), data=st.data())
 def test_blocks_that_a_range_cuts(scheme: str, first: int, data: st.DataObject) -> None:
     """Columns of an output projection, and rows of a transposed matrix with an order, are columns in the file."""
