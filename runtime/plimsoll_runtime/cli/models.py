@@ -80,6 +80,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     fitted.set_defaults(func=fit)
     for each in (shown, fitted):
         each.add_argument(
+            "--tensor-parallel",
+            type=values.positive,
+            default=1,
+            metavar="N",
+            help="of N ranks that share the model, show the first, which has the most (default: %(default)s)",
+        )
+        each.add_argument(
             "model", metavar="MODEL", help="the model: a folder, a .gguf file, demo://NAME or a Hugging Face id"
         )
         each.add_argument("--revision", help="branch, tag or commit (hf:// only)")
@@ -107,11 +114,14 @@ def show(args: argparse.Namespace) -> int:
     """Print a model's program, and how a CPU runs it."""
     from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
     from plimsoll_runtime.models.program import Program, summary
+    from plimsoll_runtime.parallel.rank import part_of
 
     program = _outline(args)
     if not isinstance(program, Program):
         print(program)
         return 0
+    if args.tensor_parallel > 1:
+        program = part_of(program, args.tensor_parallel, 0, in_kernels=True)
     print(program if args.all else summary(program))
     reason = why_not_fused(program)
     print(
@@ -130,16 +140,25 @@ def fit(args: argparse.Namespace) -> int:
     from tempfile import TemporaryDirectory
 
     from plimsoll_runtime.driver.estimate import fit as fit_of
+    from plimsoll_runtime.driver.estimate import smallest_group
     from plimsoll_runtime.engine.config import EngineConfig
     from plimsoll_runtime.execution.device.select import NAMES
     from plimsoll_runtime.execution.memory.kv_budget import longest_held
     from plimsoll_runtime.utils.sizes import parse_size
 
     config = EngineConfig(
-        model=args.model, dtype=args.dtype, max_batch_tokens=args.max_batch_tokens, max_sequences=args.max_sequences
+        model=args.model,
+        dtype=args.dtype,
+        max_batch_tokens=args.max_batch_tokens,
+        max_sequences=args.max_sequences,
+        tensor_parallel=args.tensor_parallel,
     )
+    memory = None if args.memory is None else parse_size(args.memory, 0)
     with TemporaryDirectory(prefix="plimsoll-headers-") as folder:
-        found = fit_of(_headers(args, Path(folder)), config)
+        files = _headers(args, Path(folder))
+        found = fit_of(files, config)
+        lacking = 0 if memory is None else found.beside_cache + found.least_cache - memory
+        ranks = smallest_group(files, config, memory) if memory is not None and lacking > 0 else None
     facts, layout, size = found.facts, found.layout, NAMES[args.dtype].itemsize
     whole = layout.sequence_bytes(facts.max_positions) if facts.attention else 0
     rows = [
@@ -178,17 +197,18 @@ def fit(args: argparse.Namespace) -> int:
         ]
     if found.graphs:
         rows.append(("CUDA graphs", _size(found.graphs), "at most (--graph-memory)"))
-    left = None if args.memory is None else parse_size(args.memory, 0) - found.beside_cache
-    least = (len(layout.groups) + 1) * layout.block_bytes
-    if left is not None and left >= least > 0:
+    left = None if memory is None else memory - found.beside_cache
+    if left is not None and lacking <= 0 < found.least_cache:
         held = longest_held(left, layout, facts.max_positions)
         rows.append(("longest sequence", f"{held} tokens", f"in the remaining {_size(left)} of {args.memory}"))
         rows.append(
             ("longest sequences at once", f"{max(0, left - layout.block_bytes) // whole}", "in the remaining memory")
         )
     print(table(("USE", "MEMORY", ""), rows))
-    if left is not None and left < least:
-        print(f"\nthe model does not fit: it needs {_size(least - left)} more than {args.memory}")
+    if lacking > 0:
+        print(f"\nthe model does not fit: it needs {_size(lacking)} more than {args.memory}")
+        if ranks is not None:
+            print(f"it fits with --tensor-parallel {ranks}: {ranks} devices with {args.memory} each")
         return 1
     return 0
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -14,8 +14,8 @@ import torch
 from plimsoll_runtime.driver.build.model_facts import Model, backends_of, check_model, from_files
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.handshake import Needs
-from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.engine.config import MOST_RANKS, EngineConfig
+from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.execution.device.select import NAMES, choose, take_threads
 from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout
 from plimsoll_runtime.execution.memory.kv_budget import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
@@ -25,6 +25,7 @@ from plimsoll_runtime.models.compose.pooling import served_as
 from plimsoll_runtime.models.load import checked_source, image_bytes, imagined_decoder
 from plimsoll_runtime.models.program import Facts, Outline, Program
 from plimsoll_runtime.models.registry.tasks import task_of
+from plimsoll_runtime.parallel.rank import part_of
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
@@ -93,12 +94,18 @@ class Fit:
         """Memory of an engine besides its KV cache."""
         return self.weights + self.step + self.graphs
 
+    @property
+    def least_cache(self) -> int:
+        """Bytes of one block for each cache group, and of the padding block."""
+        return (len(self.layout.groups) + 1) * self.layout.block_bytes
+
 
 def fit(files: ModelFiles, config: EngineConfig) -> Fit:
-    """Return the memory of a model as an engine would compute it here, in the dtype that the config names.
+    """Return the memory of a model as an engine would compute it here, in the dtype that the config names. With
+    `config.tensor_parallel`, return that of rank 0, which needs the most.
 
-    Raises ModelError if the files are damaged or incomplete; DeviceLostError if the config requires a GPU and there is
-    none.
+    Raises ModelError if the files are damaged or incomplete, or the model cannot be divided; UsageError for more ranks
+    than it has parts; DeviceLostError if the config requires a GPU and there is none.
     """
     device = choose(config.device)
     dtype = NAMES[config.dtype]
@@ -106,6 +113,8 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     files, outline = settled.files, settled.outline
     if isinstance(outline, Program):
         checked_source(files, outline)
+    if config.tensor_parallel > 1:
+        outline = part_of(outline, config.tensor_parallel, 0, in_kernels=True)
     facts = outline.facts
     step = largest_step(config, facts, facts.max_positions)
     packed = backends_of(config, outline, device, dtype)[0].fused
@@ -117,6 +126,20 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize)
     graphs = graph_bytes(config, outline, device)
     return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots, graphs)
+
+
+def smallest_group(files: ModelFiles, config: EngineConfig, memory: int) -> int | None:
+    """Return the smallest number of ranks of which each fits into `memory` bytes, with a KV cache of one block for each
+    cache group; None if no number does or the model cannot be divided.
+    """
+    for ranks in range(2, MOST_RANKS + 1):
+        try:
+            found = fit(files, replace(config, tensor_parallel=ranks))
+        except (ModelError, UsageError):
+            return None
+        if found.beside_cache + found.least_cache <= memory:
+            return ranks
+    return None
 
 
 def stored_sizes(files: ModelFiles) -> Mapping[str, int]:

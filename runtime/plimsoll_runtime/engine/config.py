@@ -52,6 +52,7 @@ def attention_backend(text: str) -> str:
 OF_MODEL = Option(("serve", "batch", "profile", "LLM"), "engine")
 ENGINE = replace(OF_MODEL, where=(*OF_MODEL.where, "host API"))
 RUNTIME = replace(ENGINE, deployment="runtime.*")
+OF_GROUP = replace(OF_MODEL, where=("serve", "batch", "LLM"))
 DEVICE = (
     "device of the models. auto: a GPU if torch finds one, else the CPU; cuda: a GPU (CUDA or ROCm), exits with "
     "code 8 if torch finds none; cpu: the CPU only, no GPU is used"
@@ -186,7 +187,7 @@ class EngineConfig:
         1,
         "number of processes (ranks) that share the model: each has a part of every layer, of the KV cache and, on a "
         "CPU, of the threads; on GPUs each has one GPU",
-        OF_MODEL,
+        OF_GROUP,
         unit="",
         maximum=MOST_RANKS,
     )
@@ -194,19 +195,19 @@ class EngineConfig:
         "auto",
         "how the ranks of --tensor-parallel exchange results: nccl (GPUs), gloo (CPUs) or local (CPUs: by Plimsoll's "
         "kernels, over shared memory); auto: nccl on GPUs, else local if possible",
-        OF_MODEL,
+        OF_GROUP,
         choices=GROUP_BACKENDS,
     )
     check_collectives: bool = option(
         False,
         "compare what the ranks of --tensor-parallel exchange: if one calls another operation than the others, all are "
         "replaced and the log names both operations",
-        OF_MODEL,
+        OF_GROUP,
     )
     recover_seconds: float = option(
         30.0,
         "if a rank of --tensor-parallel ends, requests wait for its replacement for this long, then get the status 503",
-        OF_MODEL,
+        OF_GROUP,
         unit="seconds",
     )
     attention_backend: str = option(

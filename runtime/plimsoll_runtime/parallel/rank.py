@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.parallel.collectives import GroupCollectives
 from plimsoll_runtime.parallel.shard import ADVICE, shard
@@ -49,12 +49,8 @@ class Rank:
     num_blocks: int | None = None
 
     def part(self, outline: Outline) -> Program:
-        """Return this rank's program. Raises ModelError, UsageError."""
-        if not isinstance(outline, Program):
-            raise UsageError(
-                f"{outline.facts.architecture} runs on the code of Transformers, which has no parts; {ADVICE}"
-            )
-        return shard(outline, self.size, self.number, in_kernels=self.collectives.exchange is not None)
+        """Return this rank's program. Raises the errors of `part_of`."""
+        return part_of(outline, self.size, self.number, in_kernels=self.collectives.exchange is not None)
 
     def chosen(self, own: Chosen | None) -> Chosen:
         """Return the choices of rank 0, which gives its `own`; other ranks give None."""
@@ -87,6 +83,14 @@ class Rank:
         """Return the records of all ranks; a missing one is left out."""
         found = self.collectives.gathered(b"" if own is None else msgspec.msgpack.encode(own))
         return [msgspec.msgpack.decode(each, type=kind) for each in found if each]
+
+
+def part_of(outline: Outline, ranks: int, rank: int, *, in_kernels: bool) -> Program:
+    """Return the program of one of `ranks` ranks (see `shard`). Raises ModelError, UsageError."""
+    if isinstance(outline, Program):
+        return shard(outline, ranks, rank, in_kernels=in_kernels)
+    architecture = outline.facts.architecture
+    raise ModelError(f"{architecture} runs on the code of Transformers, which cannot be divided among ranks; {ADVICE}")
 
 
 _OPTIONS = {

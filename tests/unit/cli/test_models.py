@@ -15,10 +15,12 @@ from safetensors.torch import save_file
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.driver import estimate as fit_module
 from plimsoll_runtime.driver.build.model_facts import outline_of
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.models.registry.tasks import TOLD
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Gemma3ForCausalLM"],
@@ -32,6 +34,9 @@ CONFIG: dict[str, Any] = {
     "sliding_window": 16,
     "max_position_embeddings": 4096,
 }
+
+
+SMALL: dict[str, Any] = {"dtype": "bfloat16", "max_batch_tokens": 1, "max_sequences": 1}
 
 
 @pytest.fixture
@@ -114,6 +119,30 @@ def test_graphs_of_steps_are_memory_that_a_gpus_engine_needs(
         ["CUDA", "graphs", "0.50", "GiB", "at", "most", "(--graph-memory)"]
     ]
     assert main(["models", "fit", folder, "--memory", "1012MiB"]) == 0
+
+
+def test_a_ranks_program_and_memory(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "show", folder, "--tensor-parallel", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "added = reduce(added, ranks=2, in_kernels=True)" in out
+    assert "heads=2, kv_heads=1" in out
+    assert "each step is one call of Plimsoll's kernels" in out
+    assert main(["models", "fit", folder, "--tensor-parallel", "5"]) == 2
+    assert "use at most 4" in capsys.readouterr().err
+
+
+def test_the_smallest_group_that_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank of two lacks a half of the layers' matrices; the embedding is whole."""
+    options = ["models", "fit", folder, "--max-batch-tokens", "1", "--max-sequences", "1"]
+    needed = [
+        fit_module.fit(resolve(folder), EngineConfig(model=folder, **SMALL, tensor_parallel=ranks)) for ranks in (1, 2)
+    ]
+    whole, half = (found.beside_cache + found.least_cache for found in needed)
+    assert half < whole
+    assert main([*options, "--memory", str((whole + half) // 2)]) == 1
+    assert "it fits with --tensor-parallel 2: 2 devices with" in capsys.readouterr().out
+    assert main([*options, "--memory", str(half // 2)]) == 1
+    assert "it fits" not in capsys.readouterr().out
 
 
 def test_what_does_not_fit(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
