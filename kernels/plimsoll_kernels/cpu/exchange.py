@@ -129,15 +129,15 @@ def segment_bytes(ranks: int) -> int:
     return size
 
 
-def steps_of(descriptor: int, ranks: int) -> list[int]:
-    """Return how many steps of calls each rank of a segment has begun: of ranks that wait for each other, the one with
+def rounds_of(descriptor: int, ranks: int) -> list[int]:
+    """Return how many rounds of calls each rank of a segment has begun: of ranks that wait for each other, the one with
     the fewest is late. Raises ValueError if the segment is unusable.
     """
     check_segment(descriptor, ranks)
-    steps = (ctypes.c_int64 * ranks)()
-    if error := functions().plimsoll_exchange_steps(descriptor, ranks, steps):
+    rounds = (ctypes.c_int64 * ranks)()
+    if error := functions().plimsoll_exchange_rounds(descriptor, ranks, rounds):
         raise ValueError(f"cannot map the segment of the exchange: {os.strerror(error)}")
-    return list(steps)
+    return list(rounds)
 
 
 def abort_segment(descriptor: int, ranks: int) -> None:

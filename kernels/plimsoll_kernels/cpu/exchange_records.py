@@ -55,7 +55,7 @@ def declare(library: ctypes.CDLL) -> None:
         ("sum", c_int32, (c_void_p, c_void_p, c_int64)),
         ("broadcast", c_int32, (c_void_p, c_void_p, c_int64)),
         ("abort", None, (c_void_p,)),
-        ("steps", c_int32, (c_int32, c_int32, POINTER(c_int64))),
+        ("rounds", c_int32, (c_int32, c_int32, POINTER(c_int64))),
         ("abort_segment", c_int32, (c_int32, c_int32)),
         ("close", None, (c_void_p,)),
         ("status", POINTER(ExchangeStatusRecord), (c_void_p,)),

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
 import pytest
+from groups_support.ranks import OPTIONS, SECONDS, children_of, health, ranks_of, steps_of, text, until
 from model_support.tiny import make_model, save_model
-from server_support.process import Served, serving
-
-OPTIONS = ("--dtype", "float32", "--tensor-parallel", "2", "--check-integrity-every", "1")
-SECONDS = 60.0
+from server_support.process import serving
 
 
 @pytest.fixture(scope="module")
@@ -25,43 +21,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     save_model(make_model("LlamaConfig", {"head_dim": 16, "hidden_size": 64}), folder)
     return folder
-
-
-def children_of(server: Served) -> dict[str, psutil.Process]:
-    """Return the ranks and the fork server, by name."""
-    return {child.name(): child for child in server.engine().children()}
-
-
-def ranks_of(server: Served) -> dict[str, psutil.Process]:
-    return {name: child for name, child in children_of(server).items() if name.startswith("plimsoll-rank")}
-
-
-def until(condition: Callable[[], bool], seconds: float = SECONDS) -> float:
-    """Poll a condition; return the seconds until it was true."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + seconds
-        time.sleep(0.01)
-    return time.monotonic() - began
-
-
-def health(server: Served) -> int:
-    return httpx.get(f"{server.url}/health", timeout=10).status_code
-
-
-def text(server: Served, prompt: list[int], tokens: int, seed: int) -> str:
-    body: dict[str, Any] = {
-        **{"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "seed": seed, "stream": True},
-        **{"temperature": 0.9},
-    }
-    pieces = []
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=120) as response:
-        assert response.status_code == 200
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                pieces.append(httpx.Response(200, content=line.removeprefix("data: ")).json()["choices"][0]["text"])
-    assert line == "data: [DONE]" or not line
-    return "".join(pieces)
 
 
 def test_streams_go_on_with_the_same_tokens(model: Path, tmp_path: Path) -> None:
@@ -82,11 +41,6 @@ def test_streams_go_on_with_the_same_tokens(model: Path, tmp_path: Path) -> None
             assert health(server) == 200
         assert not any(process.is_running() for process in killed)
         assert len(ranks_of(server)) == 2
-
-
-def steps_of(server: Served) -> float:
-    found = [line for line in server.metrics() if line.startswith("plimsoll_engine_steps_total")]
-    return float(found[0].rpartition(" ")[2]) if found else 0.0
 
 
 def test_a_hung_rank_is_named_and_replaced(model: Path, tmp_path: Path) -> None:

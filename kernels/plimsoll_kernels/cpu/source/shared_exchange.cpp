@@ -286,12 +286,12 @@ EXPORTED int64_t plimsoll_exchange_open(int32_t descriptor, int32_t ranks, int32
 }
 
 // Aborts the group of a segment, without being one of its ranks. Returns 0 or an errno.
-// Writes the number of each rank's last step.
-EXPORTED int32_t plimsoll_exchange_steps(int32_t descriptor, int32_t ranks, int64_t *steps) {
+// Writes the number of each rank's last round.
+EXPORTED int32_t plimsoll_exchange_rounds(int32_t descriptor, int32_t ranks, int64_t *rounds) {
   Segment *segment = plimsoll::map(descriptor, ranks);
   if (!segment) return errno;
   for (int i = 0; i < ranks; i++)
-    steps[i] = segment->mailboxes[i].posted.load(std::memory_order_relaxed) / plimsoll::STEP;
+    rounds[i] = segment->mailboxes[i].posted.load(std::memory_order_relaxed) / plimsoll::ROUND;
   munmap(segment, Segment::bytes(ranks));
   return 0;
 }

@@ -12,7 +12,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
-from plimsoll_kernels.cpu.exchange import MOST_RANKS, segment_bytes, steps_of
+from plimsoll_kernels.cpu.exchange import MOST_RANKS, rounds_of, segment_bytes
 from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.process.child import SocketFolder
 from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
@@ -59,7 +59,7 @@ class RankChild:
     @property
     def sums(self) -> int:
         # Sums within a step of the CPU kernels are counted in the segment only.
-        return self._pulse.read().taken + self._steps()
+        return self._pulse.read().taken + self._rounds()
 
     def show_stacks(self) -> None:
         if self._process.poll() is None:
@@ -76,10 +76,10 @@ class RankChild:
             return error_of(report)
         return EngineDeadError(f"rank {self.number} sent {type(report).__name__} instead of a step's result")
 
-    def _steps(self) -> int:
+    def _rounds(self) -> int:
         if os.fstat(self._segment).st_size == 0:
             return 0
-        return steps_of(self._segment, self._size)[self.number]
+        return rounds_of(self._segment, self._size)[self.number]
 
     def kill(self) -> None:
         """Kill the process."""

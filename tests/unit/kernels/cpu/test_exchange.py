@@ -26,7 +26,7 @@ from kernel_support.ranks import (
 )
 from torch import Tensor
 
-from plimsoll_kernels.cpu.exchange import AnyExchange, Exchange, ExchangeError, abort_segment, segment_bytes, steps_of
+from plimsoll_kernels.cpu.exchange import AnyExchange, Exchange, ExchangeError, abort_segment, rounds_of, segment_bytes
 from plimsoll_kernels.cpu.library import library
 from plimsoll_kernels.cpu.tcp_exchange import TcpExchange
 
@@ -363,14 +363,14 @@ def test_sockets_that_are_missing_blocking_or_closed_are_refused() -> None:
             TcpExchange(sockets[1], 2, 1)
 
 
-def test_the_steps_of_a_segment_name_the_rank_that_is_late() -> None:
+def test_the_rounds_of_a_segment_name_the_rank_that_is_late() -> None:
     with segment(2) as descriptor, Exchange(descriptor, 2, 0) as first, ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(first.sum, torch.ones(4))
-        while steps_of(descriptor, 2) != [1, 0]:
+        while rounds_of(descriptor, 2) != [1, 0]:
             assert not waiting.done()
         with Exchange(descriptor, 2, 1) as second:
             second.sum(torch.ones(4))
             waiting.result()
-        assert steps_of(descriptor, 2) == [1, 1]
+        assert rounds_of(descriptor, 2) == [1, 1]
     with pytest.raises(ValueError, match="no open file"):
-        steps_of(descriptor, 2)
+        rounds_of(descriptor, 2)
