@@ -81,18 +81,20 @@ class Timeline:
 
     def lap(self, phase: StepPhase) -> None:
         """Record that `phase` lasted from the last mark until now, which becomes the next mark."""
-        self._lap_until(phase, self._clock())
+        now = self._clock()
+        self._spans.append((self._step, phase, self._mark, now))
+        self._totals[phase] += now - self._mark
+        self._mark = now
+        self._untaken += 1
 
     def lap_of(self, phase: StepPhase, nanoseconds: int) -> None:
         """Record that `phase` lasted `nanoseconds` from the last mark, at most until now, as another process timed
         it.
         """
-        self._lap_until(phase, min(self._mark + nanoseconds, self._clock()))
-
-    def _lap_until(self, phase: StepPhase, now: int) -> None:
-        self._spans.append((self._step, phase, self._mark, now))
-        self._totals[phase] += now - self._mark
-        self._mark = now
+        end = min(self._mark + nanoseconds, self._clock())
+        self._spans.append((self._step, phase, self._mark, end))
+        self._totals[phase] += end - self._mark
+        self._mark = end
         self._untaken += 1
 
     def totals(self) -> tuple[float, ...]:
