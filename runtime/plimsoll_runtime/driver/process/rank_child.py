@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 
 from plimsoll_kernels.cpu.exchange import MOST_RANKS, rounds_of, segment_bytes
@@ -120,17 +121,22 @@ class RankChildren:
                 self.links.append(RankChild(self._order(config, number, size), standby, self._segment, images[number]))
             undo.pop_all()
 
-    def ready(self, progress: Progress) -> EngineInfo:
+    def ready(self, progress: Progress, seconds: float | None = None) -> EngineInfo:
         """Wait until all ranks can run steps and return rank 0's description of the engine. `progress` is rank 0's.
 
-        Raises the error with which the first rank failed.
+        Raises the error with which the first rank failed, and EngineDeadError after `seconds` (None: no limit).
         """
+        due = None if seconds is None else time.monotonic() + seconds
         polled, by_fd = select.poll(), {link.channel.fileno(): link for link in self.links}
         for descriptor in by_fd:
             polled.register(descriptor, select.POLLIN)
         infos: dict[int, EngineInfo | None] = {}
         while len(infos) < len(self.links):
-            for descriptor, _ in polled.poll():
+            ready = polled.poll(None if due is None else max(0.0, due - time.monotonic()) * 1e3)
+            if not ready:
+                late = [str(link.number) for link in self.links if link.number not in infos]
+                raise EngineDeadError(f"rank {' and '.join(late)} did not start within {seconds:.0f} s")
+            for descriptor, _ in ready:
                 link = by_fd[descriptor]
                 try:
                     report = link.channel.receive()

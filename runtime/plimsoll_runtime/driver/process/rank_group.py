@@ -23,6 +23,8 @@ from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 
+START_SECONDS = 10.0
+"""Least time for new ranks to start. They may take three times as long as the first ones if that is more."""
 RETRY_SECONDS = 1.0
 """Pause after a failed start of new ranks."""
 
@@ -47,9 +49,11 @@ class RankGroup:
         self._ready = threading.Event()
         self._forks = ForkServer.spawn()
         self._images = self._new_images()
+        began = time.monotonic()
         self._ranks = RankChildren(config, self._images, self._forks)
         try:
             self.info: EngineInfo = self._ranks.ready(progress)
+            self._start_seconds = max(START_SECONDS, 3 * (time.monotonic() - began))
         except BaseException:
             self._ranks.close()
             self._forks.close()
@@ -121,7 +125,7 @@ class RankGroup:
                 if not self._forks.alive:
                     self._forks = ForkServer.spawn()
                 self._ranks = RankChildren(self._config, self._images, self._forks, self.info.num_blocks)
-                self._ranks.ready(silent)
+                self._ranks.ready(silent, self._start_seconds)
             except (PlimsollError, OSError) as error:
                 logger.error("generation %d of the ranks could not start: %s", self._generation, error)
                 # An image may not fit any more, for example because the model's files have changed.
