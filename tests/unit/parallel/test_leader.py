@@ -132,8 +132,7 @@ def test_members_get_the_tokens_that_rank_0_sampled() -> None:
         assert [tokens_of(plan) for plan in member.plans] == [[[5, 6], [7, 8]], [[9], [11]], [[13], [12]]]
 
 
-def test_a_prompts_chunk_does_not_replace_the_last_token_of_its_slot() -> None:
-    """A sequence that samples nothing leaves the token of another slot as it is."""
+def test_a_step_without_a_slot_leaves_its_last_token() -> None:
     member = Recorded()
     plans = [
         StepPlan([sequence(0, 5), sequence(1, 6)]),
