@@ -200,8 +200,8 @@ class EngineConfig:
     )
     check_collectives: bool = option(
         False,
-        "compare what the ranks of --tensor-parallel exchange: if one calls another operation than the others, all are "
-        "replaced and the log names both operations",
+        "compare what the ranks of --tensor-parallel exchange, which takes longer: if one calls another operation than "
+        "the others, all are replaced and the log names both operations",
         OF_GROUP,
     )
     recover_seconds: float = option(

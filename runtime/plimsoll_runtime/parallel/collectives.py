@@ -23,13 +23,21 @@ class GroupCollectives(Collectives, Protocol):
         """Return the bytes of all ranks, in their order."""
 
 
-class TorchCollectives:
-    """Collectives of one rank over a backend of torch, such as gloo or nccl."""
+class CollectivesDifferError(Exception):
+    """The ranks of a group have called different operations."""
 
-    def __init__(self, backend: str, meeting: str, rank: int, ranks: int) -> None:
+
+class TorchCollectives:
+    """Collectives of one rank over a backend of torch, such as gloo or nccl.
+
+    With `check`, all ranks compare the size of each sum before they compute it.
+    """
+
+    def __init__(self, backend: str, meeting: str, rank: int, ranks: int, *, check: bool = False) -> None:
         """Join the group at `meeting`, a URL such as file:///run/group, and return when all ranks have joined."""
         dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
         self._ranks = ranks
+        self._check = check
 
     @property
     def exchange(self) -> None:
@@ -40,8 +48,23 @@ class TorchCollectives:
 
     def sum(self, partial: Tensor) -> Tensor:
         total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        if self._check:
+            self._compare(total.nbytes)
         dist.all_reduce(total)
         return total.to(partial.dtype)
+
+    def _compare(self, size: int) -> None:
+        """Raise CollectivesDifferError if a rank's sum has another number of bytes."""
+        own = torch.tensor([size])
+        sizes = [torch.empty_like(own) for _ in range(self._ranks)]
+        dist.all_gather(sizes, own)
+        first, *others = map(int, sizes)
+        for rank, other in enumerate(others, 1):
+            if other != first:
+                raise CollectivesDifferError(
+                    f"the ranks' calls differ: rank 0 called sum with {first} bytes, rank {rank} called sum with "
+                    f"{other} bytes"
+                )
 
     def gathered(self, data: bytes) -> list[bytes]:
         length = torch.tensor([len(data)])

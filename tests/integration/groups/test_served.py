@@ -13,7 +13,7 @@ from structured_support.models import spelling_model
 
 PROMPTS: list[str | list[int]] = ["the answer is", [9, 2, 6] * 20, [5, 3] * 40, [7]]
 """The longest needs several chunks."""
-OPTIONS = ("--dtype", "float32", "--max-batch-tokens", "32", "--check-integrity-every", "1")
+OPTIONS = ("--dtype", "float32", "--max-batch-tokens", "32", "--check-integrity-every", "1", "--check-collectives")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import httpx
 import psutil
 from server_support.process import Served
 
-OPTIONS = ("--dtype", "float32", "--tensor-parallel", "2", "--check-integrity-every", "1")
+OPTIONS = ("--dtype", "float32", "--tensor-parallel", "2", "--check-integrity-every", "1", "--check-collectives")
 SECONDS = 60.0
 
 

@@ -21,6 +21,11 @@ class FakeLink:
     def __init__(self, number: int, end: socket.socket) -> None:
         self.number = number
         self.channel = Channel(end, Report)
+        self.sums = 0
+        self.shown = 0
+
+    def show_stacks(self) -> None:
+        self.shown += 1
 
     def death(self) -> EngineDeadError:
         return EngineDeadError(f"rank {self.number} has ended")

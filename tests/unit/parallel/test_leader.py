@@ -21,11 +21,16 @@ from plimsoll_runtime.engine.protocol.plan import (
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
-from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
+from plimsoll_runtime.engine.step_timing import StepDurations, StepPhase, Timeline
 from plimsoll_runtime.parallel.channel import RankReady, Report, StepDone, StepShort
-from plimsoll_runtime.parallel.leader import GroupRunner, of_member
+from plimsoll_runtime.parallel.leader import GroupRunner, RankLostError, of_member
 
 SECONDS = 30.0
+
+
+def unlimited() -> StepDurations:
+    """Return durations by which no step is too long."""
+    return StepDurations(0.0)
 
 
 def sequence(slot: int, *tokens: int, sample: bool = True, start: int = 0) -> ScheduledSequence:
@@ -69,7 +74,7 @@ def tokens_of(plan: StepPlan) -> list[list[int]]:
 
 def results(answers: Sequence[Answer], plans: Sequence[StepPlan]) -> list[StepResult]:
     with answering(answers) as links:
-        runner = GroupRunner(links, Timeline())
+        runner = GroupRunner(links, Timeline(), unlimited())
         return [runner.run(plan).result() for plan in plans]
 
 
@@ -190,7 +195,7 @@ def test_a_step_for_which_a_rank_lacks_memory(short: set[int]) -> None:
         return answer
 
     with answering([of_rank(number) for number in range(3)]) as links:
-        runner = GroupRunner(links, Timeline())
+        runner = GroupRunner(links, Timeline(), unlimited())
         assert runner.run(StepPlan([sequence(0, 5)])).outputs[0].token_id == 5
         with pytest.raises(StepMemoryError, match=f"rank {min(short)} needs more memory"):
             runner.run(StepPlan([sequence(0, 6), sequence(1, 6)]))
@@ -214,7 +219,7 @@ def test_a_rank_that_ends_in_a_step_ends_the_group(ended: int) -> None:
     with answering([of_rank(number) for number in range(3)]) as links:
         try:
             with pytest.raises(Exception, match=f"rank {ended} has ended"):
-                GroupRunner(links, Timeline()).run(StepPlan([sequence(0, 5)]))
+                GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)]))
         finally:
             released.set()
 
@@ -227,7 +232,7 @@ def test_a_rank_that_ended_before_a_step_ends_the_group(ended: int) -> None:
         closed.set()
 
     with answering([leave if number == ended else sampling(lambda _: 1) for number in range(2)]) as links:
-        runner = GroupRunner(links, Timeline())
+        runner = GroupRunner(links, Timeline(), unlimited())
         with pytest.raises(Exception, match=f"rank {ended} has ended"):
             runner.run(StepPlan([sequence(0, 5)]))
         assert closed.is_set()
@@ -241,7 +246,7 @@ def test_another_report_than_a_result_ends_the_group(report: Report) -> None:
         answering([sampling(lambda _: 1), lambda _: report]) as links,
         pytest.raises(Exception, match=f"rank 1 failed with {type(report).__name__}"),
     ):
-        GroupRunner(links, Timeline()).run(StepPlan([sequence(0, 5)]))
+        GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)]))
 
 
 def test_phases_are_those_of_rank_0() -> None:
@@ -254,6 +259,28 @@ def test_phases_are_those_of_rank_0() -> None:
     ]
     with answering(answers) as links:
         timeline.begin()
-        GroupRunner(links, timeline).run(StepPlan([sequence(0, 5)]))
+        GroupRunner(links, timeline, unlimited()).run(StepPlan([sequence(0, 5)]))
     assert [(span.phase, span.end_ns - span.start_ns) for span in timeline.take()] == phases
     timeline.check_integrity()
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_the_rank_that_has_begun_the_fewest_sums_hangs(late: int) -> None:
+    """The others wait for it in a later sum."""
+    released = threading.Event()
+
+    def wait(plan: StepPlan) -> Report | None:
+        assert released.wait(SECONDS)
+        return None
+
+    with answering([wait, wait, wait]) as links:
+        for number, link in enumerate(links):
+            link.sums = 5 if number == late else 6
+        durations = StepDurations(0.05)
+        durations.learn(1, 1e-3)
+        try:
+            with pytest.raises(RankLostError, match=f"rank {late} hangs: a step took more than 0.1 s"):
+                GroupRunner(links, Timeline(), durations).run(StepPlan([sequence(0, 5)]))
+        finally:
+            released.set()
+        assert [link.shown for link in links] == [1, 1, 1]

@@ -91,7 +91,8 @@ def _joined(order: StartRank, device: torch.device, segment: int) -> GroupCollec
         return LocalCollectives(exchange)
     # All ranks are on this machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return TorchCollectives(backend, order.meeting, order.rank, order.size)
+    check = order.config.check_collectives
+    return TorchCollectives(backend, order.meeting, order.rank, order.size, check=check)
 
 
 def backend_of(config: EngineConfig, device: torch.device) -> str:
