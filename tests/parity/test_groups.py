@@ -20,6 +20,8 @@ from plimsoll_runtime.offline.llm import Generation
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 120))
 """Longer than each window (16) below."""
+ON_A_CPU: Mapping[str, Any] = {"device": "cpu"}
+"""On a machine with a GPU too: each rank would need one of its own."""
 GPT: Mapping[str, Any] = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}
 WINDOW: Mapping[str, Any] = {"sliding_window": 16, "head_dim": 16, "num_hidden_layers": 4}
 
@@ -45,7 +47,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 @pytest.mark.parametrize("name", CASES)
 def test_logits_equal_transformers(name: str, ranks: int, saved: Saved) -> None:
     folder, expected = saved(name)
-    actual = of_engine(str(folder), PROMPTS, tensor_parallel=ranks, max_batch_tokens=24)
+    actual = of_engine(str(folder), PROMPTS, tensor_parallel=ranks, max_batch_tokens=24, **ON_A_CPU)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
@@ -61,7 +63,9 @@ QUANTISED = {
 
 def reported(path: Path, ranks: int) -> list[list[float]]:
     """Return, for each position of the prompts, the log probabilities of the next token and of the likeliest tokens."""
-    llm = LLM(str(path), dtype="float32", threads=1, kv_memory="4MiB", tensor_parallel=ranks, max_batch_tokens=40)
+    llm = LLM(
+        str(path), dtype="float32", threads=1, kv_memory="4MiB", tensor_parallel=ranks, max_batch_tokens=40, **ON_A_CPU
+    )
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=20, prompt_logprobs=20)
     with llm:
         found = llm.generate([list(prompt) for prompt in PROMPTS], params)
@@ -89,6 +93,7 @@ def test_blocks_that_ranks_share_have_the_same_numbers(name: str, kind: Kind, ra
 TOKENS = 40
 TEXTS = prompts((1, 15, 16, 17, 33, 70, 120), seed=3)
 OPTIONS: Mapping[str, Any] = {
+    **ON_A_CPU,
     "dtype": "float32",
     "threads": 1,
     "kv_memory": "4MiB",
