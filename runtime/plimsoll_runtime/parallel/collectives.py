@@ -35,6 +35,7 @@ class TorchCollectives:
 
     def __init__(self, backend: str, meeting: str, rank: int, ranks: int, *, check: bool = False) -> None:
         """Join the group at `meeting`, a URL such as file:///run/group, and return when all ranks have joined."""
+        self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
         self._ranks = ranks
         self._check = check
@@ -55,7 +56,7 @@ class TorchCollectives:
 
     def _compare(self, size: int) -> None:
         """Raise CollectivesDifferError if a rank's sum has another number of bytes."""
-        own = torch.tensor([size])
+        own = torch.tensor([size], device=self._device)
         sizes = [torch.empty_like(own) for _ in range(self._ranks)]
         dist.all_gather(sizes, own)
         first, *others = map(int, sizes)
@@ -67,15 +68,15 @@ class TorchCollectives:
                 )
 
     def gathered(self, data: bytes) -> list[bytes]:
-        length = torch.tensor([len(data)])
+        length = torch.tensor([len(data)], device=self._device)
         lengths = [torch.empty_like(length) for _ in range(self._ranks)]
         dist.all_gather(lengths, length)
         longest = max(int(each) for each in lengths)
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+        own = torch.zeros(longest, dtype=torch.uint8, device=self._device)
+        own[: len(data)] = torch.tensor(list(data), dtype=torch.uint8, device=self._device)
         found = [torch.empty_like(own) for _ in range(self._ranks)]
         dist.all_gather(found, own)
-        return [each[: int(size)].numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
+        return [each[: int(size)].cpu().numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
 
 
 class LocalCollectives:

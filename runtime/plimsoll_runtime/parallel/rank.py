@@ -68,6 +68,10 @@ class Rank:
                         f"same with {_OPTIONS[field.name]}"
                     )
 
+    def total(self, own: int) -> int:
+        """Return the sum of a number over all ranks."""
+        return sum(int.from_bytes(each, "little") for each in self.collectives.gathered(own.to_bytes(8, "little")))
+
     def cache(self, own: Cache) -> Cache:
         """Return the cache that fits on every rank. Raises UsageError if the ranks divide their layers differently."""
         caches = self._all(own, Cache)

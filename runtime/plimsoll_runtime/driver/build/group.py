@@ -15,7 +15,6 @@ from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.device.select import choose, cores
 from plimsoll_runtime.utils.progress import Progress
-from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 
 def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> None:
@@ -43,13 +42,8 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
 
 
 def rank_config(config: EngineConfig) -> EngineConfig:
-    """Return the options of each rank: its part of the threads, and of an absolute size of the KV cache."""
-    ranks = config.tensor_parallel
-    threads = max(1, (config.threads or cores()) // ranks)
-    kv_memory = config.kv_memory
-    if kv_memory is not None and not is_share(kv_memory):
-        kv_memory = str(max(1, parse_size(kv_memory, 0) // ranks))
-    return replace(config, threads=threads, kv_memory=kv_memory)
+    """Return the options of each rank, with its part of the threads."""
+    return replace(config, threads=max(1, (config.threads or cores()) // config.tensor_parallel))
 
 
 def build_group(config: EngineConfig, progress: Progress) -> EngineCore:

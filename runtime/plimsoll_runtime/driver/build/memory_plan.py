@@ -28,6 +28,7 @@ from plimsoll_runtime.execution.memory.kv_budget import (
 from plimsoll_runtime.execution.memory.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.parallel.rank import Cache, Rank
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, 
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
         graphs = graph_bytes(config, model.outline, model.device, free)
-        blocks = None if rank is None else rank.num_blocks
+        blocks = None if rank is None else _blocks_of(config, layout, rank)
         kv = _of_free(config, model, layout, FreeMemory(loaded.weight_bytes, free, workspace + graphs), blocks)
         kv = kv if rank is None else _on_all_ranks(kv, layout, rank)
         return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
@@ -86,6 +87,14 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, 
     workspace, backends = _workspace(config, model, decoder, kv.max_model_len)
     graphs = _granted_graphs(config, model, grant, workspace)
     return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
+
+
+def _blocks_of(config: EngineConfig, layout: KvLayout, rank: Rank) -> int | None:
+    """Return the blocks of a rank's cache, if ranks are replaced or --kv-memory is an amount for all ranks together."""
+    if config.kv_memory is None or is_share(config.kv_memory):
+        return rank.num_blocks
+    of_all = rank.total(layout.block_bytes)
+    return rank.num_blocks or max(1, parse_size(config.kv_memory, 0) // of_all)
 
 
 def _on_all_ranks(kv: KvBudget, layout: KvLayout, rank: Rank) -> KvBudget:
