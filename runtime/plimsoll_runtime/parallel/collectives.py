@@ -89,6 +89,10 @@ class LocalCollectives:
     def exchange(self) -> int:
         return self._exchange.handle
 
+    def close(self) -> None:
+        """Release the exchange. No other call may be running."""
+        self._exchange.close()
+
     def sum(self, partial: Tensor) -> Tensor:
         total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         self._exchange.sum(total)
