@@ -31,7 +31,7 @@ class Experts(Op):
     Reads states [T, hidden], weights [T, chosen] and expert numbers [T, chosen].
 
     - `gate_up`: each expert's gate and up matrices, or one with the gate above the other; `down` [hidden, inner].
-    - `gate_up_biases`, `down_biases`: one for each of these matrices, or none.
+    - `gate_up_biases`, `down_biases`: one for each of these matrices, or none. A rank other than 0 has only the first.
     - `clamped`: replaces the activation of gates.
     - `weighs_inputs`: weights multiply the states instead of the results.
     - `gated`: if False, `gate_up` has no gate, and the activation applies to its result.
@@ -74,7 +74,7 @@ class Experts(Op):
         experts = len(self.down)
         read = experts * (1.0 - (1.0 - self.chosen / experts) ** rows.count)
         weights = (self.opening + self.inner) * self.hidden
-        biases = (self.opening + self.hidden) * FLOAT32 if self.down_biases else 0
+        biases = (self.opening * bool(self.gate_up_biases) + self.hidden * bool(self.down_biases)) * FLOAT32
         passed = 2 * self.hidden + self.chosen * 2 * self.inner
         return OpCost(
             round(read * weights) * size + round(read * biases) + rows.count * (passed * size + self.chosen * FLOAT32),
@@ -179,9 +179,10 @@ class Experts(Op):
             return weights.gate_up(parts) if self.gated else [reader.joined(parts)]
 
         biases = None
-        if self.down_biases:
+        if self.gate_up_biases:
             first = torch.stack([reader.joined(parts) for parts in self.gate_up_biases])
-            biases = first, torch.stack([reader.read(bias) for bias in self.down_biases])
+            second = [reader.read(bias) for bias in self.down_biases]
+            biases = first, torch.stack(second) if second else torch.zeros(len(self.down), self.hidden)
         packed = PackedExperts(
             weights.kernels,
             ExpertSizes(len(self.down), self.hidden, self.inner),
