@@ -40,6 +40,7 @@ from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.parallel.collectives import LocalCollectives
+from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.shard import shard
 from plimsoll_runtime.weights.sources.resolve import resolve
 from serving import models
@@ -75,7 +76,7 @@ class Steps:
 
     def __init__(self, program: Program, exchange: AnyExchange | None) -> None:
         files = resolve(models.source(models.SMALL))
-        collectives = None if exchange is None else LocalCollectives(exchange)
+        collectives = None if exchange is None else CountedCollectives(LocalCollectives(exchange))
         self._decoder: Decoder = load_decoder(
             files, program, torch.bfloat16, device=torch.device("cpu"), fused=True, collectives=collectives
         )

@@ -92,6 +92,11 @@ class HeldRequests:
                 ready.append(request)
         return ready, failed
 
+    def give_up(self, error: str) -> list[RequestOutput]:
+        """End all held requests, and return their messages, with the finish reason "unavailable" and this error."""
+        names, self._held = list(self._held), {}
+        return [RequestOutput(name, finish_reason="unavailable", error=error) for name in names]
+
     def wait(self, seconds: float) -> None:
         """Return when one constraint has been compiled or has failed, or after `seconds`."""
         wait([compiled for _, compiled in self._held.values()], seconds, FIRST_COMPLETED)
@@ -256,7 +261,7 @@ class EngineCore:
             try:
                 self.recovery.check()
             except GenerationLostError:
-                self._lose(list(self._under_way))
+                self._forget([])
 
     def step(self) -> StepOutputs:
         """Run the next step and return its outputs, and error outputs of requests whose deadline has passed or whose
@@ -295,15 +300,15 @@ class EngineCore:
                 outputs = expired + self._undo()
             else:
                 self._learn(step)
-                if timeline is not None and self._pipeline.depth > 1:
+                if timeline is not None and len(self._timelines) > 1:
                     timeline.lap(StepPhase.WAIT)
                 self._attention_fallbacks = result.attention_fallbacks
                 outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
                 if self._plans_first:
                     self._plan_ahead()
         except GenerationLostError:
-            self._lose(list(self._under_way))
-            return StepOutputs(expired, self.stats)
+            outputs = expired + self._lose(list(self._under_way))
+            return StepOutputs(outputs, self.stats)
         except Exception as error:
             self._under_way.clear()
             self._failure = f"a step failed with {type(error).__name__}: {error}"
@@ -344,21 +349,22 @@ class EngineCore:
         self._pipeline.go_on()
         if not lost:
             return self._scheduler.undo(steps)
-        self._forget(steps)
-        return []
+        return self._forget(steps)
 
-    def _lose(self, steps: Sequence[Step]) -> None:
-        """Discard all steps in progress, of which the oldest one's result was requested, and every KV block."""
+    def _lose(self, steps: Sequence[Step]) -> list[RequestOutput]:
+        """Discard all steps in progress, of which the oldest one's result was requested, and every KV block; return
+        the outputs of requests that end with an error.
+        """
         self._under_way.clear()
         for _ in steps[1:]:
             with suppress(GenerationLostError, StepMemoryError):
                 self._pipeline.result()
         self._pipeline.go_on()
-        self._forget(steps)
+        return self._forget(steps)
 
-    def _forget(self, steps: Sequence[Step]) -> None:
-        self._scheduler.lost(steps)
+    def _forget(self, steps: Sequence[Step]) -> list[RequestOutput]:
         self._lost_since = time.monotonic()
+        return self._scheduler.lost(steps)
 
     def _recovered(self, since: float) -> bool:
         """Wait at most WAIT_SECONDS for the processes that replace lost ones; return whether they can run steps."""
@@ -374,9 +380,10 @@ class EngineCore:
         waited = time.monotonic() - since
         if waited < self._recover_seconds:
             return []
-        return self._scheduler.give_up(
+        error = (
             f"the processes that compute this model have ended and were not replaced in {waited:.0f} s; try again later"
         )
+        return self._scheduler.give_up(error) + (self._held.give_up(error) if self._held is not None else [])
 
     def _take_held(self) -> list[RequestOutput]:
         """Queue the requests whose constraint is ready; return an error output for each constraint that failed."""

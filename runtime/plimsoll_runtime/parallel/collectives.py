@@ -10,14 +10,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from plimsoll_kernels.cpu.exchange import AnyExchange
-from plimsoll_runtime.models.layers.collectives import Collectives
 
 TIMEOUT = timedelta(hours=1)
 """Longest wait in a collective. A dead or hung rank is noticed long before, and its group is ended."""
 
 
-class GroupCollectives(Collectives, Protocol):
-    """The collectives of a rank: those of its decoder, and one for its start."""
+class Exchanging(Protocol):
+    """What a rank calls together with all others."""
+
+    device: torch.device
+
+    @property
+    def exchange(self) -> int | None:
+        """See `Collectives`."""
+
+    def add_up(self, part: Tensor) -> None:
+        """Replace a contiguous float32 tensor on `device` by the sum of all ranks' tensors."""
 
     def gathered(self, data: bytes) -> list[bytes]:
         """Return the bytes of all ranks, in their order."""
@@ -35,7 +43,7 @@ class TorchCollectives:
 
     def __init__(self, backend: str, meeting: str, rank: int, ranks: int, *, check: bool = False) -> None:
         """Join the group at `meeting`, a URL such as file:///run/group, and return when all ranks have joined."""
-        self._device = torch.device("cuda" if backend == "nccl" else "cpu")
+        self.device = torch.device("cuda" if backend == "nccl" else "cpu")
         dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
         self._ranks = ranks
         self._check = check
@@ -44,19 +52,14 @@ class TorchCollectives:
     def exchange(self) -> None:
         return None
 
-    def summed(self, count: int) -> None:
-        raise ValueError("CPU kernels cannot call a backend of torch")
-
-    def sum(self, partial: Tensor) -> Tensor:
-        total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    def add_up(self, part: Tensor) -> None:
         if self._check:
-            self._compare(total.nbytes)
-        dist.all_reduce(total)
-        return total.to(partial.dtype)
+            self._compare(part.nbytes)
+        dist.all_reduce(part)
 
     def _compare(self, size: int) -> None:
         """Raise CollectivesDifferError if a rank's sum has another number of bytes."""
-        own = torch.tensor([size], device=self._device)
+        own = torch.tensor([size], device=self.device)
         sizes = [torch.empty_like(own) for _ in range(self._ranks)]
         dist.all_gather(sizes, own)
         first, *others = map(int, sizes)
@@ -68,12 +71,12 @@ class TorchCollectives:
                 )
 
     def gathered(self, data: bytes) -> list[bytes]:
-        length = torch.tensor([len(data)], device=self._device)
+        length = torch.tensor([len(data)], device=self.device)
         lengths = [torch.empty_like(length) for _ in range(self._ranks)]
         dist.all_gather(lengths, length)
         longest = max(int(each) for each in lengths)
-        own = torch.zeros(longest, dtype=torch.uint8, device=self._device)
-        own[: len(data)] = torch.tensor(list(data), dtype=torch.uint8, device=self._device)
+        own = torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        own[: len(data)] = torch.tensor(list(data), dtype=torch.uint8, device=self.device)
         found = [torch.empty_like(own) for _ in range(self._ranks)]
         dist.all_gather(found, own)
         return [each[: int(size)].cpu().numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
@@ -83,6 +86,7 @@ class LocalCollectives:
     """Collectives of one rank over an exchange of the CPU kernels, which steps of these kernels call themselves."""
 
     def __init__(self, exchange: AnyExchange) -> None:
+        self.device = torch.device("cpu")
         self._exchange = exchange
 
     @property
@@ -93,13 +97,8 @@ class LocalCollectives:
         """Release the exchange. No other call may be running."""
         self._exchange.close()
 
-    def sum(self, partial: Tensor) -> Tensor:
-        total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        self._exchange.sum(total)
-        return total.to(partial.dtype)
-
-    def summed(self, count: int) -> None:
-        """Do nothing."""
+    def add_up(self, part: Tensor) -> None:
+        self._exchange.sum(part)
 
     def gathered(self, data: bytes) -> list[bytes]:
         ranks, rank = self._exchange.ranks, self._exchange.rank

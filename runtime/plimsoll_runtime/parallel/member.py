@@ -17,7 +17,7 @@ from plimsoll_runtime.execution.runners.base import StepRunner
 from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, StepDone, StepShort, encoded
-from plimsoll_runtime.parallel.collectives import GroupCollectives
+from plimsoll_runtime.parallel.collectives import Exchanging
 
 
 class NoParams:
@@ -49,41 +49,45 @@ class MemberRunner(StepRunner):
 
 
 class CountedCollectives:
-    """Collectives that know how many sums of a step are left, so that a rank can join them after a failure.
-
-    The other ranks of the group wait in each sum until all ranks have called it.
+    """The `Collectives` of a rank. They know how many sums of a step are left, so that a rank can join them after a
+    failure: the other ranks of the group wait in each sum until all ranks have called it.
     """
 
-    def __init__(self, collectives: GroupCollectives, on_sum: Callable[[], None] = lambda: None) -> None:
-        """`on_sum` is called at the start of each sum."""
-        self._collectives = collectives
+    def __init__(self, exchanging: Exchanging, on_sum: Callable[[], None] = lambda: None) -> None:
+        """`on_sum` is called at the start of each sum, except those of CPU kernels."""
+        self._exchanging = exchanging
         self._on_sum = on_sum
         self._sums = 0
 
     @property
     def exchange(self) -> int | None:
-        return self._collectives.exchange
-
-    def summed(self, count: int) -> None:
-        self._sums += count
+        return self._exchanging.exchange
 
     def begin(self) -> None:
         """Start a step."""
         self._sums = 0
 
     def sum(self, partial: Tensor) -> Tensor:
+        # All memory is allocated before the rank joins the exchange, so that a shortage has left the sum out.
+        total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        result = total if partial.dtype is torch.float32 else torch.empty_like(partial)
         self._sums += 1
         self._on_sum()
-        return self._collectives.sum(partial)
+        self._exchanging.add_up(total)
+        return result if result is total else result.copy_(total)
+
+    def summed(self, count: int) -> None:
+        self._sums += count
 
     def gathered(self, data: bytes) -> list[bytes]:
-        return self._collectives.gathered(data)
+        """Return the bytes of all ranks, in their order."""
+        return self._exchanging.gathered(data)
 
-    def finish(self, program: Program, rows: int, dtype: torch.dtype) -> None:
+    def finish(self, program: Program, rows: int) -> None:
         """Join the sums of a step of `rows` rows that this rank did not reach. Their results are of no use."""
         widths = [op.width for op in program.ops if isinstance(op, Reduce)]
         for width in widths[self._sums :]:
-            self._collectives.sum(torch.zeros(rows, width, dtype=dtype))
+            self._exchanging.add_up(torch.zeros(rows, width, device=self._exchanging.device))
 
 
 class RankSteps:
@@ -96,14 +100,12 @@ class RankSteps:
         timeline: Timeline,
         collectives: CountedCollectives,
         program: Program,
-        dtype: torch.dtype,
     ) -> None:
         self._channel = channel
         self._runner = runner
         self._timeline = timeline
         self._collectives = collectives
         self._program = program
-        self._dtype = dtype
 
     def run(self) -> None:
         """Run until the channel is closed."""
@@ -120,7 +122,7 @@ class RankSteps:
         try:
             result = self._runner.run(plan).result()
         except StepMemoryError as error:
-            self._collectives.finish(self._program, plan.num_tokens, self._dtype)
+            self._collectives.finish(self._program, plan.num_tokens)
             return StepShort(str(error))
         phases = [(span.phase, span.end_ns - span.start_ns) for span in self._timeline.take()]
         return StepDone(result.outputs, phases, result.attention_fallbacks)

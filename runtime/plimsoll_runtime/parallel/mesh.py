@@ -11,7 +11,7 @@ import msgspec
 
 from plimsoll_kernels.cpu.tcp_exchange import TcpExchange
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.parallel.collectives import GroupCollectives, LocalCollectives
+from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives
 
 SECONDS = 30.0
 """Time for all ranks to connect to each other."""
@@ -29,7 +29,7 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
     nonce: bytes
 
 
-def connected(group: GroupCollectives, host: str, rank: int, ranks: int, *, check: bool) -> LocalCollectives:
+def connected(group: Exchanging, host: str, rank: int, ranks: int, *, check: bool) -> LocalCollectives:
     """Connect this rank to all others, and return collectives over these connections.
 
     `group`: collectives over which the ranks tell each other their addresses. `host`: this rank's own address. Raises

@@ -9,7 +9,7 @@ import msgspec
 
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.models.program import Outline, Program
-from plimsoll_runtime.parallel.collectives import GroupCollectives
+from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.shard import ADVICE, shard
 
 
@@ -45,7 +45,7 @@ class Rank:
     number: int
     size: int
     neighbours: int
-    collectives: GroupCollectives
+    collectives: CountedCollectives
     num_blocks: int | None = None
 
     def part(self, outline: Outline) -> Program:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import msgspec
 
@@ -12,7 +15,9 @@ from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintEr
 from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, encoded
-from plimsoll_runtime.structured.matcher import Grammars
+from plimsoll_runtime.structured.matcher import MOST_KEPT, Grammars
+
+logger = logging.getLogger(__name__)
 
 
 class Compile(msgspec.Struct, frozen=True, tag="compile"):
@@ -33,25 +38,46 @@ class RemoteGrammars:
     def __init__(self) -> None:
         self._vocabulary: Vocabulary | None = None
         self._channel: Channel | None = None
-        self._told = self._closed = False
+        self._closed = False
+        self._kept: OrderedDict[Constraint, Future[None]] = OrderedDict()
         self._change = threading.Condition()
+        self._asking = threading.Lock()
         self._pool = ThreadPoolExecutor(1, "plimsoll-grammars")
 
     def connect(self, end: socket.socket) -> None:
-        """Use a new rank 0, to which the socket leads. Constraints that the one before it did not compile are sent
-        again.
+        """Use a new rank 0, to which the socket leads, and give it the vocabulary before it runs a step.
+
+        Constraints that the rank before it did not compile are sent again.
         """
+        channel = Channel(end, Compiled)
+        if self._vocabulary is not None:
+            with suppress(ChannelClosed):
+                self._ask(channel, self._vocabulary)
         with self._change:
-            self._channel, self._told = Channel(end, Compiled), False
+            self._channel = channel
+            self._kept.clear()
             self._change.notify_all()
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """Set the vocabulary that constraints are compiled for."""
+        """Set the vocabulary that constraints are compiled for. Rank 0 has it when this returns."""
         self._vocabulary = vocabulary
+        if (channel := self._channel) is not None:
+            # A rank that ends meanwhile is replaced by one that gets the vocabulary in `connect`.
+            with suppress(ChannelClosed):
+                self._ask(channel, vocabulary)
 
     def prepare(self, constraint: Constraint) -> Future[None]:
-        """Start to compile a constraint on rank 0. On failure the future raises ConstraintError."""
-        return self._pool.submit(self._compile, constraint)
+        """Start to compile a constraint on rank 0, unless it has compiled it or is compiling it. On failure the future
+        raises ConstraintError.
+        """
+        with self._change:
+            found = self._kept.get(constraint)
+            if found is None or (found.done() and found.exception() is not None):
+                found = self._kept[constraint] = self._pool.submit(self._compile, constraint)
+            self._kept.move_to_end(constraint)
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+            return found
 
     def close(self) -> None:
         """Stop compiling. Constraints that wait raise EngineDeadError."""
@@ -73,17 +99,18 @@ class RemoteGrammars:
             channel = self._channel
             if channel is None:
                 raise EngineDeadError("the engine has ended")
-            told, self._told = self._told, True
         try:
-            if not told and self._vocabulary is not None:
-                channel.send(encoded(self._vocabulary))
-            channel.send(encoded(Compile(constraint)))
-            done: Compiled = channel.receive()
+            return self._ask(channel, Compile(constraint))
         except ChannelClosed:
             with self._change:
                 if self._channel is channel:
                     self._channel = None
             return None
+
+    def _ask(self, channel: Channel, message: Compile | Vocabulary) -> Compiled:
+        with self._asking:
+            channel.send(encoded(message))
+            done: Compiled = channel.receive()
         return done
 
 
@@ -95,6 +122,7 @@ def compile_for(end: socket.socket, grammars: Grammars) -> None:
             message: Compile | Vocabulary = channel.receive()
             if isinstance(message, Vocabulary):
                 grammars.use(message)
+                channel.send(encoded(Compiled()))
             else:
                 channel.send(encoded(_compiled(grammars, message.constraint)))
         except ChannelClosed:
@@ -106,4 +134,7 @@ def _compiled(grammars: Grammars, constraint: Constraint) -> Compiled:
         grammars.prepare(constraint).result()
     except ConstraintError as error:
         return Compiled(str(error))
+    except Exception as error:
+        logger.exception("a constraint could not be compiled")
+        return Compiled(f"cannot be compiled: {type(error).__name__}: {error}")
     return Compiled()

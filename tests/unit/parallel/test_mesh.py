@@ -15,6 +15,7 @@ from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel import mesh
 from plimsoll_runtime.parallel.collectives import LocalCollectives
+from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.mesh import connected
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the CPU kernels were not built")
@@ -34,7 +35,9 @@ def joined(group: ThreadCollectives, rank: int, ranks: int) -> Iterator[LocalCol
 def test_ranks_get_the_sum_of_all(ranks: int) -> None:
     def run(group: ThreadCollectives, rank: int) -> tuple[list[float], list[bytes]]:
         with joined(group, rank, ranks) as collectives:
-            return collectives.sum(torch.full((4,), 2.0**rank)).tolist(), collectives.gathered(bytes([rank] * rank))
+            return CountedCollectives(collectives).sum(torch.full((4,), 2.0**rank)).tolist(), collectives.gathered(
+                bytes([rank] * rank)
+            )
 
     for total, gathered in on_ranks(ranks, run):
         assert total == [2.0**ranks - 1] * 4
@@ -63,7 +66,7 @@ def test_a_stranger_is_ignored(sent: bytes) -> None:
             group.__class__ = Strange
             group.sent = sent  # type: ignore[attr-defined]
         with joined(group, rank, 2) as collectives:
-            return collectives.sum(torch.ones(3)).tolist()
+            return CountedCollectives(collectives).sum(torch.ones(3)).tolist()
 
     assert on_ranks(2, run) == [[2.0] * 3] * 2
 

@@ -11,17 +11,19 @@ import torch
 from model_support.forward import hidden_states
 from model_support.random_weights import RandomWeights, reading
 from model_support.tiny import COMMON, prompts
-from parallel_support.ranks import ThreadCollectives, on_ranks
+from parallel_support.ranks import on_ranks
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.ops.matmul import Product
 from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program, summary
 from plimsoll_runtime.models.registry.registry import MODEL_TYPES, describe
+from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.shard import shard
 
 PROMPT = prompts((40,))[0]
@@ -107,7 +109,7 @@ MODELS: Mapping[str, Model] = {
 WHOLE = [name for name, model in MODELS.items() if model.refused is None]
 
 
-def logits_of(program: Program, weights: RandomWeights, collectives: ThreadCollectives | None = None) -> Tensor:
+def logits_of(program: Program, weights: RandomWeights, collectives: Collectives | None = None) -> Tensor:
     decoder = TorchDecoder(program, reading(program, weights, torch.float32), collectives)
     states = hidden_states(decoder, ReferenceBackend, PROMPT, CHUNK)
     return states if collectives is not None else decoder.logits(states)
@@ -115,7 +117,9 @@ def logits_of(program: Program, weights: RandomWeights, collectives: ThreadColle
 
 def of_ranks(whole: Program, weights: RandomWeights, ranks: int) -> list[Tensor]:
     """Return the final hidden states of each rank."""
-    return list(on_ranks(ranks, lambda group, rank: logits_of(shard(whole, ranks, rank), weights, group)))
+    return list(
+        on_ranks(ranks, lambda group, rank: logits_of(shard(whole, ranks, rank), weights, CountedCollectives(group)))
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

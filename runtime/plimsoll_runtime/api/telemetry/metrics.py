@@ -91,7 +91,7 @@ class EngineCollector(Collector):
         """Yield one family for each gauge and counter, with a sample for each model."""
         state = self._state
         name = whole_server(state)
-        ready = {name: float(state.phase is Phase.READY)}
+        ready = {name: float(state.phase is Phase.READY and not state.recovering)}
         yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", ready)
         in_flight = {name: float(state.in_flight)}
         yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests in flight.", in_flight)

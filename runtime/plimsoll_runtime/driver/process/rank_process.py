@@ -25,7 +25,7 @@ from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.execution.device.select import choose
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
-from plimsoll_runtime.parallel.collectives import GroupCollectives, LocalCollectives, TorchCollectives
+from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
 from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.remote_grammars import compile_for
@@ -79,10 +79,10 @@ def _built(
     link.send(encoded(RankReady(built.info if order.rank == 0 else None)))
     program = built.model.outline
     assert isinstance(program, Program)
-    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program, built.model.dtype)
+    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program)
 
 
-def _joined(order: StartRank, device: torch.device, segment: int) -> GroupCollectives:
+def _joined(order: StartRank, device: torch.device, segment: int) -> Exchanging:
     """Join the group, and return its collectives when all ranks have joined."""
     backend = backend_of(order.config, device)
     if backend == "local":

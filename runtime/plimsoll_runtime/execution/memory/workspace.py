@@ -25,7 +25,8 @@ from plimsoll_runtime.execution.kv.states import snapshot_rows, states_of
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.execution.sampling.sampler import PROMPT_LOGITS
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.program import Facts, Outline
+from plimsoll_runtime.models.ops.logits import NoLogits
+from plimsoll_runtime.models.program import Facts, Outline, Program
 
 FLOAT32 = 4
 KEPT = 2.5
@@ -151,6 +152,8 @@ def _run(
     forward_pass = ForwardPass(StepParts(decoder, cache, states), backends)
     hidden = forward_pass.run(padding_inputs([(length, length) for length in step.prompts], cache))
     wanted = step.head_rows(decoder.outline.facts)
+    if isinstance(decoder.outline, Program) and isinstance(decoder.outline.head, NoLogits):
+        return forward_pass.backends
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 

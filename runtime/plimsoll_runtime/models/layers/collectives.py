@@ -19,7 +19,7 @@ class Collectives(Protocol):
     def sum(self, partial: Tensor) -> Tensor:
         """Return the sum of all ranks' tensors, in the same shape and dtype, and with the same bits on all ranks.
 
-        The sum is computed in float32.
+        The sum is computed in float32. If there is too little memory for it, the rank has not joined the exchange.
         """
 
     def summed(self, count: int) -> None:

@@ -17,6 +17,7 @@ from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
 from plimsoll_runtime.engine.recovery import GenerationLostError
+from plimsoll_runtime.engine.scheduler.scheduler import LOST_EACH_TIME, MOST_LOSSES
 
 NEVER = 10**6
 
@@ -24,7 +25,7 @@ NEVER = 10**6
 class Lost(Engine):
     """Some steps lose the device: a new runner, without slots and with an empty cache, replaces the old one."""
 
-    losses = 0
+    losses = in_a_row = 0
 
     @rule(count=st.integers(1, 10))
     def lose(self, count: int) -> None:
@@ -39,10 +40,15 @@ class Lost(Engine):
 
     def _commit(self) -> None:
         if not self.losses:
+            self.in_a_row = 0
             super()._commit()
             return
         self.losses -= 1
-        self.scheduler.lost(self.steps)
+        for output in self.scheduler.lost(self.steps):
+            assert (output.error, output.finish_reason) == (LOST_EACH_TIME, "error")
+            assert self.in_a_row > MOST_LOSSES
+            del self.live[output.request_id]
+        self.in_a_row += 1
         self.steps.clear()
         old = self.runner
         sizes = (len(old.layers[0]), old.block_size, old.max_batch_tokens, old.max_sequences)
@@ -105,6 +111,25 @@ class Replaced:
                 block[:] = [None] * len(block)
 
 
+class Poisoned(Replaced):
+    """A runner that is lost in each step with a prompt that begins with a certain token."""
+
+    def __init__(self, inner: Runner, token: int) -> None:
+        super().__init__(inner, (), waits=1)
+        self._token = token
+        self._slots = set[int]()
+
+    def run(self, plan: StepPlan) -> Launched:
+        self._slots -= set(plan.freed_slots)
+        self._slots |= {init.slot for init in plan.new_slots if init.prompt_ids[0] == self._token}
+        if any(each.slot in self._slots for each in plan.sequences):
+            self._slots.clear()
+            self._renew()
+            self._left = 1
+            raise GenerationLostError
+        return super().run(plan)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("lost", [(1,), (3,), (5, 6, 9), tuple(range(4, 14))])
 def test_everyone_is_answered_as_without_a_loss(overlap: bool, lost: tuple[int, ...]) -> None:
@@ -126,6 +151,27 @@ def test_everyone_is_answered_as_without_a_loss(overlap: bool, lost: tuple[int, 
         assert [o.finish_reason for o in told] == [None] * (len(told) - 1) + ["length"]
     assert core.stats.broken_off == 0
     assert not core.stats.recovering
+    core.check_integrity()
+
+
+def test_a_request_that_ends_the_runner_each_time_ends_alone() -> None:
+    """The runner is lost in every step of one request; all others are answered."""
+    made: list[Poisoned] = []
+
+    def wrap(inner: Runner) -> Runner:
+        made.append(Poisoned(inner, token=49))
+        return made[0]
+
+    core, _ = make_core(wrap=wrap)
+    core.recovery = made[0]
+    requests = [request(f"r{i}", [i, *range(10, 20)], max_tokens=12) for i in range(5)]
+    for each in (*requests[:3], request("poison", [49] * 9, max_tokens=12), *requests[3:]):
+        core.add(each)
+    outputs = drain(core)
+    for each in requests:
+        assert tokens_of(outputs[each.request_id]) == oracle(each, 256).token_ids
+    [*_, ended] = outputs["poison"]
+    assert (ended.finish_reason, ended.error) == ("error", LOST_EACH_TIME)
     core.check_integrity()
 
 
