@@ -63,10 +63,10 @@ def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, ou
 NO_MEMORY = "the device has too little free memory to compute this request, even alone in a batch"
 ALONE_TRIES = 3
 """A sequence that finds too little memory alone, this many times at the same position, ends with NO_MEMORY."""
-LOST_EACH_TIME = "each time that it was computed, alone in a batch, the processes that compute the model ended"
+LOST_EACH_TIME = "each time that it was computed, at last alone, the processes that compute the model ended"
 MOST_LOSSES = 10
-"""So many losses in a row have no effect on requests. After more of them without a completed step, steps get smaller,
-until a sequence that is lost alone ends with LOST_EACH_TIME: it may be the cause."""
+"""A sequence may be lost so many times without a new token. If it is lost more often, steps get smaller, until it is
+lost alone and ends with LOST_EACH_TIME: it may be the cause."""
 
 
 class Scheduler:
@@ -114,7 +114,7 @@ class Scheduler:
         self._committed_ns = 0
         self._whole_prompts = limits.whole_prompts
         self._alone = (("", 0), 0)
-        self._losses = 0
+        self._losses: dict[str, int] = {}
         self._wanted_blocks: int | None = None
 
     def __len__(self) -> int:
@@ -220,7 +220,6 @@ class Scheduler:
         if len(result.outputs) != len(step.sequences):
             raise ValueError(f"the runner returned {len(result.outputs)} outputs for {len(step.sequences)} sequences")
         self._counters.steps += 1
-        self._losses = 0
         if (tiers := self._kv.tiers) is not None:
             if step.tokens and self._admission.prefetches.active:
                 self._learn(step, tiers.index.costs)
@@ -263,17 +262,12 @@ class Scheduler:
             if (tiers := self._kv.tiers) is not None:
                 tiers.over(step.plan.spills, step.plan.restores)
             self._kv.sharing.merge(step.merges)
-        return self._shortened(steps[0], NO_MEMORY)
-
-    def _shortened(self, first: Step, error: str) -> list[RequestOutput]:
-        """Plan smaller steps than `first`. If that is impossible for the ALONE_TRIES-th time at the same position, end
-        its sequence with the error; return the message.
-        """
+        first = steps[0]
         if first.tokens == 1 or (self._whole_prompts and len(first.sequences) == 1):
             alone, place = first.sequences[0], (first.sequences[0].request_id, first.plan.sequences[0].start)
             self._alone = (place, self._alone[1] + 1 if self._alone[0] == place else 1)
             if self._alone[1] >= ALONE_TRIES and alone.phase is not Phase.FINISHED:
-                return [self._break_off(alone, error)]
+                return [self._break_off(alone, NO_MEMORY)]
         self._batching.shorten(max(1, first.tokens // 2))
         return []
 
@@ -281,7 +275,7 @@ class Scheduler:
         """Discard all steps in progress and every block, after the memory that held them was lost.
 
         All sequences are preempted and computed again from their first token. Step sizes and learned costs stay, unless
-        there were more than MOST_LOSSES in a row. Return the messages of requests that end with an error.
+        a sequence was lost more than MOST_LOSSES times. Return the messages of requests that end with an error.
         """
         for step in steps:
             for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
@@ -293,8 +287,19 @@ class Scheduler:
             self._kv.sharing.merge(step.merges)
         self._kv.forget_all()
         self._running.slots.collect_freed()
-        self._losses += bool(steps)
-        return self._shortened(steps[0], LOST_EACH_TIME) if steps and self._losses > MOST_LOSSES else []
+        return self._blamed(steps[0]) if steps else []
+
+    def _blamed(self, first: Step) -> list[RequestOutput]:
+        """Count a lost step for its sequences. End one that is lost too often, alone; return its message."""
+        running = [each for each in first.sequences if each.phase is not Phase.FINISHED]
+        for sequence in running:
+            self._losses[sequence.request_id] = self._losses.get(sequence.request_id, 0) + 1
+        if max((self._losses[each.request_id] for each in running), default=0) <= MOST_LOSSES:
+            return []
+        if len(first.sequences) == 1:
+            return [self._break_off(running[0], LOST_EACH_TIME)]
+        self._batching.shorten(max(1, first.tokens // 2))
+        return []
 
     def give_up(self, error: str) -> list[RequestOutput]:
         """End all requests, and return their messages, with the finish reason "unavailable" and this error."""
@@ -319,6 +324,8 @@ class Scheduler:
         if output.token_id is None:
             raise ValueError(f"the runner returned neither a token nor an error for sequence {sequence.request_id!r}")
         sequence.pending -= 1
+        if self._losses:
+            self._losses.pop(sequence.request_id, None)
         sequence.append(output.token_id)
         tokens, reason = [output.token_id], sequence.end_reason(output.token_id)
         for token in output.forced:
@@ -357,6 +364,7 @@ class Scheduler:
         """End a sequence. The caller removes it from the running ones afterwards."""
         was, sequence.phase = sequence.phase, Phase.FINISHED
         del self._sequences[sequence.request_id]
+        self._losses.pop(sequence.request_id, None)
         self._admission.forget(sequence, was)
         if was is Phase.RUNNING:
             self._running.leave(sequence)

@@ -25,7 +25,7 @@ NEVER = 10**6
 class Lost(Engine):
     """Some steps lose the device: a new runner, without slots and with an empty cache, replaces the old one."""
 
-    losses = in_a_row = 0
+    losses = all_losses = 0
 
     @rule(count=st.integers(1, 10))
     def lose(self, count: int) -> None:
@@ -40,15 +40,14 @@ class Lost(Engine):
 
     def _commit(self) -> None:
         if not self.losses:
-            self.in_a_row = 0
             super()._commit()
             return
         self.losses -= 1
+        self.all_losses += 1
         for output in self.scheduler.lost(self.steps):
             assert (output.error, output.finish_reason) == (LOST_EACH_TIME, "error")
-            assert self.in_a_row > MOST_LOSSES
+            assert self.all_losses > MOST_LOSSES
             del self.live[output.request_id]
-        self.in_a_row += 1
         self.steps.clear()
         old = self.runner
         sizes = (len(old.layers[0]), old.block_size, old.max_batch_tokens, old.max_sequences)
