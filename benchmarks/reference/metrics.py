@@ -19,6 +19,7 @@ COMPONENTS = {
     "Runtime": (
         "runtime/plimsoll_runtime/api/telemetry/metrics.py",
         "runtime/plimsoll_runtime/api/batches/endpoint.py",
+        "runtime/plimsoll_runtime/api/server/member_server.py",
     ),
     "Host": ("runtime/plimsoll_runtime/api/telemetry/host_metrics.py",),
 }

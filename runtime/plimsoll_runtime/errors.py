@@ -59,6 +59,10 @@ class AddressError(UsageError):
     kind = ErrorKind.ADDRESS
 
 
+class GroupMismatch(UsageError):
+    """A member of a parallel group differs from its leader; the message names the member, the field and both values."""
+
+
 class SourceError(PlimsollError):
     """The model's files cannot be found, fetched or read."""
 

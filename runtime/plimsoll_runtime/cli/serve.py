@@ -39,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     from plimsoll_runtime.driver.process.standby import StandbyProcess
 
     check_folder(config.engine)
+    if not config.engine.group.leads:
+        from plimsoll_runtime.api.server.member_server import serve_member
+
+        return serve_member(config)
     # The engine process imports torch while this process imports the server.
     with contextlib.closing(StandbyProcess.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
         from plimsoll_runtime.api.server.server import serve

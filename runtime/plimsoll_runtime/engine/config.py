@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from plimsoll_runtime.engine.group_options import GroupOptions
 from plimsoll_runtime.engine.protocol.pooling import TASKS
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils import option_values as values
@@ -204,6 +205,7 @@ class EngineConfig:
         "the others, all are replaced and the log names both operations",
         OF_GROUP,
     )
+    group: GroupOptions = field(default_factory=GroupOptions)
     recover_seconds: float = option(
         30.0,
         "if a rank of --tensor-parallel ends, requests wait for its replacement for this long, then get the status 503",
@@ -244,6 +246,11 @@ class EngineConfig:
                 f"step_timeout must be 0 (never) or at least {LEAST_STEP_SECONDS:g}, not {self.step_timeout}"
             )
         check_options(self)
+        if self.tensor_parallel % self.group.size:
+            raise UsageError(
+                f"--tensor-parallel {self.tensor_parallel} must be a multiple of --group-size {self.group.size}: every "
+                "member has the same number of ranks"
+            )
 
 
 def overlaps(config: EngineConfig, device: str) -> bool:

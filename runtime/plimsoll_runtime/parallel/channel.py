@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Sequence
@@ -12,9 +13,12 @@ import msgspec
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, LoadProgress, ProcessFailed
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan
 from plimsoll_runtime.engine.step_timing import StepPhase
+from plimsoll_runtime.errors import UNREADABLE
 
 _HEADER = struct.Struct("!I")
 _PIECE = 2**16
+MOST_BYTES = 2**30
+"""Largest message between two processes of a group."""
 
 
 class RankReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -44,13 +48,23 @@ class ChannelClosed(Exception):
     """The other end of a channel was closed, because its process has ended."""
 
 
+class MalformedError(ChannelClosed):
+    """The other end sent something that is no message, or a message that is too large."""
+
+
 class Channel:
     """One end of a channel. `received` is the type of the messages that arrive at it."""
 
-    def __init__(self, end: socket.socket, received: Any) -> None:
+    def __init__(self, end: socket.socket, received: Any, most: int = MOST_BYTES) -> None:
+        """`most`: bytes of the largest message that is accepted."""
         self._end = end
-        self._decoder = msgspec.msgpack.Decoder(received)
         self._read = bytearray()
+        self.expect(received, most)
+
+    def expect(self, received: Any, most: int = MOST_BYTES) -> None:
+        """Accept messages of another type and size from now on."""
+        self._decoder = msgspec.msgpack.Decoder(received)
+        self._most = most
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable if a message or the end of the channel has arrived."""
@@ -66,22 +80,36 @@ class Channel:
     def receive(self) -> Any:
         """Wait for a message and return it. Raises ChannelClosed."""
         while (message := self._message()) is None:
-            try:
-                piece = self._end.recv(_PIECE)
-            except OSError as error:
-                raise ChannelClosed from error
-            if not piece:
-                raise ChannelClosed
-            self._read += piece
-        return self._decoder.decode(message)
+            self.read()
+        try:
+            return self._decoder.decode(message)
+        except UNREADABLE as error:
+            raise MalformedError(str(error)) from error
+
+    def read(self) -> None:
+        """Read once from the socket, and wait until there is something to read. Raises ChannelClosed."""
+        try:
+            piece = self._end.recv(_PIECE)
+        except OSError as error:
+            raise ChannelClosed from error
+        if not piece:
+            raise ChannelClosed
+        self._read += piece
 
     @property
     def has_message(self) -> bool:
-        """Whether `receive` would return without reading from the socket."""
+        """Whether `receive` would return without reading from the socket. Raises MalformedError."""
         if len(self._read) < _HEADER.size:
             return False
         [length] = _HEADER.unpack_from(self._read)
+        if length > self._most:
+            raise MalformedError(f"a message of {length} bytes, more than {self._most}")
         return len(self._read) >= _HEADER.size + int(length)
+
+    def shut_down(self) -> None:
+        """End the connection in both directions, which any thread may do: a wait in `receive` ends."""
+        with contextlib.suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close this end."""

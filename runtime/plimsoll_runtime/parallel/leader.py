@@ -22,8 +22,12 @@ class RankLink(Protocol):
     channel: Channel
 
     @property
+    def name(self) -> str:
+        """Its number, and its member if that is on another machine, for messages."""
+
+    @property
     def sums(self) -> int:
-        """Number of sums over all ranks that it has begun so far."""
+        """Number of sums over all ranks that it has begun so far; -1 if its machine does not answer."""
 
     def show_stacks(self) -> None:
         """Log the stacks of its threads, if it is able to."""
@@ -130,14 +134,14 @@ class GroupRunner:
         """Return the error for a step without the reports of these ranks. The others wait for those that have begun the
         fewest sums.
         """
-        fewest = min(rank.sums for rank in late)
-        names = [str(self._ranks.index(rank)) for rank in late if rank.sums == fewest]
+        sums = [rank.sums for rank in late]
+        names = [rank.name for rank, begun in zip(late, sums, strict=True) if begun == min(sums)]
         for rank in late:
             rank.show_stacks()
         time.sleep(STACKS_SECONDS)
         return RankLostError(
-            f"rank {' and '.join(names)} hangs: a step took more than {seconds:.1f} s; if such steps are normal here, "
-            "raise --step-timeout"
+            f"rank {' and rank '.join(names)} hangs: a step took more than {seconds:.1f} s; if such steps are normal "
+            "here, raise --step-timeout"
         )
 
 

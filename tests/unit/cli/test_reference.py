@@ -11,7 +11,8 @@ import pytest
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.reference import all_options, as_json, with_tables
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.utils.option import options_of
+from plimsoll_runtime.engine.group_options import GroupOptions
+from plimsoll_runtime.utils.option import fields_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
 COMMANDS = ("serve", "host", "batch", "profile")
@@ -50,10 +51,8 @@ def test_every_option_can_be_set_somewhere() -> None:
 
 
 def test_an_engines_options_are_all_declared() -> None:
-    assert {option.name for option in options_of(EngineConfig)} == {field.name for field in fields(EngineConfig)} - {
-        "model",
-        "offline",
-    }
+    assert set(fields_of(EngineConfig)) == {field.name for field in fields(EngineConfig)} - {"model", "offline"}
+    assert set(fields_of(GroupOptions)) == {field.name for field in fields(GroupOptions)}
 
 
 def test_a_page_without_a_mark_is_refused() -> None:

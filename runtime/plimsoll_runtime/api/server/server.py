@@ -29,6 +29,7 @@ from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.utils.log_prefix import prefix_log
 from plimsoll_runtime.utils.process_exit import INTERRUPTED
 from plimsoll_runtime.utils.progress import DOWNLOAD, Progress, Transfer
 from plimsoll_runtime.utils.threads import in_daemon_thread
@@ -64,6 +65,8 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
     """
 
     async def main() -> int:
+        if config.engine.group.size > 1:
+            prefix_log(f"member {config.engine.group.index}: ")
         with listen(config.host, config.port) as listener:
             return await Server(config, listener, partial(load_and_start, standby)).run()
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
 
 import torch
 
 from plimsoll_kernels.cpu.exchange import MOST_RANKS
+from plimsoll_runtime.driver.build.model_files import find_files
+from plimsoll_runtime.driver.process.group_facts import identity_of
+from plimsoll_runtime.driver.process.member_listener import MemberListener
 from plimsoll_runtime.driver.process.rank_group import RankGroup
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.device.select import choose, cores
+from plimsoll_runtime.execution.device.select import choose
 from plimsoll_runtime.utils.progress import Progress
 
 
@@ -30,25 +32,31 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
                 f"--tensor-parallel {config.tensor_parallel} does not support {what}; omit it, or use one rank"
             )
     device = choose(config.device)
+    if config.group_backend == "local" and config.group.size > 1:
+        raise UsageError("--group-backend local is for the ranks of one machine; choose gloo or nccl")
     if config.group_backend == "local" and (device.type != "cpu" or config.tensor_parallel > MOST_RANKS):
         raise UsageError(f"--group-backend local is for 2 to {MOST_RANKS} ranks on a CPU; choose gloo or nccl")
     if config.group_backend == "nccl" and device.type != "cuda":
         raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
-    if device.type == "cuda" and torch.cuda.device_count() < config.tensor_parallel:
+    ranks = config.tensor_parallel // config.group.size
+    if device.type == "cuda" and torch.cuda.device_count() < ranks:
+        of_members = "" if config.group.size == 1 else f" and --group-size {config.group.size}"
         raise UsageError(
-            f"--tensor-parallel {config.tensor_parallel} needs as many GPUs, but torch finds "
+            f"--tensor-parallel {config.tensor_parallel}{of_members} need {ranks} GPUs here, but torch finds "
             f"{torch.cuda.device_count()}; lower it, or use --device cpu"
         )
 
 
-def rank_config(config: EngineConfig) -> EngineConfig:
-    """Return the options of each rank, with its part of the threads."""
-    return replace(config, threads=max(1, (config.threads or cores()) // config.tensor_parallel))
-
-
 def build_group(config: EngineConfig, progress: Progress) -> EngineCore:
-    """Start the ranks and return an engine that is ready to step. Raises the errors of `build_engine`, of any rank."""
-    group, engine_timeline = RankGroup(rank_config(config), progress), Timeline()
+    """Start the ranks and return an engine that is ready to step, after all members of the group have joined.
+
+    Raises the errors of `build_engine`, of any rank.
+    """
+    members = None
+    if config.group.size > 1:
+        identity = identity_of(config, find_files(config, progress))
+        members = MemberListener(identity, config.group, config.tensor_parallel)
+    group, engine_timeline = RankGroup(config, progress, members), Timeline()
     core = EngineCore(
         config, group.info, group, engine_timeline, group.timeline, compiler=group.grammars, recovery=group
     )

@@ -316,10 +316,17 @@ def stand_by() -> int:
     return _serve(lifeline)
 
 
+def _label(start: Start | StartRank) -> str:
+    """Return the rank and the member of this process, as they begin each line of its log."""
+    if isinstance(start, Start):
+        return f" member {start.config.group.index}:" if start.config.group.size > 1 else ""
+    return f" rank {start.rank}:" if start.member is None else f" member {start.member}: rank {start.rank}:"
+
+
 def _serve(lifeline: ChildEnd) -> int:
     start, (page, *images) = _await_start(lifeline)
     threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
-    of_rank = f" rank {start.rank}:" if isinstance(start, StartRank) else ""
+    of_rank = _label(start)
     logging.basicConfig(level=start.log_level, format=f"%(asctime)s %(levelname)s %(name)s:{of_rank} %(message)s")
     if isinstance(start, StartRank):
         from plimsoll_runtime.driver.process.rank_process import run_rank

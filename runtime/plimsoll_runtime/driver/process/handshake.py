@@ -121,16 +121,21 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     uses (`parallel.remote_grammars`), of a segment of shared memory for the exchange of the CPU kernels, and of an
     image for its weights, which may be filled. Like `Start`, it is the last one.
 
-    `num_blocks`: see `parallel.rank`.
+    `place`: its number among the `neighbours`, which are the ranks on this machine. `interface`: the network interface
+    for gloo. `member`: index of this machine in a group of several. `num_blocks`: see `parallel.rank`.
     """
 
     descriptors: ClassVar[int] = 5
     config: EngineConfig
     rank: int
     size: int
+    place: int
+    neighbours: int
     meeting: str
+    interface: str
     parent: int
     log_level: int
+    member: int | None = None
     num_blocks: int | None = None
 
 

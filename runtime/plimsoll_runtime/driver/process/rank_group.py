@@ -8,18 +8,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from plimsoll_runtime.driver.process.member_generation import MemberGeneration
+from plimsoll_runtime.driver.process.member_listener import MemberListener
 from plimsoll_runtime.driver.process.rank_child import RankChildren
+from plimsoll_runtime.driver.process.rank_images import RankImages
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.recovery import GenerationLostError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
-from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
 from plimsoll_runtime.parallel.leader import GroupRunner, RankLostError
 from plimsoll_runtime.parallel.remote_grammars import RemoteGrammars
 from plimsoll_runtime.utils.progress import Progress, silent
-from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 
@@ -35,29 +37,25 @@ class RankGroup:
     A generation ends as a whole: the ranks' KV caches only make sense together.
     """
 
-    def __init__(self, config: EngineConfig, progress: Progress) -> None:
-        """Start the first generation and wait until it is ready. `config`: of each rank.
+    def __init__(self, config: EngineConfig, progress: Progress, members: MemberListener | None = None) -> None:
+        """Start the first generation and wait until it is ready. `members`: None if all ranks are on this machine.
 
         Raises the error with which a rank failed.
         """
         self._config = config
-        self._size = config.tensor_parallel
+        self._members = members
         self.timeline = Timeline()
         self.grammars = RemoteGrammars()
-        self._generation = 1
+        self._generation = 0
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._forks = ForkServer.spawn()
-        self._images = self._new_images()
-        began = time.monotonic()
-        self._ranks = RankChildren(config, self._images, self._forks)
+        self._images = RankImages(config)
+        self._ranks: RankChildren | MemberGeneration | None = None
         try:
-            self.info: EngineInfo = self._ranks.ready(progress)
-            self._start_seconds = max(START_SECONDS, 3 * (time.monotonic() - began))
+            self.info: EngineInfo = self._first(progress)
         except BaseException:
-            self._ranks.close()
-            self._forks.close()
-            self._close_images()
+            self.end()
             raise
         # The next generations have the same cache, however much memory is free then.
         self._config = replace(config, max_model_len=self.info.max_model_len)
@@ -75,7 +73,8 @@ class RankGroup:
 
     @property
     def descriptors(self) -> Sequence[int]:
-        return [link.channel.fileno() for link in self._ranks.links] if self._ready.is_set() else []
+        links = self._ranks.links if self._ranks is not None and self._ready.is_set() else ()
+        return [link.channel.fileno() for link in links]
 
     def check(self) -> None:
         try:
@@ -90,27 +89,56 @@ class RankGroup:
     def end(self) -> None:
         """End all ranks. May be called again."""
         self._ended.set()
-        self._ranks.close()
+        self._end_ranks()
+        if self._members is not None:
+            self._members.close()
         self._forks.close()
-        self._close_images()
+        self._images.close()
         self.grammars.close()
 
-    def _new_images(self) -> list[Image]:
-        """Return an empty image for each rank, from which the rank that replaces it wakes."""
-        return [Image.create(0, f"{self._config.model} rank {number}") for number in range(self._size)]
+    def _first(self, progress: Progress) -> EngineInfo:
+        """Start the first generation and return the engine's description. If members are lost meanwhile, try again."""
+        while True:
+            try:
+                ranks, began = self._start(progress, None), time.monotonic()
+                info = ranks.ready(progress)
+                self._start_seconds = max(START_SECONDS, 3 * (time.monotonic() - began))
+                return info
+            except EngineDeadError as error:
+                if self._members is None or error.kind is not ErrorKind.ENGINE:
+                    raise
+                logger.error("the ranks could not start: %s; trying again", error)
+            self._images.renew()
+            time.sleep(RETRY_SECONDS)
 
-    def _close_images(self) -> None:
-        for image in self._images:
-            image.close()
+    def _start(self, progress: Progress, num_blocks: int | None) -> RankChildren | MemberGeneration:
+        """Fork the ranks of the next generation. `num_blocks`: see `parallel.rank`."""
+        self._end_ranks()
+        if not self._forks.alive:
+            self._forks = ForkServer.spawn()
+        images = self._images.images
+        if self._members is None:
+            self._generation += 1
+            self._ranks = RankChildren(self._config, images, self._forks, num_blocks)
+        else:
+            self._ranks = MemberGeneration(self._config, images, self._forks, self._members, progress, num_blocks)
+            self._generation = self._ranks.generation
+        return self._ranks
+
+    def _end_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
 
     def _serve(self) -> None:
+        assert self._ranks is not None
         durations = StepDurations(self._config.step_timeout)
         self._runner = GroupRunner(self._ranks.links, self.timeline, durations)
-        self.grammars.connect(self._ranks.links[0].constraints)
+        self.grammars.connect(self._ranks.constraints)
         self._ready.set()
 
     def _lose(self, error: RankLostError) -> None:
         self._ready.clear()
+        assert self._ranks is not None
         self._ranks.kill()
         logger.error("generation %d of the ranks has ended: %s; starting the next one", self._generation, error)
         threading.Thread(target=self._replace, name="plimsoll-ranks", daemon=True).start()
@@ -118,19 +146,14 @@ class RankGroup:
     def _replace(self) -> None:
         """Start generations until one is ready."""
         while not self._ended.is_set():
-            self._ranks.close()
-            self._generation += 1
             began = time.monotonic()
             try:
-                if not self._forks.alive:
-                    self._forks = ForkServer.spawn()
-                self._ranks = RankChildren(self._config, self._images, self._forks, self.info.num_blocks)
-                self._ranks.ready(silent, self._start_seconds)
+                self._start(silent, self.info.num_blocks).ready(silent, self._start_seconds)
             except (PlimsollError, OSError) as error:
-                logger.error("generation %d of the ranks could not start: %s", self._generation, error)
+                if not self._ended.is_set():
+                    logger.error("the next generation of the ranks could not start: %s", error)
                 # An image may not fit any more, for example because the model's files have changed.
-                self._close_images()
-                self._images = self._new_images()
+                self._images.renew()
                 self._ended.wait(RETRY_SECONDS)
                 continue
             logger.info("generation %d of the ranks is ready after %.2f s", self._generation, time.monotonic() - began)

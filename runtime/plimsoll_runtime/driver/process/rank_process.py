@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+from dataclasses import replace
 
 import torch
 
@@ -17,12 +18,12 @@ from plimsoll_runtime.driver.build.engine import build_runner
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
-from plimsoll_runtime.driver.process.rank_child import SHOW_STACKS
+from plimsoll_runtime.driver.process.started_rank import SHOW_STACKS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import LoadProgress
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
-from plimsoll_runtime.execution.device.select import choose
+from plimsoll_runtime.execution.device.select import choose, cores
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
@@ -65,12 +66,12 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int, se
 def _built(
     order: StartRank, link: Channel, pulse: Pulse, constraints: socket.socket, segment: int, image: Image
 ) -> RankSteps:
-    config = order.config
+    config = rank_config(order)
     device = choose(config.device)
     if device.type == "cuda":
-        torch.cuda.set_device(order.rank)
+        torch.cuda.set_device(order.place)
     collectives = CountedCollectives(_joined(order, device, segment), pulse.took)
-    rank = Rank(order.rank, order.size, order.size if device.type == "cpu" else 1, collectives, order.num_blocks)
+    rank = Rank(order.rank, order.size, order.neighbours if device.type == "cpu" else 1, collectives, order.num_blocks)
     progress = _Progress(link) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
@@ -84,24 +85,31 @@ def _built(
 
 def _joined(order: StartRank, device: torch.device, segment: int) -> Exchanging:
     """Join the group, and return its collectives when all ranks have joined."""
-    backend = backend_of(order.config, device)
+    backend = backend_of(order, device)
     if backend == "local":
         exchange = Exchange(segment, order.size, order.rank, check=order.config.check_collectives)
         os.close(segment)
         return LocalCollectives(exchange)
-    # All ranks are on this machine.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", order.interface)
     check = order.config.check_collectives
     return TorchCollectives(backend, order.meeting, order.rank, order.size, check=check)
 
 
-def backend_of(config: EngineConfig, device: torch.device) -> str:
-    """Return the backend for an option and a device."""
-    if config.group_backend != "auto":
-        return config.group_backend
+def rank_config(order: StartRank) -> EngineConfig:
+    """Return the options of one rank, with its part of the machine's threads."""
+    config = order.config
+    return replace(config, threads=max(1, (config.threads or cores()) // order.neighbours))
+
+
+def backend_of(order: StartRank, device: torch.device) -> str:
+    """Return the backend of a rank for its option and device."""
+    option = order.config.group_backend
+    if option != "auto":
+        return option
     if device.type == "cuda":
         return "nccl"
-    return "local" if library() is not None and config.tensor_parallel <= MOST_RANKS else "gloo"
+    is_local = order.neighbours == order.size <= MOST_RANKS and library() is not None
+    return "local" if is_local else "gloo"
 
 
 def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:

@@ -1,0 +1,132 @@
+"""The process of a member of a parallel group other than the leader: an agent in a thread, and three routes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from plimsoll_runtime.api.http.concurrency import first
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, json_response
+from plimsoll_runtime.api.server.app import run_process
+from plimsoll_runtime.api.server.config import ServerConfig
+from plimsoll_runtime.api.server.listener import HttpServer, listen
+from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE
+from plimsoll_runtime.driver.build.model_files import find_files
+from plimsoll_runtime.driver.process.group_facts import identity_of
+from plimsoll_runtime.driver.process.member_agent import MemberAgent
+from plimsoll_runtime.utils.log_prefix import prefix_log
+from plimsoll_runtime.utils.progress import DOWNLOAD, Transfer
+from plimsoll_runtime.utils.threads import in_daemon_thread
+
+logger = logging.getLogger(__name__)
+
+
+def serve_member(config: ServerConfig) -> int:
+    """Run a member until a signal ends it, and return 0. Raises PlimsollError on a fatal error."""
+
+    async def main() -> int:
+        prefix_log(f"member {config.engine.group.index}: ")
+        with listen(config.host, config.port) as listener:
+            return await MemberServer(config, listener).run()
+
+    return run_process(config, main)
+
+
+class MemberServer(Collector):
+    """Runs one member from listening to its exit code. It is also the collector of its metrics."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket) -> None:
+        self._config = config
+        self._listener = listener
+        self._agent: MemberAgent | None = None
+        self._stage = "start"
+        self._stopping = asyncio.Event()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._http = HttpServer(self._app(), config.listener_options)
+
+    async def run(self) -> int:
+        """Serve and return the exit code. Raises PlimsollError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopping.set)
+        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        host, port = self._listener.getsockname()[:2]
+        logger.info("listening on http://%s:%d for probes", host, port)
+        try:
+            await self._live()
+        finally:
+            self._http.should_exit = True
+            await serving
+        return 0
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield this member's gauge and counter."""
+        agent, index = self._agent, str(self._config.engine.group.index)
+        ready = GaugeMetricFamily(
+            "plimsoll_member_ready", "1 while the ranks of this member of a parallel group serve.", labels=("member",)
+        )
+        ready.add_metric((index,), float(not self._waits_for))
+        yield ready
+        generations = CounterMetricFamily(
+            "plimsoll_member_generations",
+            "Generations of ranks that this member of a parallel group has started.",
+            labels=("member",),
+        )
+        generations.add_metric((index,), float(0 if agent is None else agent.generations))
+        yield generations
+
+    @property
+    def _waits_for(self) -> str:
+        """What the member waits for; "" while its ranks serve."""
+        return self._stage if self._agent is None else self._agent.stage
+
+    async def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def downloads(transfer: Transfer) -> None:
+            loop.call_soon_threadsafe(setattr, self, "_stage", f"{DOWNLOAD} {transfer.fraction:.0%}")
+
+        engine = self._config.engine
+        finding = asyncio.ensure_future(in_daemon_thread(lambda: find_files(engine, on_transfer=downloads)))
+        await first(finding, self._stopping.wait())
+        if not finding.done():
+            finding.cancel()
+            return
+        self._agent = agent = MemberAgent(engine, identity_of(engine, finding.result()))
+        running = asyncio.ensure_future(in_daemon_thread(agent.run))
+        await first(running, self._stopping.wait())
+        agent.stop()
+        await running
+
+    def _app(self) -> Starlette:
+        index = self._config.engine.group.index
+
+        async def health(_request: Request) -> Response:
+            waits_for = self._waits_for
+            report = {"status": "loading" if waits_for else "ready", "member": index}
+            if not waits_for:
+                return json_response(report)
+            headers = {"Retry-After": str(RETRY_AFTER)}
+            return json_response({**report, "stage": waits_for}, HTTPStatus.SERVICE_UNAVAILABLE, headers)
+
+        async def live(_request: Request) -> Response:
+            return json_response({"status": "live"})
+
+        async def metrics(_request: Request) -> Response:
+            return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE})
+
+        probes = (("/health", health), ("/live", live), ("/metrics", metrics))
+        return Starlette(routes=[Route(path, probe) for path, probe in probes])

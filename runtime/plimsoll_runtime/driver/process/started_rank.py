@@ -1,0 +1,117 @@
+"""The process of a rank, as its parent sees it: the engine process, or the agent of a member."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass, replace
+
+from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
+from plimsoll_runtime.driver.process.exit_errors import exit_text
+from plimsoll_runtime.driver.process.handshake import StartRank
+from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.driver.process.standby import StandbyProcess
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.group_options import GroupOptions
+from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.weights.image import Image
+
+logger = logging.getLogger(__name__)
+
+SHOW_STACKS = signal.SIGUSR1
+"""On this signal a rank writes the stacks of its threads to its standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The ranks of one machine, of the `size` ranks of a group. The other fields are those of `StartRank`."""
+
+    ranks: range
+    size: int
+    meeting: str
+    interface: str
+    member: int | None = None
+    num_blocks: int | None = None
+
+    def order(self, config: EngineConfig, rank: int) -> StartRank:
+        """Return the order that starts a rank. It has no options of the group, and so no token."""
+        return StartRank(
+            config=replace(config, group=GroupOptions()),
+            rank=rank,
+            size=self.size,
+            place=rank - self.ranks.start,
+            neighbours=len(self.ranks),
+            meeting=self.meeting,
+            interface=self.interface,
+            parent=os.getpid(),
+            log_level=logging.getLogger().getEffectiveLevel(),
+            member=self.member,
+            num_blocks=self.num_blocks,
+        )
+
+
+class StartedRank:
+    """The process of a rank, and its socket for constraints."""
+
+    def __init__(
+        self, order: StartRank, standby: StandbyProcess, steps: socket.socket, segment: int, image: Image
+    ) -> None:
+        """Start the rank in a standby process, which is used up.
+
+        `steps`: the rank's end of its channel of steps, which is closed here. `segment` (a descriptor), `image`: see
+        `StartRank`. Raises StandbyDeadError.
+        """
+        self.number = order.rank
+        self.constraints, their_constraints = socket.socketpair()
+        try:
+            with steps, their_constraints:
+                standby.start(order, [steps.fileno(), their_constraints.fileno(), segment, image.descriptor])
+        except BaseException:
+            standby.close()
+            self.constraints.close()
+            raise
+        self._process, self._lifeline = standby.process, standby.lifeline
+        with os.fdopen(standby.page, "rb", buffering=0) as page:
+            self._pulse = Pulse(page.fileno())
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def name(self) -> str:
+        return str(self.number)
+
+    @property
+    def sums(self) -> int:
+        return self._pulse.read().taken
+
+    def show_stacks(self) -> None:
+        if self._process.poll() is None:
+            os.kill(self._process.pid, SHOW_STACKS)
+
+    def death(self) -> EngineDeadError:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
+        return EngineDeadError(f"rank {self.number} {exit_text(self._process.returncode)}")
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process and wait for its end."""
+        self._process.kill()
+        try:
+            self._process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("rank %d was killed but has not ended; its memory may still be in use", self.number)
+        self._lifeline.close()
+        self.constraints.close()
+        self._pulse.close()
