@@ -31,6 +31,8 @@ from plimsoll_runtime.parallel.group_messages import (
 )
 from plimsoll_runtime.parallel.proofs import LEADER, is_proof, member_role, proof
 
+MOST_REPORTS = 64
+"""Refusals that are remembered, so that each is reported once."""
 LONGEST_FACT = 200
 """Characters of another member's fact that a message shows."""
 
@@ -213,9 +215,9 @@ class Leader:
         own = proof(identity.token, LEADER, nonce, join.nonce)
         if (refusal := self._refusal(join)) is not None:
             message, final = refusal
-            told = [] if message in self._reported else [Report(message)]
-            self._reported.add(message)
-            return [*told, Send(connection, Refused(own, message, final)), Close(connection, "")]
+            reports = [] if message in self._reported else [Report(message)]
+            self._reported = {message, *self._reported} if len(self._reported) < MOST_REPORTS else {message}
+            return [*reports, Send(connection, Refused(own, message, final)), Close(connection, "")]
         self._members[connection] = _Joined(join.index, join.host)
         self._next = max(self._next, join.generation + 1)
         return [Send(connection, Welcome(own))]

@@ -105,9 +105,9 @@ class MemberGeneration:
 
     def kill(self) -> None:
         """Kill the ranks of this machine, and make the other members kill theirs."""
-        self._members.end(self.generation, "the leader has ended the generation")
         if self._children is not None:
             self._children.kill()
+        self._members.end(self.generation, "the leader has ended the generation")
 
     def close(self) -> None:
         """Kill all ranks and wait for the end of this machine's. May be called again."""
