@@ -35,8 +35,8 @@ TOKEN = "a-token-of-this-group"
 FACTS = {"model": "tiny", "tensor_parallel": "3", "group_size": "3", "dtype": "float32"}
 
 
-def identity(index: int, size: int = 3, token: str | None = TOKEN, **facts: str) -> Identity:
-    return Identity(index, size, {**FACTS, **facts}, token)
+def identity(index: int, token: str | None = TOKEN, **facts: str) -> Identity:
+    return Identity(index, 3, {**FACTS, **facts}, token)
 
 
 @dataclass
@@ -132,8 +132,11 @@ class Network:
         self._followed(member, each.member.failed(each.alive, f"a rank of member {each.index} has ended"))
 
     def expire(self, number: int) -> None:
-        """Give up a member that has not joined in time, and a generation whose ranks have not connected in time."""
-        if not self.members[number].member.joined:
+        """Give up a connection that has not joined in time or has no other end, and a generation whose ranks have not
+        connected in time.
+        """
+        each = self.members[number]
+        if not each.member.joined or self.leaders[each.leader].leader.member(each.index) != each.connection:
             self.break_leader(number)
             self.break_member(number)
         leader = self.leaders[number]

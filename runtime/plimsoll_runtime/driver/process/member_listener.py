@@ -232,6 +232,8 @@ class MemberListener:
                 self._expire()
         for connection in list(self._connections.values()):
             self._forget(connection)
+        for channel in self._channels.values():
+            channel.close()
         for each in (self._control, self._steps, self._wake, self._woken):
             each.close()
         self._selector.close()
