@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
+from groups_support.answers import assert_same, completed
 from server_support.process import Served, serving
 from structured_support.models import spelling_model
 
@@ -34,26 +34,6 @@ def group(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.
     options = (*OPTIONS, "--tensor-parallel", "2", "--group-backend", request.param)
     with serving(model, tmp_path_factory.mktemp("log") / "group", *options) as server:
         yield server
-
-
-def completed(server: Served, prompt: Any, **options: Any) -> list[tuple[str, list[float], int]]:
-    """Return the text, the log probabilities and the cached tokens of each choice."""
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": 12, "logprobs": 3, "extra_body": {"ignore_eos": True}}
-    answer = server.client.completions.create(**{**body, **options})
-    assert answer.usage is not None
-    details = answer.usage.prompt_tokens_details
-    cached = 0 if details is None else details.cached_tokens or 0
-    return [
-        (choice.text, [each for each in choice.logprobs.token_logprobs or [] if each is not None], cached)
-        for choice in answer.choices
-        if choice.logprobs is not None
-    ]
-
-
-def assert_same(one: list[tuple[str, list[float], int]], other: list[tuple[str, list[float], int]]) -> None:
-    assert [(text, cached) for text, _, cached in one] == [(text, cached) for text, _, cached in other]
-    for (_, ours, _), (_, theirs, _) in zip(one, other, strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-4)
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=range(len(PROMPTS)))
