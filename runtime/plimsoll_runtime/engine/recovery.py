@@ -17,6 +17,10 @@ class Recovery(Protocol):
     def descriptors(self) -> Sequence[int]:
         """Descriptors of which one becomes readable if a process ends while no step runs."""
 
+    @property
+    def refused_connections(self) -> int:
+        """Number of connections from other machines that were closed because they did not prove what they are."""
+
     def check(self) -> None:
         """Raise GenerationLostError if a process has ended."""
 

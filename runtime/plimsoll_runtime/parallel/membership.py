@@ -33,8 +33,8 @@ from plimsoll_runtime.parallel.proofs import LEADER, is_proof, member_role, proo
 
 MOST_REPORTS = 64
 """Refusals that are remembered, so that each is reported once."""
-LONGEST_FACT = 200
-"""Characters of another member's fact that a message shows."""
+LONGEST_TEXT = 500
+"""Characters of another member's text that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Leader:
             return []
         if isinstance(message, Sums):
             return [Answered(message.question, message.sums)]
-        return self.end(f"member {member.index}: {message.message}")
+        return self.end(f"member {member.index}: {shown(message.message)}")
 
     def closed(self, connection: int) -> list[LeaderAction]:
         """Forget a connection. If it was a member's, the generation ends."""
@@ -218,25 +218,25 @@ class Leader:
             reports = [] if message in self._reported else [Report(message)]
             self._reported = {message, *self._reported} if len(self._reported) < MOST_REPORTS else {message}
             return [*reports, Send(connection, Refused(own, message, final)), Close(connection, "")]
-        self._members[connection] = _Joined(join.index, join.host)
+        self._members[connection] = _Joined(join.index, shown(join.host))
         self._next = max(self._next, join.generation + 1)
         return [Send(connection, Welcome(own))]
 
     def _refusal(self, join: Join) -> tuple[str, bool] | None:
         """Return why a member cannot join, and whether that is final; None if it can."""
         size = self._identity.size
-        name = f"member {join.index} ({join.host[:LONGEST_FACT]})"
+        name = f"member {join.index} ({shown(join.host)})"
         if (found := mismatch(self._identity.facts, join.facts)) is not None:
             field, own, other = found
             return f"{name} has {field} {other}, but member 0 has {own}; start both with the same", True
         if join.group != self._identity.group:
-            return f"{name} is of group {join.group[:LONGEST_FACT]}, but this is group {self._identity.group}", True
+            return f"{name} is of group {shown(join.group)}, but this is group {self._identity.group}", True
         if not 0 < join.index < size:
             return f"{name} is beyond the group, whose members are 0 to {size - 1}; correct --group-index", True
         held = next((each for each in self._members.values() if each.index == join.index), None)
         if held is not None:
             return (
-                f"member {join.index} is {held.host} already, so {join.host[:LONGEST_FACT]} cannot be; give each "
+                f"member {join.index} is {held.host} already, so {shown(join.host)} cannot be; give each "
                 "member its own --group-index"
             ), False
         return None
@@ -265,7 +265,7 @@ def mismatch(own: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str
     for field in (*own, *(name for name in other if name not in own)):
         mine, theirs = own.get(field, "nothing"), other.get(field, "nothing")
         if mine != theirs:
-            return field[:LONGEST_FACT], mine[:LONGEST_FACT], theirs[:LONGEST_FACT]
+            return shown(field), shown(mine), shown(theirs)
     return None
 
 
@@ -393,6 +393,11 @@ class Member:
         stop = Stop(self.generation, self.serves)
         self.generation, self.serves = 0, False
         return [stop] if stop.generation else []
+
+
+def shown(text: str) -> str:
+    """Return another member's text as a message shows it: on one line, and not too long."""
+    return "".join(each if each.isprintable() else "?" for each in text[:LONGEST_TEXT])
 
 
 def named(members: Sequence[int]) -> str:

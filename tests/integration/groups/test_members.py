@@ -215,6 +215,8 @@ def test_a_member_that_differs_exits_and_others_go_on(group: Group, model: Path,
         assert found.end() == 6
         assert found.says("member 1 is ")
     assert group.members[0].says("has block_size 32, but member 0 has 16")
+    assert text(group.server, [3, 1], 20, 0)
+    assert 'plimsoll_group_refused_connections_total{model="tiny"} 0.0' not in group.server.metrics()
     assert all(each.status() == 200 for each in group.members.values())
 
 

@@ -20,6 +20,7 @@ class FakeLink:
 
     def __init__(self, number: int, end: socket.socket) -> None:
         self.number = number
+        self.name = str(number)
         self.channel = Channel(end, Report)
         self.sums = 0
         self.shown = 0

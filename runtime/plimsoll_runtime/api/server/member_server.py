@@ -32,6 +32,9 @@ from plimsoll_runtime.utils.threads import in_daemon_thread
 
 logger = logging.getLogger(__name__)
 
+END_SECONDS = 5.0
+"""Time for the agent to end its ranks after a signal."""
+
 
 def serve_member(config: ServerConfig) -> int:
     """Run a member until a signal ends it, and return 0. Raises PlimsollError on a fatal error."""
@@ -109,7 +112,10 @@ class MemberServer(Collector):
         running = asyncio.ensure_future(in_daemon_thread(agent.run))
         await first(running, self._stopping.wait())
         agent.stop()
-        await running
+        # A name that does not resolve can delay the agent; its ranks end with this process anyway.
+        await first(running, asyncio.sleep(END_SECONDS))
+        if running.done():
+            running.result()
 
     def _app(self) -> Starlette:
         index = self._config.engine.group.index

@@ -49,6 +49,12 @@ STATS: tuple[Series, ...] = (
         "broken_off",
     ),
     (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
+    (
+        COUNTER,
+        "plimsoll_group_refused_connections",
+        "Connections to the leader of a parallel group closed because they did not prove to be members.",
+        "refused_connections",
+    ),
     (COUNTER, "plimsoll_kernels_compiled", "Kernels compiled in service, not at the warm-up.", "kernels_compiled"),
 )
 TIERS: tuple[Series, ...] = (

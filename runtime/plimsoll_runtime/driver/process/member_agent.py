@@ -71,8 +71,11 @@ class MemberAgent:
     def run(self) -> None:
         """Run until `stop` is called.
 
-        Raises GroupMismatch if this member cannot be one of the group, EngineDeadError if it cannot join in time.
+        Raises GroupMismatch if this member cannot be one of the group, EngineDeadError if it cannot join in time,
+        UsageError for an own address that no network interface has.
         """
+        if self._config.group.own_address is not None:
+            interface_of(self._config.group.own_address)
         self._images = RankImages(self._config)
         self._forks = ForkServer.spawn()
         try:
@@ -156,15 +159,11 @@ class MemberAgent:
 
         Return None after `seconds`. Raises ChannelClosed.
         """
-        ends = {os.pidfd_open(rank.pid): rank for rank in self._ranks.values()}
-        try:
-            poll = select.poll()
-            for descriptor in (channel.fileno(), self._stop, *ends):
-                poll.register(descriptor, select.POLLIN)
-            ready = [descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)]
-        finally:
-            for descriptor in ends:
-                os.close(descriptor)
+        ends = {rank.ended_fd: rank for rank in self._ranks.values()}
+        poll = select.poll()
+        for descriptor in (channel.fileno(), self._stop, *ends):
+            poll.register(descriptor, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)]
         if channel.fileno() in ready:
             channel.read()
         return [ends[descriptor] for descriptor in ready if descriptor in ends] if ready else None

@@ -13,7 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from plimsoll_runtime.driver.process.network import free_port, keep_alive, listen, own_address, peer_text, url_host
+from plimsoll_runtime.driver.process.network import (
+    free_port,
+    interface_of,
+    keep_alive,
+    listen,
+    own_address,
+    peer_text,
+    url_host,
+)
 from plimsoll_runtime.engine.group_options import GroupOptions, split_address, split_ports
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, MalformedError, Report, encoded
@@ -40,6 +48,7 @@ from plimsoll_runtime.parallel.membership import (
     Orders,
     Send,
     named,
+    shown,
 )
 from plimsoll_runtime.utils.progress import Progress
 
@@ -55,6 +64,10 @@ SUMS_SECONDS = 0.5
 REASON_SECONDS = 0.3
 """Time for a member to say how its rank ended, after that rank's own connection has closed."""
 SECRET_BYTES = 32
+LOG_SECONDS = 60.0
+"""Time for which a refusal with the same reason is not logged again. The counter has all of them."""
+MOST_LOGGED = 64
+"""Refusals logged in that time."""
 
 
 @dataclass(eq=False, slots=True)
@@ -94,8 +107,13 @@ class MemberListener:
     """
 
     def __init__(self, identity: Identity, options: GroupOptions, ranks: int) -> None:
-        """Listen for the members of a group of `ranks` ranks. Raises AddressError."""
+        """Listen for the members of a group of `ranks` ranks.
+
+        Raises AddressError, and UsageError for an own address that no network interface has.
+        """
         assert options.address is not None
+        if options.own_address is not None:
+            interface_of(options.own_address)
         _, port = split_address(options.address)
         self._options = options
         self._ranks = ranks
@@ -108,6 +126,7 @@ class MemberListener:
         self._answers = _Answers()
         self._reason = ""
         self._closed = False
+        self._logged: dict[tuple[str, str], float] = {}
         self.refused = 0
         with contextlib.ExitStack() as undo:
             self._control = undo.enter_context(listen("", [port], "port in --group-address"))
@@ -295,9 +314,9 @@ class MemberListener:
         if isinstance(message, Hello):
             self._perform(self._leader.hello(connection.number, message))
             return
-        if isinstance(message, Join):
-            logger.info("member %d (%s) wants to join from %s", message.index, message.host[:64], connection.peer)
         self._perform(self._leader.received(connection.number, message))
+        if isinstance(message, Join) and self._leader.member(message.index) == connection.number:
+            logger.info("member %d (%s) has joined from %s", message.index, shown(message.host), connection.peer)
 
     def _perform(self, actions: Sequence[LeaderAction]) -> None:
         for action in actions:
@@ -344,9 +363,18 @@ class MemberListener:
         """Close a connection. With a `reason`, count and log it."""
         if reason:
             self.refused += 1
-            logger.warning("refused connection %d, from %s: %s", self.refused, connection.peer, reason)
+            self._log_refusal(connection, reason)
         self._forget(connection)
         self._perform(self._leader.closed(connection.number))
+
+    def _log_refusal(self, connection: _Connection, reason: str) -> None:
+        """Log a refusal, unless that of the same machine for the same reason was logged in the last minute."""
+        now, refusal = time.monotonic(), (connection.peer.rpartition(":")[0], reason)
+        if now < self._logged.get(refusal, -LOG_SECONDS) + LOG_SECONDS:
+            return
+        self._logged = {each: at for each, at in self._logged.items() if now < at + LOG_SECONDS} | {refusal: now}
+        if len(self._logged) <= MOST_LOGGED:
+            logger.warning("refused connection %d, from %s: %s", self.refused, connection.peer, reason)
 
     def _forget(self, connection: _Connection) -> None:
         self._selector.unregister(connection.end)

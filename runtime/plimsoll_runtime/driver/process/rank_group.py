@@ -76,6 +76,10 @@ class RankGroup:
         links = self._ranks.links if self._ranks is not None and self._ready.is_set() else ()
         return [link.channel.fileno() for link in links]
 
+    @property
+    def refused_connections(self) -> int:
+        return 0 if self._members is None else self._members.refused
+
     def check(self) -> None:
         try:
             self._runner.check()

@@ -55,7 +55,9 @@ class Placement:
 
 
 class StartedRank:
-    """The process of a rank, and its socket for constraints."""
+    """The process of a rank, its socket for constraints, and `ended_fd`, which is readable when the process has
+    ended.
+    """
 
     def __init__(
         self, order: StartRank, standby: StandbyProcess, steps: socket.socket, segment: int, image: Image
@@ -75,13 +77,9 @@ class StartedRank:
             self.constraints.close()
             raise
         self._process, self._lifeline = standby.process, standby.lifeline
+        self.ended_fd = os.pidfd_open(standby.pid)
         with os.fdopen(standby.page, "rb", buffering=0) as page:
             self._pulse = Pulse(page.fileno())
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
 
     @property
     def name(self) -> str:
@@ -112,6 +110,7 @@ class StartedRank:
             self._process.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:
             logger.error("rank %d was killed but has not ended; its memory may still be in use", self.number)
+        os.close(self.ended_fd)
         self._lifeline.close()
         self.constraints.close()
         self._pulse.close()

@@ -179,6 +179,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     - `cache_query_tokens`: prompt tokens of admitted requests. `cache_hit_tokens`: those that were found before a
       request's first token, in the prefix cache or the tiers.
     - `recovering`: lost processes are being replaced, and no step can run.
+    - `refused_connections`: connections to the leader of a parallel group that were closed, because they did not prove
+      what they are.
     - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
       an error, such as NaN in their logits or a lack of memory.
     - `tiers`, `snapshots`: None if the engine has none.
@@ -202,6 +204,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     attention_fallbacks: int = 0
     kernels_compiled: int = 0
     recovering: bool = False
+    refused_connections: int = 0
     phase_seconds: tuple[float, ...] = ()
     tiers: TierStats | None = None
     snapshots: SnapshotStats | None = None

@@ -77,6 +77,8 @@ TestLost, TestLostGrouped, TestLostForced = Lost.TestCase, LostGrouped.TestCase,
 class Replaced:
     """A runner that is lost in the steps with these numbers, and its recovery, which takes `waits` calls."""
 
+    refused_connections = 0
+
     def __init__(self, inner: Runner, lost: Sequence[int], waits: int) -> None:
         assert isinstance(inner, SimulatedRunner)
         self._inner = inner
