@@ -22,9 +22,11 @@ MOST_BYTES = 2**30
 
 
 class RankReady(msgspec.Struct, frozen=True, tag="ready"):
-    """A rank can run steps. Rank 0 describes the engine."""
+    """A rank can run steps. Rank 0 describes the engine, and the prefill of its warm-up: tokens and seconds."""
 
     info: EngineInfo | None
+    prompt_len: int = 0
+    prompt_seconds: float = 0.0
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="done"):

@@ -148,7 +148,8 @@ def _of_free(
 ) -> KvBudget:
     return plan_kv_cache(
         room=room,
-        kv_memory=config.kv_memory if num_blocks is None else str(num_blocks * layout.block_bytes),
+        kv_memory=config.kv_memory,
+        num_blocks=num_blocks,
         layout=layout,
         max_model_len=config.max_model_len,
         model_limit=model.outline.facts.max_positions,

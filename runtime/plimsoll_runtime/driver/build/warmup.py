@@ -31,14 +31,21 @@ WOKEN_SECONDS = 2.0
 
 
 def warm_up(
-    config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, progress: Progress
+    config: EngineConfig,
+    loaded: LoadedModel,
+    budget: Budget,
+    assembled: Assembled,
+    progress: Progress,
+    *,
+    is_rank: bool = False,
 ) -> tuple[int, float]:
     """Run the first steps; on a GPU also compile kernel variants and capture graphs.
 
-    Return the number of prompt tokens, and the seconds that the prefill took.
+    Ranks of a group run the same steps, whether they were loaded or woken. Return the number of prompt tokens, and the
+    seconds that the prefill took.
     """
     progress(STAGE, 0.0)
-    most = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
+    most = WOKEN_PROMPT if loaded.woken or is_rank else LOADED_PROMPT
     prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, most))
     seconds = _first_steps(assembled.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
     if assembled.cache.device.type == "cuda":

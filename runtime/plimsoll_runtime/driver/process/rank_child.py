@@ -7,8 +7,10 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from plimsoll_kernels.cpu.exchange import MOST_RANKS, rounds_of, segment_bytes
 from plimsoll_kernels.cpu.library import library
@@ -18,12 +20,15 @@ from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.driver.process.started_rank import Placement, StartedRank
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import EngineInfo, LoadProgress, ProcessFailed
+from plimsoll_runtime.engine.protocol.messages import LoadProgress, ProcessFailed
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, Report
 from plimsoll_runtime.parallel.leader import RankLink
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
+
+MESSAGE_SECONDS = 30
+"""Most time for a rank to read a plan, or to send a report that it has begun to send."""
 
 
 class RankChild(StartedRank):
@@ -36,6 +41,9 @@ class RankChild(StartedRank):
         """
         self._size, self._segment = order.size, segment
         steps, their_steps = socket.socketpair()
+        # A stopped rank does not read, and the engine must notice that.
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            steps.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", MESSAGE_SECONDS, 0))
         self.channel = Channel(steps, Report)
         try:
             super().__init__(order, standby, their_steps, segment, image)
@@ -69,27 +77,25 @@ def failure_of(rank: str, report: Report) -> Exception:
     return EngineDeadError(f"rank {rank} sent {type(report).__name__} instead of a step's result")
 
 
-def until_ready(links: Mapping[int, RankLink], progress: Progress, seconds: float | None) -> EngineInfo:
-    """Wait until all ranks can run steps and return rank 0's description of the engine. `progress` is rank 0's.
+def until_ready(links: Mapping[int, RankLink], progress: Progress, seconds: float | None) -> RankReady:
+    """Wait until all ranks can run steps and return the report of rank 0. `progress` is rank 0's.
 
     Raises the error with which the first rank failed, and EngineDeadError after `seconds` (None: no limit).
     """
     due = None if seconds is None else time.monotonic() + seconds
-    infos: dict[int, EngineInfo | None] = {}
+    reported: dict[int, RankReady] = {}
     for number, report in _reports(links, due):
         if isinstance(report, LoadProgress):
             progress(report.stage, report.fraction)
         elif isinstance(report, RankReady):
-            infos[number] = report.info
+            reported[number] = report
         else:
             raise links[number].failure(report)
-        if len(infos) == len(links):
+        if len(reported) == len(links):
             break
-    if late := [link.name for number, link in links.items() if number not in infos]:
+    if late := [link.name for number, link in links.items() if number not in reported]:
         raise EngineDeadError(f"rank {' and rank '.join(late)} did not start within {seconds:.0f} s")
-    info = infos[0]
-    assert info is not None
-    return info
+    return reported[0]
 
 
 def _reports(links: Mapping[int, RankLink], due: float | None) -> Iterator[tuple[int, Report]]:
@@ -115,6 +121,24 @@ def _reports(links: Mapping[int, RankLink], due: float | None) -> Iterator[tuple
                 raise links[number].death() from error
 
 
+LOOPBACK = "127.0.0.1"
+FORK_SECONDS = 60.0
+"""Time for a fork server to import everything and fork."""
+
+
+def forked(forks: ForkServer) -> StandbyProcess:
+    """Fork a process. It works also in a thread with a running event loop.
+
+    Raises StandbyDeadError, MemoryLimitError, and EngineDeadError after FORK_SECONDS.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(asyncio.run, asyncio.wait_for(forks.fork(), FORK_SECONDS)).result()
+        except TimeoutError as error:
+            forks.close()
+            raise EngineDeadError(f"the fork server did not fork a rank within {FORK_SECONDS:g} s") from error
+
+
 class RankChildren:
     """The ranks of a group on this machine. They end with this process, however it ends."""
 
@@ -138,9 +162,9 @@ class RankChildren:
             self._segment = _segment(size, len(images))
             undo.callback(self.close)
             meeting = f"file://{self._folder.path}/meeting"
-            placement = placement or Placement(range(size), size, meeting, "lo", num_blocks=num_blocks)
+            placement = placement or Placement(range(size), size, meeting, LOOPBACK, num_blocks=num_blocks)
             for number, image in zip(placement.ranks, images, strict=True):
-                standby = asyncio.run(forks.fork())
+                standby = forked(forks)
                 self.links.append(RankChild(placement.order(config, number), standby, self._segment, image))
             undo.pop_all()
 
@@ -149,7 +173,7 @@ class RankChildren:
         """The socket for constraints of rank 0."""
         return self.links[0].constraints
 
-    def ready(self, progress: Progress, seconds: float | None = None) -> EngineInfo:
+    def ready(self, progress: Progress, seconds: float | None = None) -> RankReady:
         """See `until_ready`."""
         return until_ready(dict(enumerate(self.links)), progress, seconds)
 

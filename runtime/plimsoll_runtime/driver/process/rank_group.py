@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from plimsoll_runtime.driver.process.member_generation import MemberGeneration
 from plimsoll_runtime.driver.process.member_listener import MemberListener
@@ -18,7 +17,8 @@ from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.recovery import GenerationLostError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
-from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
+from plimsoll_runtime.errors import EngineDeadError, ErrorKind, ModelError, PlimsollError
+from plimsoll_runtime.parallel.channel import RankReady
 from plimsoll_runtime.parallel.leader import GroupRunner, RankLostError
 from plimsoll_runtime.parallel.remote_grammars import RemoteGrammars
 from plimsoll_runtime.utils.progress import Progress, silent
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 10.0
 """Least time for new ranks to start. They may take three times as long as the first ones if that is more."""
+KILL_EVERY_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 """Pause after a failed start of new ranks."""
 
@@ -49,17 +50,23 @@ class RankGroup:
         self._generation = 0
         self._ended = threading.Event()
         self._ready = threading.Event()
+        self._durations = StepDurations(config.step_timeout)
+        self._replacing: threading.Thread | None = None
         self._forks = ForkServer.spawn()
-        self._images = RankImages(config)
         self._ranks: RankChildren | MemberGeneration | None = None
+        self._images = RankImages(config)
         try:
-            self.info: EngineInfo = self._first(progress)
+            self.first: RankReady = self._first(progress)
         except BaseException:
             self.end()
             raise
-        # The next generations have the same cache, however much memory is free then.
-        self._config = replace(config, max_model_len=self.info.max_model_len)
         self._serve()
+
+    @property
+    def info(self) -> EngineInfo:
+        """Rank 0's description of the engine."""
+        assert self.first.info is not None
+        return self.first.info
 
     def run(self, plan: StepPlan) -> StepResult:
         """Run a step. Raises StepMemoryError, and GenerationLostError if a rank is lost."""
@@ -93,32 +100,37 @@ class RankGroup:
     def end(self) -> None:
         """End all ranks. May be called again."""
         self._ended.set()
+        self._forks.close()
+        while (thread := self._replacing) is not None and thread.is_alive():
+            # Ranks that it has just forked are killed too.
+            self._kill_ranks()
+            thread.join(KILL_EVERY_SECONDS)
         self._end_ranks()
         if self._members is not None:
             self._members.close()
-        self._forks.close()
         self._images.close()
         self.grammars.close()
 
-    def _first(self, progress: Progress) -> EngineInfo:
-        """Start the first generation and return the engine's description. If members are lost meanwhile, try again."""
+    def _first(self, progress: Progress) -> RankReady:
+        """Start the first generation and return rank 0's report. If members are lost meanwhile, try again."""
         while True:
             try:
                 ranks, began = self._start(progress, None), time.monotonic()
-                info = ranks.ready(progress)
+                first = ranks.ready(progress)
                 self._start_seconds = max(START_SECONDS, 3 * (time.monotonic() - began))
-                return info
+                self._durations.learn(first.prompt_len, first.prompt_seconds)
+                return first
             except EngineDeadError as error:
                 if self._members is None or error.kind is not ErrorKind.ENGINE:
                     raise
                 logger.error("the ranks could not start: %s; trying again", error)
-            self._images.renew()
             time.sleep(RETRY_SECONDS)
 
     def _start(self, progress: Progress, num_blocks: int | None) -> RankChildren | MemberGeneration:
         """Fork the ranks of the next generation. `num_blocks`: see `parallel.rank`."""
         self._end_ranks()
         if not self._forks.alive:
+            self._forks.close()
             self._forks = ForkServer.spawn()
         images = self._images.images
         if self._members is None:
@@ -129,23 +141,28 @@ class RankGroup:
             self._generation = self._ranks.generation
         return self._ranks
 
+    def _kill_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.kill()
+
     def _end_ranks(self) -> None:
         if self._ranks is not None:
             self._ranks.close()
 
     def _serve(self) -> None:
         assert self._ranks is not None
-        durations = StepDurations(self._config.step_timeout)
-        self._runner = GroupRunner(self._ranks.links, self.timeline, durations)
+        self._runner = GroupRunner(self._ranks.links, self.timeline, self._durations)
         self.grammars.connect(self._ranks.constraints)
         self._ready.set()
 
     def _lose(self, error: RankLostError) -> None:
         self._ready.clear()
-        assert self._ranks is not None
-        self._ranks.kill()
+        self._kill_ranks()
+        if self._ended.is_set():
+            return
         logger.error("generation %d of the ranks has ended: %s; starting the next one", self._generation, error)
-        threading.Thread(target=self._replace, name="plimsoll-ranks", daemon=True).start()
+        self._replacing = threading.Thread(target=self._replace, name="plimsoll-ranks", daemon=True)
+        self._replacing.start()
 
     def _replace(self) -> None:
         """Start generations until one is ready."""
@@ -153,13 +170,21 @@ class RankGroup:
             began = time.monotonic()
             try:
                 self._start(silent, self.info.num_blocks).ready(silent, self._start_seconds)
-            except (PlimsollError, OSError) as error:
-                if not self._ended.is_set():
-                    logger.error("the next generation of the ranks could not start: %s", error)
-                # An image may not fit any more, for example because the model's files have changed.
-                self._images.renew()
+            except Exception as error:
+                if self._ended.is_set():
+                    return
+                logger.error(
+                    "the next generation of the ranks could not start: %s",
+                    error,
+                    exc_info=None if isinstance(error, PlimsollError | OSError) else error,
+                )
+                if isinstance(error, ModelError):
+                    # An image may not fit any more, for example because the model's files have changed.
+                    self._images.renew()
                 self._ended.wait(RETRY_SECONDS)
                 continue
+            if self._ended.is_set():
+                return
             logger.info("generation %d of the ranks is ready after %.2f s", self._generation, time.monotonic() - began)
             self._serve()
             return

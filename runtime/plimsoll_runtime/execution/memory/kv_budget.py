@@ -112,18 +112,26 @@ def plan_kv_cache(
     max_sequences: int,
     default_share: float,
     staging: Callable[[int], int] = no_staging,
+    num_blocks: int | None = None,
 ) -> KvBudget:
     """Divide memory into blocks: the requested size, else a share of the usable memory, never more than is usable.
 
     Without a requested size, at most the blocks that `max_sequences` of the longest sequences need. `staging` returns
     the bytes of frames that a number of blocks needs in addition. An amount in `kv_memory` is the blocks' alone; a
-    share includes the frames. `model_limit` is the longest sequence that the model allows. If `max_model_len` is None,
-    the limit shrinks to the cache's capacity. Raises MemoryLimitError with the numbers if `kv_memory` is more than
-    usable, or the cache does not hold a sequence of `max_model_len` tokens (of two blocks, if None), UsageError if
-    `max_model_len` exceeds the model's limit.
+    share includes the frames. `num_blocks`: the size, instead of `kv_memory`, of one rank of several. `model_limit` is
+    the longest sequence that the model allows. If `max_model_len` is None, the limit shrinks to the cache's capacity.
+    Raises MemoryLimitError with the numbers if the size is more than usable, or the cache does not hold a sequence of
+    `max_model_len` tokens (of two blocks, if None), UsageError if `max_model_len` exceeds the model's limit.
     """
     check_length(max_model_len, model_limit)
-    if kv_memory is not None:
+    each = "" if num_blocks is None else " on each rank"
+    if num_blocks is not None:
+        if (wanted := num_blocks * layout.block_bytes) > room.usable:
+            raise MemoryLimitError(
+                f"the part of the KV cache on this rank needs {_size(wanted)}, but {_size(room.usable)} are usable: "
+                f"{room}; lower --kv-memory, --max-batch-tokens or --max-sequences, or raise the memory limit"
+            )
+    elif kv_memory is not None:
         wanted = parse_size(kv_memory, room.usable)
         share = is_share(kv_memory)
         num_blocks = _blocks_within(wanted, layout.block_bytes, staging) if share else wanted // layout.block_bytes
@@ -142,7 +150,7 @@ def plan_kv_cache(
         blocks = _blocks_of(need, layout)
         raise MemoryLimitError(
             f"the KV cache would hold {capacity} tokens, but a sequence may have {need}, for which it needs "
-            f"{_size(blocks * layout.block_bytes)} ({blocks} blocks of {layout.block_bytes} bytes)"
+            f"{_size(blocks * layout.block_bytes)} ({blocks} blocks of {layout.block_bytes} bytes){each}"
             f"{_and_staging(staging(blocks))}: "
             f"{room}; raise --kv-memory, lower --max-model-len, --max-batch-tokens or --max-sequences, or raise the "
             "memory limit"
