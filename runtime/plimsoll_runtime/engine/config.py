@@ -195,7 +195,7 @@ class EngineConfig:
     group_backend: str = option(
         "auto",
         "how the ranks of --tensor-parallel exchange results: nccl (GPUs), gloo (CPUs) or local (CPUs: by Plimsoll's "
-        "kernels, over shared memory); auto: nccl on GPUs, else local if possible",
+        "kernels, over shared memory or TCP); auto: nccl on GPUs, else local if possible",
         OF_GROUP,
         choices=GROUP_BACKENDS,
     )

@@ -7,6 +7,7 @@ import weakref
 import torch
 
 from plimsoll_kernels.cpu.exchange import MOST_RANKS
+from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.group_facts import identity_of
 from plimsoll_runtime.driver.process.member_listener import MemberListener
@@ -32,10 +33,8 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
                 f"--tensor-parallel {config.tensor_parallel} does not support {what}; omit it, or use one rank"
             )
     device = choose(config.device)
-    if config.group_backend == "local" and config.group.size > 1:
-        raise UsageError("--group-backend local is for the ranks of one machine; choose gloo or nccl")
-    if config.group_backend == "local" and (device.type != "cpu" or config.tensor_parallel > MOST_RANKS):
-        raise UsageError(f"--group-backend local is for 2 to {MOST_RANKS} ranks on a CPU; choose gloo or nccl")
+    if config.group_backend == "local":
+        _check_local(config, device)
     if config.group_backend == "nccl" and device.type != "cuda":
         raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
     ranks = config.tensor_parallel // config.group.size
@@ -45,6 +44,18 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
             f"--tensor-parallel {config.tensor_parallel}{of_members} need {ranks} GPUs here, but torch finds "
             f"{torch.cuda.device_count()}; lower it, or use --device cpu"
         )
+
+
+def _check_local(config: EngineConfig, device: torch.device) -> None:
+    if device.type != "cpu":
+        raise UsageError(f"--group-backend local is for CPUs, and the device is {device.type}; choose nccl")
+    if config.tensor_parallel > MOST_RANKS:
+        raise UsageError(
+            f"--group-backend local is for at most {MOST_RANKS} ranks, but --tensor-parallel is "
+            f"{config.tensor_parallel}; choose gloo"
+        )
+    if library() is None:
+        raise UsageError("--group-backend local needs Plimsoll's CPU kernels, which were not built here; choose gloo")
 
 
 def build_group(config: EngineConfig, progress: Progress) -> EngineCore:
@@ -60,5 +71,6 @@ def build_group(config: EngineConfig, progress: Progress) -> EngineCore:
     core = EngineCore(
         config, group.info, group, engine_timeline, group.timeline, compiler=group.grammars, recovery=group
     )
+    core.durations.learn(group.first.prompt_len, group.first.prompt_seconds)
     weakref.finalize(core, group.end)
     return core

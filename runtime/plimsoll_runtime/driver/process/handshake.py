@@ -121,8 +121,8 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     uses (`parallel.remote_grammars`), of a segment of shared memory for the exchange of the CPU kernels, and of an
     image for its weights, which may be filled. Like `Start`, it is the last one.
 
-    `place`: its number among the `neighbours`, which are the ranks on this machine. `interface`: the network interface
-    for gloo. `member`: index of this machine in a group of several. `num_blocks`: see `parallel.rank`.
+    `place`: its number among the `neighbours`, which are the ranks on this machine. `address`: this machine's own
+    address for the exchange. `member`: index of this machine in a group of several. `num_blocks`: see `parallel.rank`.
     """
 
     descriptors: ClassVar[int] = 5
@@ -132,7 +132,7 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     place: int
     neighbours: int
     meeting: str
-    interface: str
+    address: str
     parent: int
     log_level: int
     member: int | None = None

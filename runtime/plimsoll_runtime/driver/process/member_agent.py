@@ -214,7 +214,7 @@ class MemberAgent:
                 ranks=range(order.first, order.end),
                 size=order.size,
                 meeting=order.meeting,
-                interface=interface_of(self._config.group.own_address or address),
+                address=self._config.group.own_address or address,
                 member=self._identity.index,
                 num_blocks=order.num_blocks,
             )

@@ -6,14 +6,12 @@ import socket
 from collections.abc import Sequence
 
 from plimsoll_runtime.driver.process.member_listener import MemberListener
-from plimsoll_runtime.driver.process.network import interface_of
 from plimsoll_runtime.driver.process.rank_child import RankChildren, failure_of, until_ready
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.driver.process.started_rank import Placement
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.parallel.channel import Channel, Report
+from plimsoll_runtime.parallel.channel import Channel, RankReady, Report
 from plimsoll_runtime.parallel.leader import RankLink
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
@@ -79,9 +77,8 @@ class MemberGeneration:
         self._remote: list[RemoteRank] = []
         total, group = config.tensor_parallel, config.group
         try:
-            interface = interface_of(begun.address)
             ranks = group.ranks(total, group.index)
-            placement = Placement(ranks, total, begun.meeting, interface, group.index, num_blocks)
+            placement = Placement(ranks, total, begun.meeting, begun.address, group.index, num_blocks)
             self._children = RankChildren(config, images, forks, placement=placement)
             for number, channel in sorted(members.channels(self.generation, CONNECT_SECONDS).items()):
                 member = number // len(ranks)
@@ -97,11 +94,11 @@ class MemberGeneration:
         assert self._children is not None
         return self._children.constraints
 
-    def ready(self, progress: Progress, seconds: float | None = None) -> EngineInfo:
+    def ready(self, progress: Progress, seconds: float | None = None) -> RankReady:
         """Wait until all ranks can run steps, and tell the members. See `until_ready`."""
-        info = until_ready(dict(enumerate(self.links)), progress, seconds)
+        first = until_ready(dict(enumerate(self.links)), progress, seconds)
         self._members.ready(self.generation)
-        return info
+        return first
 
     def kill(self) -> None:
         """Kill the ranks of this machine, and make the other members kill theirs."""

@@ -18,6 +18,7 @@ from plimsoll_runtime.driver.build.engine import build_runner
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.driver.process.network import interface_of
 from plimsoll_runtime.driver.process.started_rank import SHOW_STACKS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import LoadProgress
@@ -28,6 +29,7 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
 from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
+from plimsoll_runtime.parallel.mesh import connected
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.remote_grammars import compile_for
 from plimsoll_runtime.weights.image import Image
@@ -77,7 +79,8 @@ def _built(
     if order.rank == 0:
         arguments = (constraints, built.assembled.grammars)
         threading.Thread(target=compile_for, args=arguments, name="plimsoll-constraints", daemon=True).start()
-    link.send(encoded(RankReady(built.info if order.rank == 0 else None)))
+    info = built.info if order.rank == 0 else None
+    link.send(encoded(RankReady(info, built.prompt_len, built.prompt_seconds)))
     program = built.model.outline
     assert isinstance(program, Program)
     return RankSteps(link, built.runner, built.assembled.timeline, collectives, program)
@@ -86,12 +89,16 @@ def _built(
 def _joined(order: StartRank, device: torch.device, segment: int) -> Exchanging:
     """Join the group, and return its collectives when all ranks have joined."""
     backend = backend_of(order, device)
-    if backend == "local":
-        exchange = Exchange(segment, order.size, order.rank, check=order.config.check_collectives)
+    check = order.config.check_collectives
+    if backend == "local" and order.neighbours == order.size:
+        exchange = Exchange(segment, order.size, order.rank, check=check)
         os.close(segment)
         return LocalCollectives(exchange)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", order.interface)
-    check = order.config.check_collectives
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(order.address))
+    if backend == "local":
+        # gloo serves to find the other ranks.
+        gloo = TorchCollectives("gloo", order.meeting, order.rank, order.size)
+        return connected(gloo, order.address, order.rank, order.size, check=check)
     return TorchCollectives(backend, order.meeting, order.rank, order.size, check=check)
 
 
@@ -108,8 +115,7 @@ def backend_of(order: StartRank, device: torch.device) -> str:
         return option
     if device.type == "cuda":
         return "nccl"
-    is_local = order.neighbours == order.size <= MOST_RANKS and library() is not None
-    return "local" if is_local else "gloo"
+    return "local" if order.size <= MOST_RANKS and library() is not None else "gloo"
 
 
 def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:

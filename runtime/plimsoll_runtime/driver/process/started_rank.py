@@ -33,7 +33,7 @@ class Placement:
     ranks: range
     size: int
     meeting: str
-    interface: str
+    address: str
     member: int | None = None
     num_blocks: int | None = None
 
@@ -46,7 +46,7 @@ class Placement:
             place=rank - self.ranks.start,
             neighbours=len(self.ranks),
             meeting=self.meeting,
-            interface=self.interface,
+            address=self.address,
             parent=os.getpid(),
             log_level=logging.getLogger().getEffectiveLevel(),
             member=self.member,
