@@ -1,4 +1,4 @@
-"""`python -m groups.steps`: a decoder's steps on two ranks, beside one process with two threads, and without exchange.
+"""`python -m groups.steps`: a decoder's steps on two ranks, compared with one process with two threads.
 
 - whole: one process with two threads.
 - halves: two processes of one thread, each with half of the model, without exchange. Its ratio to *whole* bounds what
@@ -53,7 +53,7 @@ LEAST_SECONDS = 0.5
 
 
 class Case(NamedTuple):
-    """Sequences of a step, each with so many rows after so many tokens."""
+    """A step of `sequences` sequences, each with `rows` rows after `before` tokens."""
 
     name: str
     sequences: int

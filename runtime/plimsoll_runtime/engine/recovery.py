@@ -19,7 +19,7 @@ class Recovery(Protocol):
 
     @property
     def refused_connections(self) -> int:
-        """Number of connections from other machines that were closed because they did not prove what they are."""
+        """Number of connections from other machines that were closed because they did not prove their identity."""
 
     def check(self) -> None:
         """Raise GenerationLostError if a process has ended."""

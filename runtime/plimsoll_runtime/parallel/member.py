@@ -54,7 +54,7 @@ class CountedCollectives:
     """
 
     def __init__(self, exchanging: Exchanging, on_sum: Callable[[], None] = lambda: None) -> None:
-        """`on_sum` is called at the start of each sum, except those of CPU kernels."""
+        """`on_sum`: called at the start of each sum, except those of CPU kernels."""
         self._exchanging = exchanging
         self._on_sum = on_sum
         self._sums = 0

@@ -39,7 +39,7 @@ LONGEST_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A member: its index in a group of `size` members, and what it must agree on with the others."""
+    """A member: its index in a group of `size` members, and the facts that must be the same for all members."""
 
     index: int
     size: int

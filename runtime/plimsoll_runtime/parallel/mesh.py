@@ -22,7 +22,7 @@ _HELLO_BYTES = NONCE_BYTES + 4
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """Where a rank listens, and the bytes that prove to it that a connection comes from its group."""
+    """The address at which a rank listens. `nonce` proves to it that a connection comes from its group."""
 
     host: str
     port: int

@@ -62,7 +62,7 @@ class RemoteGrammars:
         """Set the vocabulary that constraints are compiled for. Rank 0 has it when this returns."""
         self._vocabulary = vocabulary
         if (channel := self._channel) is not None:
-            # A rank that ends meanwhile is replaced by one that gets the vocabulary in `connect`.
+            # If the rank ends during that, its replacement gets the vocabulary in `connect`.
             with suppress(ChannelClosed):
                 self._ask(channel, vocabulary)
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BuiltRunner:
-    """A runner that is ready to step, and what an engine core needs beside it.
+    """A runner that is ready to step, and the other parts of an engine core.
 
     `prompt_len`, `prompt_seconds`: tokens of the warm-up's prompt, and the seconds of its prefill.
     """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from plimsoll_kernels.cpu.places import OWN
 from plimsoll_runtime.driver.build.model_facts import Model, facts_of, from_files, from_image, of_rank
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.handshake import Grant
@@ -115,28 +116,19 @@ def _read(
     rank: Rank | None,
 ) -> Decoder:
     """Read the weights. With an image, store them in it, then seal it. Raises the errors of `load_decoder`."""
-    device, fused, collectives = model.device, model.fused, None if rank is None else rank.collectives
-    if image is None:
-        return load_decoder(
-            files,
-            model.outline,
-            model.dtype,
-            device=device,
-            progress=progress,
-            fused=fused,
-            collectives=collectives,
-        )
-    arena = FillingArena(image)
+    arena = None if image is None else FillingArena(image)
     decoder = load_decoder(
         files,
         model.outline,
         model.dtype,
-        device=device,
+        device=model.device,
         progress=progress,
-        fused=fused,
-        places=arena,
-        collectives=collectives,
+        fused=model.fused,
+        places=OWN if arena is None else arena,
+        collectives=None if rank is None else rank.collectives,
     )
+    if arena is None:
+        return decoder
     header = arena.finish(facts_of(config, model, files, rank))
     logger.info("%s: stored the weights in an image of %.2f GiB", config.model, header.nbytes / 2**30)
     return decoder

@@ -68,7 +68,7 @@ class MemberGeneration:
         """Wait for all members and start the ranks. `images`: of this machine's ranks. `num_blocks`: see
         `parallel.rank`.
 
-        Raises EngineDeadError if the generation ends meanwhile, and the errors of `RankChildren`.
+        Raises EngineDeadError if the generation ends first, and the errors of `RankChildren`.
         """
         self._members = members
         begun = members.begin(progress, num_blocks, config.max_model_len)

@@ -55,9 +55,9 @@ from plimsoll_runtime.utils.progress import Progress
 logger = logging.getLogger(__name__)
 
 JOIN_SECONDS = 5.0
-"""Time for a new connection to prove what it is."""
+"""Time for a new connection to prove its identity."""
 MOST_UNKNOWN = 16
-"""Connections at once that have not proved what they are."""
+"""Most connections at once that have not proved their identity."""
 SEND_SECONDS = 1.0
 """Time for a message to a member to fit into the buffers of the connection."""
 SUMS_SECONDS = 0.5
@@ -72,7 +72,7 @@ MOST_LOGGED = 64
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A connection of a member, or of a rank. `due`: time by which it must have proved what it is; None: it has."""
+    """A connection of a member, or of a rank. `due`: time by which it must have proved its identity; None: it has."""
 
     number: int
     end: socket.socket
@@ -266,7 +266,7 @@ class MemberListener:
         now = time.monotonic()
         for connection in list(self._connections.values()):
             if connection.due is not None and connection.due <= now:
-                self._refuse(connection, f"it did not prove what it is within {JOIN_SECONDS:g} s")
+                self._refuse(connection, f"it did not prove its identity within {JOIN_SECONDS:g} s")
 
     def _handle(self, source: object, connection: _Connection | None) -> None:
         if connection is not None:
@@ -289,7 +289,7 @@ class MemberListener:
         self._connections[connection.number] = connection
         self._selector.register(end, selectors.EVENT_READ, connection)
         if sum(each.due is not None for each in self._connections.values()) > MOST_UNKNOWN:
-            self._refuse(connection, f"{MOST_UNKNOWN} other connections have not proved what they are yet")
+            self._refuse(connection, f"{MOST_UNKNOWN} other connections have not proved their identity yet")
             return
         try:
             keep_alive(end)
@@ -308,7 +308,7 @@ class MemberListener:
         except MalformedError as error:
             self._refuse(connection, f"it sent no message of a member: {error}")
         except ChannelClosed:
-            self._refuse(connection, "it ended before it proved what it is" if connection.due is not None else "")
+            self._refuse(connection, "it ended before it proved its identity" if connection.due is not None else "")
 
     def _take(self, connection: _Connection, message: FromMember | Hello) -> None:
         if isinstance(message, Hello):

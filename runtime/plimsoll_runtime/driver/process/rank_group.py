@@ -112,7 +112,7 @@ class RankGroup:
         self.grammars.close()
 
     def _first(self, progress: Progress) -> RankReady:
-        """Start the first generation and return rank 0's report. If members are lost meanwhile, try again."""
+        """Start the first generation and return rank 0's report. If members are lost during that, try again."""
         while True:
             try:
                 ranks, began = self._start(progress, None), time.monotonic()

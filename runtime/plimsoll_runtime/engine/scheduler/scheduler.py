@@ -65,7 +65,7 @@ ALONE_TRIES = 3
 """A sequence that finds too little memory alone, this many times at the same position, ends with NO_MEMORY."""
 LOST_EACH_TIME = "each time that it was computed, at last alone, the processes that compute the model ended"
 MOST_LOSSES = 10
-"""A sequence may be lost so many times without a new token. If it is lost more often, steps get smaller, until it is
+"""Most losses of a sequence without a new token in between. If it is lost more often, steps get smaller, until it is
 lost alone and ends with LOST_EACH_TIME: it may be the cause."""
 
 
