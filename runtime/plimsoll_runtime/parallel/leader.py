@@ -98,9 +98,11 @@ class GroupRunner:
             raise RankLostError(str(rank.failure(report)))
 
     def _send(self, plan: StepPlan) -> None:
-        messages = [encoded(plan)]
-        if len(self._ranks) > 1:
-            messages += [encoded(of_member(plan, self._last))] * (len(self._ranks) - 1)
+        first = encoded(plan)
+        # Most plans of decodes are the same for all ranks, and are encoded once.
+        alike = not plan.new_slots and all(each.token_ids[0] != LAST_CHOSEN for each in plan.sequences)
+        others = first if alike else encoded(of_member(plan, self._last))
+        messages = [first, *[others] * (len(self._ranks) - 1)]
         for rank, message in zip(self._ranks, messages, strict=True):
             try:
                 rank.channel.send(message)

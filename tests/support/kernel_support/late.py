@@ -26,10 +26,16 @@ UNKNOWN = -9
 
 @torch.inference_mode()
 def _capturing(
-    config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, progress: Progress
+    config: EngineConfig,
+    loaded: LoadedModel,
+    budget: Budget,
+    assembled: Assembled,
+    progress: Progress,
+    *,
+    is_rank: bool = False,
 ) -> Any:
     """The warm-up of an engine on a device with graphs."""
-    found = warmup.warm_up(config, loaded, budget, assembled, progress)
+    found = warmup.warm_up(config, loaded, budget, assembled, progress, is_rank=is_rank)
     assembled.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
     return found
 
