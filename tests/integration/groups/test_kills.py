@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from pathlib import Path
 from random import Random
 
 import psutil
 import pytest
-from groups_support.ranks import OPTIONS, SECONDS, children_of, health, ranks_of, text, until
+from groups_support.clients import Client
+from groups_support.ranks import OPTIONS, SECONDS, children_of, health, ranks_of, until
 from model_support.tiny import make_model, save_model
-from server_support.process import Served, serving
+from server_support.process import serving
 
 KILLS = 50
 SHARED_MEMORY = Path("/dev/shm")
@@ -20,33 +20,6 @@ CLIENTS = 6
 TOKENS = 60
 LONGEST = 30.0
 """Seconds that a text may take, with several losses in a row."""
-
-
-class Client(threading.Thread):
-    """Asks for the same text again and again; `wrong` are the other texts that it got."""
-
-    def __init__(self, server: Served, number: int, ended: threading.Event) -> None:
-        super().__init__()
-        self._server = server
-        self._prompt = [number + 1, 3, 5] * (number + 1)
-        self._number = number
-        self._ended = ended
-        self.expected = self._ask()
-        self.texts = 0
-        self.longest = 0.0
-        self.wrong: list[str] = []
-
-    def run(self) -> None:
-        while not self._ended.is_set():
-            began = time.monotonic()
-            found = self._ask()
-            self.longest = max(self.longest, time.monotonic() - began)
-            self.texts += 1
-            if found != self.expected:
-                self.wrong.append(found)
-
-    def _ask(self) -> str:
-        return text(self._server, self._prompt, TOKENS, self._number)
 
 
 @pytest.mark.long
@@ -60,7 +33,7 @@ def test_no_request_is_lost(tmp_path: Path) -> None:
         reading = threading.Thread(target=server.end)
         reading.start()
         processes = [server.engine(), *children_of(server).values()]
-        clients = [Client(server, number, ended) for number in range(CLIENTS)]
+        clients = [Client(server, number, TOKENS, ended) for number in range(CLIENTS)]
         for client in clients:
             client.start()
         killed = 0
@@ -78,11 +51,7 @@ def test_no_request_is_lost(tmp_path: Path) -> None:
         until(lambda: health(server) == 200)
         ended.set()
         for client in clients:
-            client.join(SECONDS)
-            assert not client.is_alive()
-            assert not client.wrong
-            assert client.texts > 0
-            assert client.longest < LONGEST
+            client.finish(LONGEST)
         assert len(ranks_of(server)) == 2
         processes += ranks_of(server).values()
         server.process.terminate()

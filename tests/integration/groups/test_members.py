@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import httpx
 import psutil
 import pytest
 from groups_support.answers import assert_same, completed
+from groups_support.clients import Client
 from groups_support.machines import Machine, two_machines
 from groups_support.members import START_SECONDS, MemberProcess, member, served
 from groups_support.ranks import steps_of, text, until
@@ -26,6 +29,9 @@ PROMPTS: list[str | list[int]] = ["the answer is", [9, 2, 6] * 20, [5, 3] * 40, 
 STREAMS = [[n + 1, 3, 5] * (n + 1) for n in range(4)]
 TOKENS = 300
 NOTICE_SECONDS = 1.0
+LOSSES = 50
+LONGEST = 90.0
+"""Seconds that a text may take, with losses in a row and restarts of a member, each of which takes some 10 s."""
 SILENCE_SECONDS = 20.0
 """Time to notice a machine that does not answer: see `network.SILENT_SECONDS`."""
 
@@ -184,6 +190,31 @@ def test_a_broken_network_is_noticed(group: Group, broken: Callable[[Machine], A
         print(f"noticed after {time.monotonic() - began:.1f} s")
     assert text(server, [3, 1], 20, 0) == expected
     group.until_ready()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(480)
+def test_no_request_is_lost_at_any_instant(group: Group) -> None:
+    """Ranks of both machines are killed and stopped at random instants, and member 1 is killed and restarted."""
+    random, ended = Random(35), threading.Event()
+    clients = [Client(group.server, number, 60, ended) for number in range(4)]
+    for client in clients:
+        client.start()
+    for loss in range(LOSSES):
+        ended.wait(random.uniform(0.0, 3.0))
+        if loss % 10 == 9:
+            group.members[1].kill()
+            group.start(1)
+            continue
+        index = random.randrange(2)
+        # There is no rank at the moment, if ranks are being replaced.
+        with suppress(ValueError, psutil.NoSuchProcess):
+            victim = group.members[index].rank(index)
+            victim.send_signal(random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+    group.until_ready()
+    ended.set()
+    for client in clients:
+        client.finish(LONGEST)
 
 
 @pytest.mark.long

@@ -6,6 +6,8 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import msgspec
+
 from plimsoll_kernels.compilations import Compilations, watch_triton
 from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
@@ -31,6 +33,9 @@ from plimsoll_runtime.weights.image import Image
 from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 logger = logging.getLogger(__name__)
+
+OF_ALL_RANKS = ("weight_bytes", "kv_bytes", "workspace_bytes", "image_bytes")
+"""Fields of an engine's description that are sums over the ranks of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,8 @@ def build_runner(
         # This comes last: if building the engine fails, the process keeps its own threads.
         threads = take_over()
     info = _info(config, loaded, budget, assembled, image_bytes=0 if image is None else image.size, overhead=overhead)
+    if rank is not None:
+        info = msgspec.structs.replace(info, **{name: rank.total(getattr(info, name)) for name in OF_ALL_RANKS})
     own = OwnThreads(assembled.runner, threads)
     if compilations is not None:
         compilations.begin()

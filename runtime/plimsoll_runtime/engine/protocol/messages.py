@@ -232,6 +232,8 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
       part of the workspace). Without rows, prefixes are not cached.
     - `pooling`: the results of a pooling model; None: the model generates tokens.
     - `findings`: messages about the device for the user.
+
+    Bytes are sums over the ranks of a parallel group, except for `overhead_bytes`, which is that of rank 0.
     """
 
     model: str
