@@ -54,8 +54,8 @@ class Completion:
     """One generated output. `logprobs` has an entry for each of `token_ids` if the parameters ask for them.
 
     `finish_reason` is "stop" or "length". If the output was cut short, it is "deadline" (the first token came too late,
-    so it is empty) or "error" (the engine could not continue, for example because logits were not finite), and `error`
-    says why.
+    so it is empty), "error" (the engine could not continue, for example because logits were not finite) or
+    "unavailable" (lost ranks were not replaced in time), and `error` says why.
     """
 
     text: str = ""

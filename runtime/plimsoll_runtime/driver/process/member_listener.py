@@ -146,7 +146,7 @@ class MemberListener:
     def begin(self, progress: Progress, num_blocks: int | None, max_model_len: int | None) -> Begun:
         """Wait until all members have joined, and order them to start the next generation.
 
-        `num_blocks`: see `parallel.rank`. Raises EngineDeadError if this listener is closed meanwhile, AddressError if
+        `num_blocks`: see `parallel.rank`. Raises EngineDeadError if this listener is closed first, AddressError if
         no port is free.
         """
         waited: list[int] | None = None
