@@ -118,6 +118,8 @@ class Runner:
 
 def of_group(failing: Sequence[dict[int, int]], plans: Sequence[StepPlan]) -> list[tuple[list[Report], list[float]]]:
     """Return the reports and the sums of each rank, whose failures are given, for these plans."""
+    # Made here because transformers cannot be imported by several threads at once.
+    outline = program()
 
     def of_rank(group: ThreadCollectives, number: int) -> tuple[list[Report], list[float]]:
         ours, theirs = socket.socketpair()
@@ -129,7 +131,7 @@ def of_group(failing: Sequence[dict[int, int]], plans: Sequence[StepPlan]) -> li
             counted, timeline = CountedCollectives(group), Timeline()
             runner = Runner(counted, timeline, failing[number])
             channel = Channel(theirs, StepPlan)
-            RankSteps(channel, runner, timeline, counted, program()).run()
+            RankSteps(channel, runner, timeline, counted, outline).run()
             return [engine.receive() for _ in plans], runner.totals
 
     return list(on_ranks(len(failing), of_rank))
