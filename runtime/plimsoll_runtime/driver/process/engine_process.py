@@ -29,6 +29,7 @@ from plimsoll_runtime.driver.clients.requests import PromptStore
 from plimsoll_runtime.driver.process.control_socket import STDIN, ChildEnd
 from plimsoll_runtime.driver.process.handshake import Measure, Needs, Prepare, Ready, Start, StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.driver.process.progress_report import ProgressReport
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import (
     AbortRequests,
@@ -38,7 +39,6 @@ from plimsoll_runtime.engine.protocol.messages import (
     DropPrompt,
     EngineStats,
     Event,
-    LoadProgress,
     ProcessFailed,
     RequestOutput,
     ResetPrefixCache,
@@ -69,7 +69,6 @@ COMMANDS_AT_ONCE = 128
 BYTES_AT_ONCE = 2**20
 """Limits on the commands taken between two steps: their number, and the bytes after which no more are taken. The others
 wait for the next step, so that running streams are not delayed."""
-PROGRESS_STEP = 0.01
 RECOVERY_SECONDS = 10.0
 """Time for an engine to notice that a process which computes its steps hangs."""
 LINGER_MS = 5000
@@ -93,7 +92,7 @@ class EngineProcess:
         self._decoder = msgspec.msgpack.Decoder(Command)
         self._encoder = msgspec.msgpack.Encoder()
         self._prompts = PromptStore()
-        self._progress = ("", 0.0)
+        self._report = ProgressReport(self._send)
         self._told = EngineStats()
         self._resizes: list[int] = []
         self._pulse = Pulse(page)
@@ -123,13 +122,6 @@ class EngineProcess:
     def close(self) -> None:
         """Close the sockets after queued messages are sent."""
         self._context.destroy(LINGER_MS)
-
-    def _report(self, stage: str, fraction: float) -> None:
-        """Send progress if it changed by at least `PROGRESS_STEP`."""
-        last_stage, last = self._progress
-        if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
-            self._progress = (stage, fraction)
-            self._send(LoadProgress(stage, fraction))
 
     def _take_commands(self, core: EngineCore) -> bool:
         """Execute commands that have arrived; without work, wait for one. Return False on a shutdown."""

@@ -19,9 +19,9 @@ from plimsoll_runtime.driver.process.engine_process import failed_by, name_proce
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
 from plimsoll_runtime.driver.process.network import interface_of
+from plimsoll_runtime.driver.process.progress_report import ProgressReport
 from plimsoll_runtime.driver.process.started_rank import SHOW_STACKS
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import LoadProgress
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.execution.device.select import choose, cores
@@ -35,8 +35,6 @@ from plimsoll_runtime.parallel.remote_grammars import compile_for
 from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
-
-PROGRESS_STEP = 0.01
 
 
 def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int, segment: int, image: int) -> int:
@@ -74,7 +72,7 @@ def _built(
         torch.cuda.set_device(order.place)
     collectives = CountedCollectives(_joined(order, device, segment), pulse.took)
     rank = Rank(order.rank, order.size, order.neighbours if device.type == "cpu" else 1, collectives, order.num_blocks)
-    progress = _Progress(link) if order.rank == 0 else _no_progress
+    progress = ProgressReport(lambda event: link.send(encoded(event))) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
         arguments = (constraints, built.assembled.grammars)
@@ -120,17 +118,3 @@ def backend_of(order: StartRank, device: torch.device) -> str:
 
 def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:
     """Report nothing."""
-
-
-class _Progress:
-    """Sends progress if it changed by at least `PROGRESS_STEP`."""
-
-    def __init__(self, link: Channel) -> None:
-        self._link = link
-        self._last = ("", 0.0)
-
-    def __call__(self, stage: str, fraction: float, transfer: object = None) -> None:
-        last_stage, last = self._last
-        if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
-            self._last = (stage, fraction)
-            self._link.send(encoded(LoadProgress(stage, fraction)))

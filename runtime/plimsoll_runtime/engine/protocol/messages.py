@@ -180,7 +180,7 @@ class EngineStats(msgspec.Struct, frozen=True):
       request's first token, in the prefix cache or the tiers.
     - `recovering`: lost processes are being replaced, and no step can run.
     - `refused_connections`: connections to the leader of a parallel group that were closed, because they did not prove
-      what they are.
+      their identity.
     - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
       an error, such as NaN in their logits or a lack of memory.
     - `tiers`, `snapshots`: None if the engine has none.
