@@ -42,6 +42,7 @@ from plimsoll_runtime.residency.states import Level
 
 A, B = ModelName("team", "a"), ModelName("team", "b")
 SLEEPERS = 64 * 2**20
+EARLIER: frozenset[psutil.Process] = frozenset()
 
 
 @pytest.fixture(autouse=True)
@@ -75,10 +76,16 @@ def entry(host: Host, name: ModelName) -> ModelReport:
     return next(m for m in host.report().models if (m.namespace, m.name) == name)
 
 
+@pytest.fixture(autouse=True)
+def _earlier_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember which child processes there are already. A test process adopts what killed servers leave behind."""
+    monkeypatch.setattr(sys.modules[__name__], "EARLIER", frozenset(psutil.Process().children()))
+
+
 def engines_left() -> list[psutil.Process]:
-    """Return this process's engine processes, including the standby process."""
+    """Return the engine processes that this test has started, including the standby process."""
     found = []
-    for child in psutil.Process().children():
+    for child in frozenset(psutil.Process().children()) - EARLIER:
         with suppress(psutil.NoSuchProcess):  # it has just ended
             if child.name() == "plimsoll-engine":
                 found.append(child)
