@@ -48,18 +48,31 @@ class CpuDecoder:
             num_places=len(places),
         )
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, turns: Sequence[Tensor], step: PagedStep) -> Tensor:
+    def __call__(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        turns: Sequence[Tensor],
+        step: PagedStep,
+        incoming: Tensor | None = None,
+        outgoing: Tensor | None = None,
+    ) -> Tensor:
         """Return the hidden states `[T, hidden]` of token_ids at positions, both int64 `[T]`.
 
-        turns: for each rotary embedding float32 `[P, 2, D / 2]`, cosines and sines of the positions below P. Raises
-        ExchangeError if a sum over ranks fails.
+        turns: for each rotary embedding float32 `[P, 2, D / 2]`, cosines and sines of the positions below P. incoming,
+        outgoing: float32 `[T, columns]`, the values that a stage of a pipeline reads and writes; with `outgoing` there
+        are no hidden states, and the result is empty. Raises ExchangeError if a sum over ranks fails.
         """
         rows, threads = token_ids.numel(), thread_count()
-        hidden = torch.empty(rows, self._hidden, dtype=self._dtype)
+        hidden = torch.empty(rows if outgoing is None else 0, self._hidden, dtype=self._dtype)
         record = step.record
         record.tokens = token_ids.data_ptr()
         record.positions, record.turns = positions.data_ptr(), pointers(turns)
         record.hidden = hidden.data_ptr()
+        if incoming is not None:
+            record.incoming = incoming.data_ptr()
+        if outgoing is not None:
+            record.outgoing = outgoing.data_ptr()
         record.workspace = self._workspace.pointer(self._kernels.workspace(ctypes.byref(self._model), rows, threads))
         record.seconds = self._seconds
         failed = self._kernels.forward(

@@ -318,6 +318,26 @@ class ExpandRecord(AnyOp):
 
 
 @c_record
+class ReceiveRecord(AnyOp):
+    """target = columns of the step's `incoming` rows, as floats. The first ops of a later stage of a pipeline."""
+
+    target: Int
+    width: Int
+    first: Int  # the first column
+    stride: Int  # columns of a row of `incoming`
+
+
+@c_record
+class SendRecord(AnyOp):
+    """Columns of the step's `outgoing` rows = source, as floats. The last ops of a stage before the last."""
+
+    source: Int
+    width: Int
+    first: Int  # the first column
+    stride: Int  # columns of a row of `outgoing`
+
+
+@c_record
 class ReduceRecord(AnyOp):
     """target = scale x the sum of `source` over the ranks of a group, or target += it; both are floats.
 

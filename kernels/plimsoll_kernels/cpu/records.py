@@ -78,6 +78,7 @@ class Timed(IntEnum):
     DOWN = 9
     STATE = 10
     REDUCE = 11
+    STAGE = 12
 
 
 @c_record
@@ -157,6 +158,8 @@ class StepRecord(CRecord):
     groups: Annotated[Any, pointer(GroupRecord)]
     first_rows: Integers  # [sequences + 1]
     hidden: OutMemory = None  # elements [rows, hidden]: the result, normed
+    incoming: Floats = None  # [rows, columns] values of the stage before, if there is one
+    outgoing: OutFloats = None  # [rows, columns] values for the stage after, if there is one
     workspace: OutMemory = None  # `KernelsRecord.workspace` bytes, aligned to 64
     seconds: Seconds = None  # for each `Timed`, added up over ops; None: nothing is timed
     states: States = None  # a tensor for each state, with a row for each sequence that may have one

@@ -114,14 +114,16 @@ def show(args: argparse.Namespace) -> int:
     """Print a model's program, and how a CPU runs it."""
     from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
     from plimsoll_runtime.models.program import Program, summary
+    from plimsoll_runtime.parallel.layout import Layout
     from plimsoll_runtime.parallel.rank import part_of
 
     program = _outline(args)
     if not isinstance(program, Program):
         print(program)
         return 0
-    if args.tensor_parallel > 1:
-        program = part_of(program, args.tensor_parallel, 0, in_kernels=True)
+    layout = Layout(args.tensor_parallel, args.pipeline_parallel)
+    if layout.size > 1:
+        program = part_of(program, layout, args.rank, in_kernels=True)
     print(program if args.all else summary(program))
     reason = why_not_fused(program)
     print(
@@ -152,6 +154,7 @@ def fit(args: argparse.Namespace) -> int:
         max_batch_tokens=args.max_batch_tokens,
         max_sequences=args.max_sequences,
         tensor_parallel=args.tensor_parallel,
+        pipeline_parallel=args.pipeline_parallel,
     )
     memory = None if args.memory is None else parse_size(args.memory, 0)
     with TemporaryDirectory(prefix="plimsoll-headers-") as folder:

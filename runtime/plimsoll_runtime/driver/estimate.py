@@ -25,6 +25,7 @@ from plimsoll_runtime.models.compose.pooling import served_as
 from plimsoll_runtime.models.load import checked_source, image_bytes, imagined_decoder
 from plimsoll_runtime.models.program import Facts, Outline, Program
 from plimsoll_runtime.models.registry.tasks import task_of
+from plimsoll_runtime.parallel.layout import layout_of
 from plimsoll_runtime.parallel.rank import part_of
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 from plimsoll_runtime.weights.files import ModelFiles
@@ -103,7 +104,7 @@ class Fit:
 
 def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """Return the memory of a model as an engine would compute it here, in the dtype that the config names. With
-    `config.tensor_parallel`, return that of rank 0, which needs the most.
+    several ranks, return that of rank 0, which has the output layer.
 
     Raises ModelError if the files are damaged or incomplete, or the model cannot be divided; UsageError for more ranks
     than it has parts; DeviceLostError if the config requires a GPU and there is none.
@@ -114,8 +115,8 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     files, outline = settled.files, settled.outline
     if isinstance(outline, Program):
         checked_source(files, outline)
-    if config.tensor_parallel > 1:
-        outline = part_of(outline, config.tensor_parallel, 0, in_kernels=True)
+    if (layout := layout_of(config)).size > 1:
+        outline = part_of(outline, layout, 0, in_kernels=True)
     facts = outline.facts
     step = largest_step(config, facts, facts.max_positions)
     packed = backends_of(config, outline, device, dtype)[0].fused
@@ -124,9 +125,9 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
         weights, largest = decoder.weight_bytes, on_a_cpu(decoder, step)
     else:
         weights, largest = outline.weight_bytes(dtype), by_outline(outline, dtype, step)
-    layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize)
+    kv = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize, facts.stages, facts.stage)
     graphs = graph_bytes(config, outline, device)
-    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots, graphs)
+    return Fit(facts, kv, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots, graphs)
 
 
 def smallest_group(files: ModelFiles, config: EngineConfig, memory: int) -> int | None:

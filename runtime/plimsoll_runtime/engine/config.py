@@ -192,23 +192,31 @@ class EngineConfig:
         unit="",
         maximum=MOST_RANKS,
     )
+    pipeline_parallel: int = option(
+        1,
+        "number of stages that a step passes one after the other: each has some of the layers, and the last one also "
+        "the output layer. Each stage has --tensor-parallel ranks. Several steps are under way at once",
+        OF_GROUP,
+        unit="",
+        maximum=MOST_RANKS,
+    )
     group_backend: str = option(
         "auto",
-        "how the ranks of --tensor-parallel exchange results: nccl (GPUs), gloo (CPUs) or local (CPUs: by Plimsoll's "
+        "how ranks exchange results: nccl (GPUs), gloo (CPUs) or local (CPUs: by Plimsoll's "
         "kernels, over shared memory or TCP); auto: nccl on GPUs, else local if possible",
         OF_GROUP,
         choices=GROUP_BACKENDS,
     )
     check_collectives: bool = option(
         False,
-        "compare what the ranks of --tensor-parallel exchange, which takes longer: if one calls another operation than "
+        "compare what ranks exchange, which takes longer: if one calls another operation than "
         "the others, all are replaced and the log names both operations",
         OF_GROUP,
     )
     group: GroupOptions = field(default_factory=GroupOptions)
     recover_seconds: float = option(
         30.0,
-        "if a rank of --tensor-parallel ends, requests wait for its replacement for this long, then get the status 503",
+        "if a rank ends, requests wait for its replacement for this long, then get the status 503",
         OF_GROUP,
         unit="seconds",
     )
@@ -246,11 +254,22 @@ class EngineConfig:
                 f"step_timeout must be 0 (never) or at least {LEAST_STEP_SECONDS:g}, not {self.step_timeout}"
             )
         check_options(self)
-        if self.tensor_parallel % self.group.size:
+        if self.ranks > MOST_RANKS:
             raise UsageError(
-                f"--tensor-parallel {self.tensor_parallel} must be a multiple of --group-size {self.group.size}: every "
-                "member has the same number of ranks"
+                f"--tensor-parallel {self.tensor_parallel} times --pipeline-parallel {self.pipeline_parallel} are "
+                f"{self.ranks} ranks; use at most {MOST_RANKS}"
             )
+        if self.ranks % self.group.size:
+            raise UsageError(
+                f"{self.ranks} ranks (--tensor-parallel {self.tensor_parallel} times --pipeline-parallel "
+                f"{self.pipeline_parallel}) must be a multiple of --group-size {self.group.size}: every member has the "
+                "same number of ranks"
+            )
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes that compute a step together."""
+        return self.tensor_parallel * self.pipeline_parallel
 
 
 def overlaps(config: EngineConfig, device: str) -> bool:

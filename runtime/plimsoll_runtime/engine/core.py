@@ -15,7 +15,7 @@ import msgspec
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence, step_tokens
-from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, ThreadedSteps, keep_all
+from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, StagedSteps, ThreadedSteps, keep_all
 from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,
@@ -161,11 +161,13 @@ class EngineCore:
         self.recovery = recovery
         self._recover_seconds = config.recover_seconds
         self._lost_since: float | None = None
-        self._pipeline: Pipeline = (
-            ThreadedSteps(runner.run, runner_timeline, leave)
-            if overlaps(config, info.device)
-            else InlineSteps(runner.run)
-        )
+        self._pipeline: Pipeline
+        if config.pipeline_parallel > 1:
+            self._pipeline = StagedSteps(runner.run, config.pipeline_parallel)
+        elif overlaps(config, info.device):
+            self._pipeline = ThreadedSteps(runner.run, runner_timeline, leave)
+        else:
+            self._pipeline = InlineSteps(runner.run)
         self._plans_first = config.offline and self._pipeline.depth > 1
         self._under_way: deque[Step] = deque()
         self.timeline = timeline
@@ -345,6 +347,8 @@ class EngineCore:
         for _ in steps[1:]:
             try:
                 self._pipeline.result()
+            except StepMemoryError:
+                pass
             except GenerationLostError:
                 lost = True
         self._pipeline.go_on()
@@ -424,4 +428,5 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         groups=info.groups,
         snapshots=info.snapshots,
         whole_prompts=whole,
+        stages=config.pipeline_parallel,
     )

@@ -69,7 +69,7 @@ class GroupOptions:
 
     size: int = option(
         1,
-        "number of machines (members) that the ranks of --tensor-parallel are divided among evenly. All members run "
+        "number of machines (members) that the ranks are divided among evenly. All members run "
         "the same command, except for --group-index",
         SERVE,
         flag="--group-size",

@@ -31,6 +31,8 @@ class Limits:
     """The rule of each cache group."""
     whole_prompts: bool = False
     """Whether each prompt must be computed in one step."""
+    stages: int = 1
+    """Number of steps under way at once, if they are of different sequences: the stages of a pipeline."""
     snapshots: int = 0
     """Rows for state snapshots; 0 if no layer is recurrent."""
     snapshot_worth: int = 64

@@ -23,8 +23,9 @@ Leave = Callable[[int], None]
 class Pipeline(Protocol):
     """Takes plans and returns their results, both in the order of submission."""
 
-    depth: ClassVar[int]
-    """How many plans to submit before requesting the first result."""
+    @property
+    def depth(self) -> int:
+        """How many plans to submit before requesting the first result."""
 
     def submit(self, plan: StepPlan) -> None:
         """Queue a plan, which runs after all plans that were submitted before."""
@@ -33,12 +34,30 @@ class Pipeline(Protocol):
         """Return the next result, in the order of submission. Raises the exception of that step; later plans are then
         not run.
 
-        After a StepMemoryError or GenerationLostError, later plans only move blocks and compute nothing, until `go_on`
-        is called.
+        After a StepMemoryError or GenerationLostError, the results of later plans are of no use until `go_on` is
+        called.
         """
 
     def go_on(self) -> None:
         """Resume computing. Call it when the results of all submitted plans have been requested."""
+
+
+class StagedSteps:
+    """Starts a step when it is submitted: one for each stage of a pipeline is under way, in other processes."""
+
+    def __init__(self, run: Run, stages: int) -> None:
+        self.depth = stages
+        self._run = run
+        self._steps: deque[Launched] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._steps.append(_begun(self._run, plan))
+
+    def result(self) -> StepResult:
+        return self._steps.popleft().result()
+
+    def go_on(self) -> None:
+        """Do nothing: the stages compute also the plans after a failed one, whose results are not used."""
 
 
 class InlineSteps:

@@ -72,6 +72,8 @@ class Facts:
       nothing.
     - `pooling`: the pooling of a model that does not generate.
     - `second_text`: offset of the token ids of a prompt's second text; 0 if the model does not distinguish texts.
+    - `stages`: of the program of a pipeline's stage, the shapes of all stages' attention layers; `attention` has those
+      of stage number `stage`.
     """
 
     architecture: str
@@ -84,6 +86,8 @@ class Facts:
     whole: tuple[AttentionShape, ...] = ()
     pooling: Pooling | None = None
     second_text: int = 0
+    stages: tuple[tuple[AttentionShape, ...], ...] = ()
+    stage: int = 0
 
     @property
     def keeps_only_blocks(self) -> bool:
@@ -113,6 +117,7 @@ class Program:
     - `tied`: the names of the head's matrix, which the files may lack, and of the embedding used instead; None if the
       head does not use the embedding.
     - `elsewhere`: of a rank's program, the tensors that only other ranks read.
+    - `first_layer`: of the program of a pipeline's stage, the number of its first layer.
     """
 
     facts: Facts
@@ -125,6 +130,7 @@ class Program:
     lasting: int = 0
     tied: tuple[str, str] | None = None
     elsewhere: tuple[Weight, ...] = ()
+    first_layer: int = 0
 
     @property
     def result(self) -> str:
@@ -269,7 +275,7 @@ def summary(program: Program) -> str:
 def _lines(program: Program) -> Iterator[str]:
     lines = str(program).splitlines()
     alike: dict[tuple[str, ...], list[int]] = {}
-    for number, (first, end) in enumerate(pairwise(program.layers)):
+    for number, (first, end) in enumerate(pairwise(program.layers), program.first_layer):
         alike.setdefault(tuple(_of_any(line, number) for line in lines[first:end]), []).append(number)
     yield from lines[: program.layers[0]]
     for layer, numbers in alike.items():

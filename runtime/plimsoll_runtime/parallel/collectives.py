@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from plimsoll_kernels.cpu.exchange import AnyExchange
+from plimsoll_runtime.parallel.layout import Layout
 
 TIMEOUT = timedelta(hours=1)
 """Longest wait in a collective. A dead or hung rank is noticed long before, and its group is ended."""
@@ -47,6 +49,18 @@ class TorchCollectives:
         dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=ranks, timeout=TIMEOUT)
         self._ranks = ranks
         self._check = check
+        self._group: Any = None
+
+    def among(self, layout: Layout) -> TorchCollectives:
+        """Return the collectives of this rank's stage. All ranks of the group must call this."""
+        if layout.stages == 1:
+            return self
+        own, found = dist.get_rank(), copy(self)
+        for first in range(0, layout.size, layout.tensor):
+            group = dist.new_group(list(range(first, first + layout.tensor)), timeout=TIMEOUT)
+            if own // layout.tensor == first // layout.tensor:
+                found._group, found._ranks = group, layout.tensor
+        return found
 
     @property
     def exchange(self) -> None:
@@ -55,13 +69,13 @@ class TorchCollectives:
     def add_up(self, part: Tensor) -> None:
         if self._check:
             self._compare(part.nbytes)
-        dist.all_reduce(part)
+        dist.all_reduce(part, group=self._group)
 
     def _compare(self, size: int) -> None:
         """Raise CollectivesDifferError if a rank's sum has another number of bytes."""
         own = torch.tensor([size], device=self.device)
         sizes = [torch.empty_like(own) for _ in range(self._ranks)]
-        dist.all_gather(sizes, own)
+        dist.all_gather(sizes, own, group=self._group)
         first, *others = map(int, sizes)
         for rank, other in enumerate(others, 1):
             if other != first:
@@ -73,12 +87,12 @@ class TorchCollectives:
     def gathered(self, data: bytes) -> list[bytes]:
         length = torch.tensor([len(data)], device=self.device)
         lengths = [torch.empty_like(length) for _ in range(self._ranks)]
-        dist.all_gather(lengths, length)
+        dist.all_gather(lengths, length, group=self._group)
         longest = max(int(each) for each in lengths)
         own = torch.zeros(longest, dtype=torch.uint8, device=self.device)
         own[: len(data)] = torch.tensor(list(data), dtype=torch.uint8, device=self.device)
         found = [torch.empty_like(own) for _ in range(self._ranks)]
-        dist.all_gather(found, own)
+        dist.all_gather(found, own, group=self._group)
         return [each[: int(size)].cpu().numpy().tobytes() for each, size in zip(found, lengths, strict=True)]
 
 

@@ -4,8 +4,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.models.ops.weight import Range
 from plimsoll_runtime.models.spec.attention import AttentionShape
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The ranks of a group: `tensor` ranks for each of `stages` stages.
+
+    The ranks of the last stage come first, so that rank 0, whose process samples, has logits.
+    """
+
+    tensor: int = 1
+    stages: int = 1
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.tensor * self.stages
+
+    def stage(self, rank: int) -> int:
+        """Return the number of a rank's stage, in the order in which a step passes through them."""
+        return self.stages - 1 - rank // self.tensor
+
+    def shard(self, rank: int) -> int:
+        """Return the number of a rank among those of its stage."""
+        return rank % self.tensor
+
+    def together(self, rank: int) -> range:
+        """Return the ranks of a rank's stage."""
+        first = rank - self.shard(rank)
+        return range(first, first + self.tensor)
+
+    def before(self, rank: int) -> int | None:
+        """Return the rank that sends values to a rank; None in the first stage."""
+        return rank + self.tensor if self.stage(rank) else None
+
+    def after(self, rank: int) -> int | None:
+        """Return the rank to which a rank sends values; None in the last stage."""
+        return rank - self.tensor if rank >= self.tensor else None
+
+
+def layout_of(config: EngineConfig) -> Layout:
+    """Return the layout that options ask for."""
+    return Layout(config.tensor_parallel, config.pipeline_parallel)
 
 
 def share(total: int, ranks: int, rank: int) -> Range:

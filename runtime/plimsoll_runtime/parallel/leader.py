@@ -50,31 +50,51 @@ STACKS_SECONDS = 0.2
 class GroupRunner:
     """A `Runner` whose steps are computed by all ranks of a group. Rank 0 samples the tokens.
 
-    Each step waits for all ranks, so a step that one rank could not compute is one of the whole group. `timeline` gets
-    the phases of rank 0.
+    A step's result waits for all ranks, so a step that one rank could not compute is one of the whole group. The next
+    steps may be started before: each rank computes them in order. `timeline` gets the phases of rank 0.
     """
 
-    def __init__(self, ranks: Sequence[RankLink], timeline: Timeline, durations: StepDurations) -> None:
-        """`durations`: how long a step may take before a rank counts as hung."""
+    def __init__(
+        self, ranks: Sequence[RankLink], timeline: Timeline, durations: StepDurations, tensor: int | None = None
+    ) -> None:
+        """`durations`: how long a step may take before a rank counts as hung. `tensor`: ranks of each stage of a
+        pipeline; None: there is one stage.
+        """
         self._ranks = ranks
+        self._tensor = tensor or len(ranks)
+        self._ended = 0.0
+        self._is_lost = False
         self._durations = durations
         self._timeline = timeline
         self._last: dict[int, int] = {}
-        self._poll = select.poll()
-        self._by_fd = {rank.channel.fileno(): number for number, rank in enumerate(ranks)}
-        for descriptor in self._by_fd:
-            self._poll.register(descriptor, select.POLLIN)
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """Run a step on all ranks and wait for them.
+    def run(self, plan: StepPlan) -> GroupStep:
+        """Start a step on all ranks, after those that were started before. Raises RankLostError if a rank has ended."""
+        began = time.monotonic()
+        try:
+            self._send(plan)
+        except RankLostError:
+            self._is_lost = True
+            raise
+        return GroupStep(self, plan, began)
 
-        Raises StepMemoryError if a rank had too little memory for it, RankLostError if a rank has ended or hangs.
+    def finish(self, plan: StepPlan, began: float) -> StepResult:
+        """Wait for a step that began at a time of the monotonic clock. Call it in the order of the steps.
+
+        Raises StepMemoryError if a rank had too little memory for it, RankLostError if a rank has ended or hangs, also
+        in an earlier step.
         """
-        tokens, began = plan.num_tokens, time.monotonic()
-        self._send(plan)
-        reports = self._reports(self._durations.allow(tokens))
+        if self._is_lost:
+            raise RankLostError("a rank was lost in an earlier step")
+        tokens = plan.num_tokens
+        try:
+            reports = self._reports(self._durations.allow(tokens))
+        except RankLostError:
+            self._is_lost = True
+            raise
+        began, self._ended = max(began, self._ended), time.monotonic()
         if tokens:
-            self._durations.learn(tokens, time.monotonic() - began)
+            self._durations.learn(tokens, self._ended - began)
         for report in reports:
             if isinstance(report, StepShort):
                 raise StepMemoryError(report.message)
@@ -89,8 +109,8 @@ class GroupRunner:
 
     def check(self) -> None:
         """Raise RankLostError if a rank has ended. Call it while no step runs."""
-        for descriptor, _ in self._poll.poll(0):
-            rank = self._ranks[self._by_fd[descriptor]]
+        for number in self._polled(range(len(self._ranks)), 0):
+            rank = self._ranks[number]
             try:
                 report = rank.channel.receive()
             except ChannelClosed as error:
@@ -116,12 +136,14 @@ class GroupRunner:
         """
         reports: dict[int, Report] = {}
         due = time.monotonic() + seconds
-        while len(reports) < len(self._ranks):
-            ready = self._poll.poll(max(0.0, due - time.monotonic()) * 1e3 if seconds else None)
+        while missing := [number for number in range(len(self._ranks)) if number not in reports]:
+            # Ranks may have sent the reports of later steps as well.
+            ready = [number for number in missing if self._has_report(number)]
             if not ready:
-                raise self._hung(seconds, [rank for number, rank in enumerate(self._ranks) if number not in reports])
-            for descriptor, _ in ready:
-                number = self._by_fd[descriptor]
+                ready = self._polled(missing, max(0.0, due - time.monotonic()) * 1e3 if seconds else None)
+            if not ready:
+                raise self._hung(seconds, [self._ranks[number] for number in missing])
+            for number in ready:
                 rank = self._ranks[number]
                 try:
                     report = rank.channel.receive()
@@ -132,10 +154,26 @@ class GroupRunner:
                 reports[number] = report
         return [reports[number] for number in range(len(self._ranks))]
 
+    def _has_report(self, number: int) -> bool:
+        """Return whether a rank's report has arrived, or something that is no message."""
+        try:
+            return self._ranks[number].channel.has_message
+        except ChannelClosed:
+            return True
+
+    def _polled(self, ranks: Sequence[int], milliseconds: float | None) -> list[int]:
+        """Return those of the ranks whose channels can be read, after at most this time."""
+        poll = select.poll()
+        by_fd = {self._ranks[number].channel.fileno(): number for number in ranks}
+        for descriptor in by_fd:
+            poll.register(descriptor, select.POLLIN)
+        return [by_fd[descriptor] for descriptor, _ in poll.poll(milliseconds)]
+
     def _hung(self, seconds: float, late: Sequence[RankLink]) -> RankLostError:
-        """Return the error for a step without the reports of these ranks. The others wait for those that have begun the
-        fewest sums.
+        """Return the error for a step without the reports of these ranks. The others wait for those of the first stage
+        among them that have begun the fewest sums.
         """
+        late = self._first_stage(late)
         sums = [rank.sums for rank in late]
         names = [rank.name for rank, begun in zip(late, sums, strict=True) if begun == min(sums)]
         for rank in late:
@@ -145,6 +183,29 @@ class GroupRunner:
             f"rank {' and rank '.join(names)} hangs: a step took more than {seconds:.1f} s; if such steps are normal "
             "here, raise --step-timeout"
         )
+
+    def _first_stage(self, late: Sequence[RankLink]) -> list[RankLink]:
+        """Return the late ranks of the first stage that has some. The first stage has the last ranks."""
+        numbers = [number for number, rank in enumerate(self._ranks) if rank in late]
+        first = numbers[-1] // self._tensor
+        return [self._ranks[number] for number in numbers if number // self._tensor == first]
+
+
+class GroupStep:
+    """A step that a group computes (`plan.Launched`)."""
+
+    def __init__(self, runner: GroupRunner, plan: StepPlan, began: float) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._began = began
+
+    @property
+    def ready(self) -> bool:
+        return False
+
+    def result(self) -> StepResult:
+        """Wait for the result. Raises StepMemoryError, RankLostError."""
+        return self._runner.finish(self._plan, self._began)
 
 
 def of_member(plan: StepPlan, last_tokens: Mapping[int, int]) -> StepPlan:

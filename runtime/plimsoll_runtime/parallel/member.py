@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,9 +16,11 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs.batch_state import BatchState, step_inputs
 from plimsoll_runtime.execution.runners.base import StepRunner
 from plimsoll_runtime.models.ops.reduce import Reduce
+from plimsoll_runtime.models.ops.stage import Receive, Send
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, StepDone, StepShort, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging
+from plimsoll_runtime.parallel.links import Link, NoLink
 
 
 class NoParams:
@@ -48,26 +51,45 @@ class MemberRunner(StepRunner):
         return StepResult([SequenceOutput()] * len(plan.sequences), self._forward_pass.fallbacks)
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Kind of the values that pass from stage to stage."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
 class CountedCollectives:
-    """The `Collectives` of a rank. They know how many sums of a step are left, so that a rank can join them after a
-    failure: the other ranks of the group wait in each sum until all ranks have called it.
+    """The `Collectives` of a rank. They know which exchanges of a step are left, so that a rank can join them after a
+    failure: the other ranks of its stage wait in each sum until all ranks have called it, and the stage after waits for
+    its values.
     """
 
-    def __init__(self, exchanging: Exchanging, on_sum: Callable[[], None] = lambda: None) -> None:
-        """`on_sum`: called at the start of each sum, except those of CPU kernels."""
+    def __init__(
+        self, exchanging: Exchanging | None, on_sum: Callable[[], None] = lambda: None, link: Link | None = None
+    ) -> None:
+        """`exchanging`: the exchange of the ranks of a stage; None if it has one rank. `link`: to the stages next to
+        it; None if there is one stage. `on_sum`: called at the start of each sum, except those of CPU kernels.
+        """
         self._exchanging = exchanging
         self._on_sum = on_sum
+        self._link = NoLink() if link is None else link
         self._sums = 0
+        self._step = 0
+        self._has_received = self._has_sent = False
 
     @property
     def exchange(self) -> int | None:
-        return self._exchanging.exchange
+        return None if self._exchanging is None else self._exchanging.exchange
 
     def begin(self) -> None:
         """Start a step."""
         self._sums = 0
+        self._step += 1
+        self._has_received = self._has_sent = False
 
     def sum(self, partial: Tensor) -> Tensor:
+        assert self._exchanging is not None
         # All memory is allocated before the rank joins the exchange, so that a shortage has left the sum out.
         total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         result = total if partial.dtype is torch.float32 else torch.empty_like(partial)
@@ -79,15 +101,26 @@ class CountedCollectives:
     def summed(self, count: int) -> None:
         self._sums += count
 
-    def gathered(self, data: bytes) -> list[bytes]:
-        """Return the bytes of all ranks, in their order."""
-        return self._exchanging.gathered(data)
+    def receive(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        values = self._link.receive(self._step, rows, columns, dtype)
+        self._has_received = True
+        return values
 
-    def finish(self, program: Program, rows: int) -> None:
-        """Join the sums of a step of `rows` rows that this rank did not reach. Their results are of no use."""
-        widths = [op.width for op in program.ops if isinstance(op, Reduce)]
-        for width in widths[self._sums :]:
-            self._exchanging.add_up(torch.zeros(rows, width, device=self._exchanging.device))
+    def send(self, values: Tensor) -> None:
+        self._has_sent = True
+        self._link.send(self._step, values)
+
+    def finish(self, program: Program, rows: int, passed: Passed) -> None:
+        """Join the exchanges of a step of `rows` rows that this rank did not reach. Their results are of no use."""
+        first, last = program.ops[0], program.ops[-1]
+        if isinstance(first, Receive) and not self._has_received:
+            self.receive(rows, first.columns, passed.dtype)
+        if self._exchanging is not None:
+            widths = [op.width for op in program.ops if isinstance(op, Reduce)]
+            for width in widths[self._sums :]:
+                self._exchanging.add_up(torch.zeros(rows, width, device=self._exchanging.device))
+        if isinstance(last, Send) and not self._has_sent:
+            self.send(torch.zeros(rows, last.columns, dtype=passed.dtype, device=passed.device))
 
 
 class RankSteps:
@@ -100,12 +133,14 @@ class RankSteps:
         timeline: Timeline,
         collectives: CountedCollectives,
         program: Program,
+        passed: Passed,
     ) -> None:
         self._channel = channel
         self._runner = runner
         self._timeline = timeline
         self._collectives = collectives
         self._program = program
+        self._passed = passed
 
     def run(self) -> None:
         """Run until the channel is closed."""
@@ -122,7 +157,7 @@ class RankSteps:
         try:
             result = self._runner.run(plan).result()
         except StepMemoryError as error:
-            self._collectives.finish(self._program, plan.num_tokens)
+            self._collectives.finish(self._program, plan.num_tokens, self._passed)
             return StepShort(str(error))
         phases = [(span.phase, span.end_ns - span.start_ns) for span in self._timeline.take()]
         return StepDone(result.outputs, phases, result.attention_fallbacks)

@@ -49,7 +49,7 @@ class Identity:
     @property
     def group(self) -> str:
         """The group's id: a digest of the model's name and of the numbers of ranks and members."""
-        named = [self.facts.get(name, "") for name in ("model", "tensor_parallel", "group_size")]
+        named = [self.facts.get(name, "") for name in ("model", "tensor_parallel", "pipeline_parallel", "group_size")]
         return hashlib.sha256("\0".join(named).encode()).hexdigest()[:16]
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import secrets
 import socket
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import msgspec
 
 from plimsoll_kernels.cpu.tcp_exchange import TcpExchange
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives
+from plimsoll_runtime.parallel.layout import Layout
+from plimsoll_runtime.parallel.links import SocketLink
 
 SECONDS = 30.0
 """Time for all ranks to connect to each other."""
@@ -29,32 +33,66 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
     nonce: bytes
 
 
-def connected(group: Exchanging, host: str, rank: int, ranks: int, *, check: bool) -> LocalCollectives:
-    """Connect this rank to all others, and return collectives over these connections.
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A rank's exchange with its stage, and its link to the stages next to it; None where there are no others."""
 
-    `group`: collectives over which the ranks tell each other their addresses. `host`: this rank's own address. Raises
-    EngineDeadError if a rank cannot be reached within SECONDS.
+    stage: LocalCollectives | None
+    link: SocketLink | None
+
+
+def connected(
+    group: Exchanging, host: str, layout: Layout, rank: int, *, in_memory: LocalCollectives | None, check: bool
+) -> Connected:
+    """Connect this rank to the others of its stage and to the stages next to it. All ranks of the group call this.
+
+    `group`: collectives over which all ranks tell each other their addresses. `host`: this rank's own address.
+    `in_memory`: the exchange of the stage, if its ranks share memory and need no connections. Raises EngineDeadError if
+    a rank cannot be reached within SECONDS.
     """
-    due = time.monotonic() + SECONDS
+    together = layout.together(rank) if in_memory is None else range(rank, rank + 1)
+    before, after = layout.before(rank), layout.after(rank)
     with ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server((host, 0), backlog=ranks, family=_family(host)))
+        others = [other for other in (*together, before, after) if other not in (rank, None)]
+        peers = _peers(group, host, rank, others, stack)
+        stage, link = in_memory, None
+        if len(together) > 1:
+            mesh = {other - together.start: peers[other] for other in together if other != rank}
+            for peer in mesh.values():
+                peer.setblocking(False)
+            # The exchange keeps copies of the sockets.
+            stage = LocalCollectives(TcpExchange(mesh, len(together), rank - together.start, check=check))
+        if layout.stages > 1:
+            ends = [None if other is None else peers[other].dup() for other in (before, after)]
+            for end in ends:
+                if end is not None:
+                    end.settimeout(None)
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = SocketLink(*ends)
+        return Connected(stage, link)
+
+
+def _peers(
+    group: Exchanging, host: str, rank: int, others: Collection[int], stack: ExitStack
+) -> dict[int, socket.socket]:
+    """Return connections to other ranks, by rank, which `stack` closes. All ranks of the group must call this."""
+    due = time.monotonic() + SECONDS
+    peers: dict[int, socket.socket] = {}
+    with socket.create_server((host, 0), backlog=max(1, len(others)), family=_family(host)) as listener:
         own = Address(host, listener.getsockname()[1], secrets.token_bytes(NONCE_BYTES))
         addresses = [msgspec.msgpack.decode(each, type=Address) for each in group.gathered(msgspec.msgpack.encode(own))]
-        peers: dict[int, socket.socket] = {}
         try:
-            for other in range(rank):
-                peers[other] = stack.enter_context(_connection(addresses[other], rank, due))
-            while len(peers) < ranks - 1:
-                _accept(listener, own.nonce, peers, stack, range(rank + 1, ranks), due)
+            for other in sorted(others):
+                if other < rank:
+                    peers[other] = stack.enter_context(_connection(addresses[other], rank, due))
+            while len(peers) < len(others):
+                _accept(listener, own.nonce, peers, stack, [other for other in others if other > rank], due)
         except OSError as error:
-            missing = [str(other) for other in range(ranks) if other != rank and other not in peers]
+            missing = [str(other) for other in others if other not in peers]
             raise EngineDeadError(
                 f"rank {rank} cannot connect to rank {' and '.join(missing)} within {SECONDS:g} s: {error}"
             ) from error
-        for peer in peers.values():
-            peer.setblocking(False)
-        # The exchange keeps copies of the sockets.
-        return LocalCollectives(TcpExchange(peers, ranks, rank, check=check))
+    return peers
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -74,7 +112,7 @@ def _accept(
     nonce: bytes,
     peers: dict[int, socket.socket],
     stack: ExitStack,
-    expected: range,
+    expected: Collection[int],
     due: float,
 ) -> None:
     """Accept a connection. One that does not come from a rank of this group is closed."""

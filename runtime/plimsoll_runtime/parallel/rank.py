@@ -7,10 +7,13 @@ from typing import TypeVar
 
 import msgspec
 
-from plimsoll_runtime.errors import ModelError, UsageError
+from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.parallel.collectives import Exchanging
+from plimsoll_runtime.parallel.layout import Layout
 from plimsoll_runtime.parallel.member import CountedCollectives
-from plimsoll_runtime.parallel.shard import ADVICE, shard
+from plimsoll_runtime.parallel.shard import check_divisible, shard
+from plimsoll_runtime.parallel.stages import borders_of, stage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,13 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The KV cache that fits on a rank. `rules` and `layers`: of each cache group."""
+    """The KV cache that fits on a rank of a `stage`. `rules` and `layers`: of each cache group."""
 
     num_blocks: int
     max_model_len: int
     rules: str
     layers: tuple[tuple[int, ...], ...]
+    stage: int = 0
 
 
 Record = TypeVar("Record", Chosen, Cache)
@@ -37,20 +41,22 @@ Record = TypeVar("Record", Chosen, Cache)
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Rank `number` of `size` ranks. `neighbours`: ranks on this machine, itself included, that share its memory.
+    """Rank `number` of a group. `neighbours`: ranks on this machine, itself included, that share its memory.
 
+    `group`: the exchange with all ranks. `collectives`: with the ranks of its stage, and the stages next to it.
     `num_blocks`: size of the KV cache, if it is that of ranks which this one and its neighbours replace.
     """
 
     number: int
-    size: int
+    layout: Layout
     neighbours: int
+    group: Exchanging
     collectives: CountedCollectives
     num_blocks: int | None = None
 
     def part(self, outline: Outline) -> Program:
         """Return this rank's program. Raises the errors of `part_of`."""
-        return part_of(outline, self.size, self.number, in_kernels=self.collectives.exchange is not None)
+        return part_of(outline, self.layout, self.number, in_kernels=self.collectives.exchange is not None)
 
     def chosen(self, own: Chosen | None) -> Chosen:
         """Return the choices of rank 0, which gives its `own`; other ranks give None."""
@@ -70,31 +76,36 @@ class Rank:
 
     def total(self, own: int) -> int:
         """Return the sum of a number over all ranks."""
-        return sum(int.from_bytes(each, "little") for each in self.collectives.gathered(own.to_bytes(8, "little")))
+        return sum(int.from_bytes(each, "little") for each in self.group.gathered(own.to_bytes(8, "little")))
 
     def cache(self, own: Cache) -> Cache:
         """Return the cache that fits on every rank. Raises UsageError if the ranks divide their layers differently."""
         caches = self._all(own, Cache)
-        if any((other.rules, other.layers) != (own.rules, own.layers) for other in caches):
+        first = {other.stage: other.layers for other in reversed(caches)}
+        if any((other.rules, other.layers) != (own.rules, first[other.stage]) for other in caches):
             raise UsageError(
                 "the ranks have different cache groups, because their layers have different numbers of key heads; "
                 "choose a --tensor-parallel that divides them"
             )
         blocks, longest = min(each.num_blocks for each in caches), min(each.max_model_len for each in caches)
-        return Cache(blocks, longest, own.rules, own.layers)
+        return Cache(blocks, longest, own.rules, own.layers, own.stage)
 
     def _all(self, own: Record | None, kind: type[Record]) -> list[Record]:
         """Return the records of all ranks; a missing one is left out."""
-        found = self.collectives.gathered(b"" if own is None else msgspec.msgpack.encode(own))
+        found = self.group.gathered(b"" if own is None else msgspec.msgpack.encode(own))
         return [msgspec.msgpack.decode(each, type=kind) for each in found if each]
 
 
-def part_of(outline: Outline, ranks: int, rank: int, *, in_kernels: bool) -> Program:
-    """Return the program of one of `ranks` ranks (see `shard`). Raises ModelError, UsageError."""
-    if isinstance(outline, Program):
-        return shard(outline, ranks, rank, in_kernels=in_kernels)
-    architecture = outline.facts.architecture
-    raise ModelError(f"{architecture} runs on the code of Transformers, which cannot be divided among ranks; {ADVICE}")
+def part_of(outline: Outline, layout: Layout, rank: int, *, in_kernels: bool) -> Program:
+    """Return the program of one rank (see `shard` and `stage_of`). Raises ModelError, UsageError."""
+    check_divisible(outline)
+    assert isinstance(outline, Program)
+    part = outline
+    if layout.tensor > 1:
+        part = shard(outline, layout.tensor, layout.shard(rank), in_kernels=in_kernels)
+    if layout.stages > 1:
+        part = stage_of(part, borders_of(outline, layout.stages), layout.stage(rank))
+    return part
 
 
 _OPTIONS = {

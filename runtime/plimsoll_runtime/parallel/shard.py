@@ -29,11 +29,11 @@ from plimsoll_runtime.models.ops.scale import Scale, ScaleAll
 from plimsoll_runtime.models.ops.split import Columns
 from plimsoll_runtime.models.ops.streams import AddToOthers, Average, Correct, JoinInputs, Predict, Spread
 from plimsoll_runtime.models.ops.weight import Range, Weight
-from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm
 from plimsoll_runtime.parallel.layout import HeadRanges, heads_of, share
 
-ADVICE = "serve it with one rank (--tensor-parallel 1)"
+ADVICE = "serve it with one rank (--tensor-parallel 1 --pipeline-parallel 1)"
 
 ROW_BY_ROW = (
     *(Embed, AddPositions, Normalise, Add, Scale, ScaleAll, Multiply, Route, Gate, Columns),
@@ -62,15 +62,29 @@ _KNOWN: Mapping[type[object], tuple[str, ...]] = {
 """Fields that can be cut, or that mean the same for a part; others must have their defaults."""
 
 
+def check_divisible(outline: Outline) -> None:
+    """Raise ModelError for a model that cannot be divided among ranks."""
+    facts = outline.facts
+    if not isinstance(outline, Program):
+        what = "code of Transformers"
+    elif facts.states:
+        what = "recurrent layers"
+    elif facts.pooling is not None:
+        what = "a pooling head"
+    elif facts.own or facts.whole:
+        what = "caches of its own"
+    else:
+        return
+    raise ModelError(f"{facts.architecture} has {what} and cannot be divided among ranks; {ADVICE}")
+
+
 def shard(program: Program, ranks: int, rank: int, *, in_kernels: bool = False) -> Program:
     """Return the program that one of `ranks` ranks runs. Rank 0 alone computes logits. `in_kernels`: see `Reduce`.
 
     Raises ModelError for a program that cannot be cut, UsageError for more ranks than it has parts.
     """
+    check_divisible(program)
     facts = program.facts
-    if facts.states or facts.own or facts.pooling is not None or facts.whole:
-        what = "recurrent layers" if facts.states else "a pooling head" if facts.pooling else "caches of its own"
-        raise ModelError(f"{facts.architecture} has {what} and cannot be divided among ranks; {ADVICE}")
     cutter = _Cutter(program, ranks, rank, in_kernels=in_kernels)
     ops, ends = list[Op](), [0]
     for index in range(len(program.ops)):

@@ -117,6 +117,21 @@ class Decoder {
     }
   }
 
+  void run(const PlimsollReceive &op) {
+    each_row([&](int r) {
+      const float *from = step_.incoming + static_cast<size_t>(r) * op.stride + op.first;
+      std::memcpy(space_.floats_at(op.target, r), from, op.width * sizeof(float));
+      space_.clear_ends(r);
+    });
+  }
+
+  void run(const PlimsollSend &op) {
+    each_row([&](int r) {
+      float *to = step_.outgoing + static_cast<size_t>(r) * op.stride + op.first;
+      std::memcpy(to, space_.floats_at(op.source, r), op.width * sizeof(float));
+    });
+  }
+
   void run(const PlimsollPositions &op) {
     each_row([&](int r) {
       const int64_t at = (step_.positions[r] + op.first) * op.width;

@@ -66,11 +66,11 @@ def build_engine(
     """Load a model and return an engine that is ready to step; `probe` may observe it.
 
     An empty `image` is filled with the weights. From a filled image the model wakes, and no weight file is read. With a
-    `grant` the engine takes that memory, however much is free. With `config.tensor_parallel`, child processes compute
+    `grant` the engine takes that memory, however much is free. With several ranks, child processes compute
     the steps. Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError (see `errors`), with what
     to do.
     """
-    if config.tensor_parallel > 1:
+    if config.ranks > 1:
         check_group_options(config, probed=probe is not None, hosted=image is not None or grant is not None)
         return build_group(config, progress)
     built = build_runner(config, progress, probe, image=image, grant=grant)

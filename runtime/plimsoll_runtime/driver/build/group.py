@@ -29,20 +29,18 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
         (probed, "`plimsoll profile`"),
     ):
         if used:
-            raise UsageError(
-                f"--tensor-parallel {config.tensor_parallel} does not support {what}; omit it, or use one rank"
-            )
+            raise UsageError(f"a model with {config.ranks} ranks does not support {what}; omit it, or use one rank")
     device = choose(config.device)
     if config.group_backend == "local":
         _check_local(config, device)
     if config.group_backend == "nccl" and device.type != "cuda":
         raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
-    ranks = config.tensor_parallel // config.group.size
+    ranks = config.ranks // config.group.size
     if device.type == "cuda" and torch.cuda.device_count() < ranks:
-        of_members = "" if config.group.size == 1 else f" and --group-size {config.group.size}"
+        of_members = "" if config.group.size == 1 else f" on {config.group.size} members (--group-size)"
         raise UsageError(
-            f"--tensor-parallel {config.tensor_parallel}{of_members} need {ranks} GPUs here, but torch finds "
-            f"{torch.cuda.device_count()}; lower it, or use --device cpu"
+            f"{config.ranks} ranks{of_members} need {ranks} GPUs here, but torch finds {torch.cuda.device_count()}; "
+            "lower --tensor-parallel or --pipeline-parallel, or use --device cpu"
         )
 
 
@@ -66,7 +64,7 @@ def build_group(config: EngineConfig, progress: Progress) -> EngineCore:
     members = None
     if config.group.size > 1:
         identity = identity_of(config, find_files(config, progress))
-        members = MemberListener(identity, config.group, config.tensor_parallel)
+        members = MemberListener(identity, config.group, config.ranks)
     group, engine_timeline = RankGroup(config, progress, members), Timeline()
     core = EngineCore(
         config, group.info, group, engine_timeline, group.timeline, compiler=group.grammars, recovery=group

@@ -100,7 +100,8 @@ def _blocks_of(config: EngineConfig, layout: KvLayout, rank: Rank) -> int | None
 def _on_all_ranks(kv: KvBudget, layout: KvLayout, rank: Rank) -> KvBudget:
     """Return the largest cache that every rank can have. It cannot be resized."""
     layers = tuple(tuple(group) for group in layout.groups)
-    found = rank.cache(Cache(kv.num_blocks, kv.max_model_len, str(layout.rules), layers))
+    stage = rank.layout.stage(rank.number)
+    found = rank.cache(Cache(kv.num_blocks, kv.max_model_len, str(layout.rules), layers, stage))
     blocks = found.num_blocks
     return replace(
         kv,

@@ -76,7 +76,7 @@ class Model:
         if facts.own:
             return uniform_layout(config.block_size, facts.token_bytes(self.dtype.itemsize))
         longest = config.max_model_len or facts.max_positions
-        return kv_layout(facts.attention, longest, config.block_size, self.dtype.itemsize)
+        return kv_layout(facts.attention, longest, config.block_size, self.dtype.itemsize, facts.stages, facts.stage)
 
     @property
     def beside_image(self) -> int:
@@ -239,7 +239,7 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device, ra
         ("kind of device", facts.device, device.type),
         ("dtype", facts.dtype, facts.dtype if config.dtype == "auto" else config.dtype),
         ("version of plimsoll", facts.code, VERSION),
-        ("rank", (facts.rank, facts.ranks), (0, 1) if rank is None else (rank.number, rank.size)),
+        ("rank", (facts.rank, facts.ranks), (0, 1) if rank is None else (rank.number, rank.layout.size)),
         ("config", hashlib.sha256(facts.config).hexdigest(), facts.config_digest),
     ):
         if found != wanted:
@@ -279,7 +279,7 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles, rank: Rank |
         eos_token_ids=list(model.eos_token_ids),
         code=VERSION,
         rank=0 if rank is None else rank.number,
-        ranks=1 if rank is None else rank.size,
+        ranks=1 if rank is None else rank.layout.size,
     )
 
 

@@ -13,7 +13,7 @@ from plimsoll_runtime.parallel.membership import Identity
 from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles
 
-OF_EACH = frozenset({"model", "group", "threads", "tensor_parallel"})
+OF_EACH = frozenset({"model", "group", "threads", "tensor_parallel", "pipeline_parallel"})
 """Options that members may set differently, or that are facts of their own."""
 OF_LEADER = frozenset({"policy", "overlap", "offline", "step_timeout", "recover_seconds", "check_integrity_every"})
 """Options that only the leader reads."""
@@ -26,6 +26,7 @@ def identity_of(config: EngineConfig, files: ModelFiles) -> Identity:
     facts = {
         "model": files.name,
         "tensor_parallel": str(config.tensor_parallel),
+        "pipeline_parallel": str(config.pipeline_parallel),
         "group_size": str(group.size),
         "version": VERSION,
         "kernels": library_path().name,

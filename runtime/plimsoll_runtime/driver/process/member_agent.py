@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from plimsoll_runtime.driver.process.network import connect, interface_of, own_address
 from plimsoll_runtime.driver.process.rank_images import RankImages
+from plimsoll_runtime.driver.process.stage_segments import StageSegments
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.driver.process.started_rank import Placement, StartedRank
 from plimsoll_runtime.engine.config import EngineConfig
@@ -29,6 +30,7 @@ from plimsoll_runtime.parallel.group_messages import (
     StartGeneration,
     Sums,
 )
+from plimsoll_runtime.parallel.layout import layout_of
 from plimsoll_runtime.parallel.membership import (
     Answer,
     Identity,
@@ -62,6 +64,7 @@ class MemberAgent:
         self._address = config.group.address
         self._member = Member(identity, socket.gethostname())
         self._ranks: dict[int, StartedRank] = {}
+        self._segments: StageSegments | None = None
         self._stop = os.eventfd(0)
         self._stopping = False
         self._reason = ""
@@ -218,15 +221,23 @@ class MemberAgent:
                 member=self._identity.index,
                 num_blocks=order.num_blocks,
             )
+            self._segments = segments = StageSegments(layout_of(config), placement.ranks)
             for number in placement.ranks:
-                self._ranks[number] = self._started(config, placement, number, order)
+                self._ranks[number] = self._started(config, placement, number, order, segments)
         except (PlimsollError, OSError, ChannelClosed) as error:
             message = str(error) or "the connection for the steps of a rank was lost"
             logger.error("generation %d could not start: %s", order.generation, message)
             return self._member.failed(order.generation, message)
         return []
 
-    def _started(self, config: EngineConfig, placement: Placement, number: int, order: StartGeneration) -> StartedRank:
+    def _started(
+        self,
+        config: EngineConfig,
+        placement: Placement,
+        number: int,
+        order: StartGeneration,
+        segments: StageSegments,
+    ) -> StartedRank:
         """Connect to the leader for a rank's steps, and start the rank with that connection."""
         with contextlib.ExitStack() as undo:
             steps = undo.enter_context(connect(order.host, order.port, CONNECT_SECONDS))
@@ -235,13 +246,8 @@ class MemberAgent:
             steps.settimeout(None)
             standby = asyncio.run(self._forks.fork())
             undo.pop_all()
-        # Ranks of several machines exchange nothing in shared memory.
-        segment = os.memfd_create("plimsoll-exchange")
-        try:
-            image = self._images.images[number - placement.ranks.start]
-            return StartedRank(placement.order(config, number), standby, steps, segment, image)
-        finally:
-            os.close(segment)
+        image = self._images.images[number - placement.ranks.start]
+        return StartedRank(placement.order(config, number), standby, steps, segments, image)
 
     def _end_ranks(self) -> None:
         for rank in self._ranks.values():
@@ -249,6 +255,8 @@ class MemberAgent:
         for rank in self._ranks.values():
             rank.close()
         self._ranks = {}
+        if self._segments is not None:
+            self._segments.close()
 
     def _note_stage(self) -> None:
         member = self._member

@@ -75,7 +75,7 @@ class MemberGeneration:
         self.generation = begun.generation
         self._children: RankChildren | None = None
         self._remote: list[RemoteRank] = []
-        total, group = config.tensor_parallel, config.group
+        total, group = config.ranks, config.group
         try:
             ranks = group.ranks(total, group.index)
             placement = Placement(ranks, total, begun.meeting, begun.address, group.index, num_blocks)

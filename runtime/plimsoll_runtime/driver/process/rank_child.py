@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import select
 import socket
 import struct
@@ -12,17 +11,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from plimsoll_kernels.cpu.exchange import MOST_RANKS, rounds_of, segment_bytes
-from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.process.child import SocketFolder
 from plimsoll_runtime.driver.process.exit_errors import error_of
 from plimsoll_runtime.driver.process.handshake import StartRank
+from plimsoll_runtime.driver.process.stage_segments import StageSegments
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.driver.process.started_rank import Placement, StartedRank
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import LoadProgress, ProcessFailed
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, Report
+from plimsoll_runtime.parallel.layout import layout_of
 from plimsoll_runtime.parallel.leader import RankLink
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
@@ -34,27 +33,21 @@ MESSAGE_SECONDS = 30
 class RankChild(StartedRank):
     """A rank whose channel of steps leads to this process."""
 
-    def __init__(self, order: StartRank, standby: StandbyProcess, segment: int, image: Image) -> None:
-        """Start the rank in a standby process, which is used up. `segment` (a descriptor), `image`: see `StartRank`.
+    def __init__(self, order: StartRank, standby: StandbyProcess, segments: StageSegments, image: Image) -> None:
+        """Start the rank in a standby process, which is used up. `image`: see `StartRank`.
 
         Raises StandbyDeadError.
         """
-        self._size, self._segment = order.size, segment
         steps, their_steps = socket.socketpair()
         # A stopped rank does not read, and the engine must notice that.
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             steps.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", MESSAGE_SECONDS, 0))
         self.channel = Channel(steps, Report)
         try:
-            super().__init__(order, standby, their_steps, segment, image)
+            super().__init__(order, standby, their_steps, segments, image)
         except BaseException:
             self.channel.close()
             raise
-
-    @property
-    def sums(self) -> int:
-        # Sums within a step of the CPU kernels are counted in the segment only.
-        return super().sums + self._rounds()
 
     def failure(self, report: Report) -> Exception:
         return failure_of(self.name, report)
@@ -63,11 +56,6 @@ class RankChild(StartedRank):
         """Kill the process, wait for its end and close the channel."""
         super().close()
         self.channel.close()
-
-    def _rounds(self) -> int:
-        if os.fstat(self._segment).st_size == 0:
-            return 0
-        return rounds_of(self._segment, self._size)[self.number]
 
 
 def failure_of(rank: str, report: Report) -> Exception:
@@ -154,18 +142,17 @@ class RankChildren:
 
         `num_blocks`: see `parallel.rank`. Raises StandbyDeadError, MemoryLimitError.
         """
-        size = config.tensor_parallel
+        size = config.ranks
         self._closed = False
         self.links: list[RankChild] = []
         with contextlib.ExitStack() as undo:
             self._folder = SocketFolder(longest_name="meeting")
-            self._segment = _segment(size, len(images))
+            self._segments = StageSegments(layout_of(config), range(size) if placement is None else placement.ranks)
             undo.callback(self.close)
             meeting = f"file://{self._folder.path}/meeting"
             placement = placement or Placement(range(size), size, meeting, LOOPBACK, num_blocks=num_blocks)
             for number, image in zip(placement.ranks, images, strict=True):
-                standby = forked(forks)
-                self.links.append(RankChild(placement.order(config, number), standby, self._segment, image))
+                self.links.append(RankChild(placement.order(config, number), forked(forks), self._segments, image))
             undo.pop_all()
 
     @property
@@ -192,14 +179,4 @@ class RankChildren:
             link.close()
         self.links = []
         self._folder.remove()
-        os.close(self._segment)
-
-
-def _segment(size: int, neighbours: int) -> int:
-    """Return the descriptor of a new segment for the exchange of `size` ranks; an empty one if the kernels cannot
-    exchange, or if fewer ranks are `neighbours` on this machine.
-    """
-    descriptor = os.memfd_create("plimsoll-exchange")
-    if neighbours == size <= MOST_RANKS and library() is not None:
-        os.ftruncate(descriptor, segment_bytes(size))
-    return descriptor
+        self._segments.close()

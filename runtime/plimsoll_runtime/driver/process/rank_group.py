@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from plimsoll_runtime.driver.process.member_generation import MemberGeneration
 from plimsoll_runtime.driver.process.member_listener import MemberListener
@@ -14,7 +16,7 @@ from plimsoll_runtime.driver.process.rank_images import RankImages
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import EngineInfo
-from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan, StepResult
 from plimsoll_runtime.engine.recovery import GenerationLostError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, ModelError, PlimsollError
@@ -30,6 +32,22 @@ START_SECONDS = 10.0
 KILL_EVERY_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 """Pause after a failed start of new ranks."""
+
+
+class _Step:
+    """A step of a generation (`plan.Launched`)."""
+
+    ready = False
+
+    def __init__(self, noticed: AbstractContextManager[None], step: Launched) -> None:
+        """`noticed`: notices the loss of a rank."""
+        self._noticed = noticed
+        self._step = step
+
+    def result(self) -> StepResult:
+        """Wait for the result. Raises StepMemoryError, and GenerationLostError if a rank is lost."""
+        with self._noticed:
+            return self._step.result()
 
 
 class RankGroup:
@@ -68,14 +86,22 @@ class RankGroup:
         assert self.first.info is not None
         return self.first.info
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """Run a step. Raises StepMemoryError, and GenerationLostError if a rank is lost."""
+    def run(self, plan: StepPlan) -> Launched:
+        """Start a step. Raises GenerationLostError if a rank is lost."""
         if not self._ready.is_set():
             raise GenerationLostError
+        runner = self._runner
+        with self._noticed(runner):
+            return _Step(self._noticed(runner), runner.run(plan))
+
+    @contextlib.contextmanager
+    def _noticed(self, runner: GroupRunner) -> Iterator[None]:
+        """Raise GenerationLostError instead of RankLostError, and replace all ranks, unless a later generation runs."""
         try:
-            return self._runner.run(plan)
+            yield
         except RankLostError as error:
-            self._lose(error)
+            if runner is self._runner and self._ready.is_set():
+                self._lose(error)
             raise GenerationLostError from error
 
     @property
@@ -88,11 +114,8 @@ class RankGroup:
         return 0 if self._members is None else self._members.refused
 
     def check(self) -> None:
-        try:
+        with self._noticed(self._runner):
             self._runner.check()
-        except RankLostError as error:
-            self._lose(error)
-            raise GenerationLostError from error
 
     def wait(self, seconds: float) -> bool:
         return self._ready.wait(seconds)
@@ -151,7 +174,9 @@ class RankGroup:
 
     def _serve(self) -> None:
         assert self._ranks is not None
-        self._runner = GroupRunner(self._ranks.links, self.timeline, self._durations)
+        self._runner = GroupRunner(
+            self._ranks.links, self.timeline, self._durations, tensor=self._config.tensor_parallel
+        )
         self.grammars.connect(self._ranks.constraints)
         self._ready.set()
 

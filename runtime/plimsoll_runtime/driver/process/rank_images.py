@@ -26,5 +26,5 @@ class RankImages:
 
     def _empty(self) -> list[Image]:
         config = self._config
-        ranks = config.group.ranks(config.tensor_parallel, config.group.index)
+        ranks = config.group.ranks(config.ranks, config.group.index)
         return [Image.create(0, f"{config.model} rank {number}") for number in ranks]

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,7 +28,9 @@ from plimsoll_runtime.execution.device.select import choose, cores
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
-from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
+from plimsoll_runtime.parallel.layout import Layout, layout_of
+from plimsoll_runtime.parallel.links import Link, TorchLink
+from plimsoll_runtime.parallel.member import CountedCollectives, Passed, RankSteps
 from plimsoll_runtime.parallel.mesh import connected
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.remote_grammars import compile_for
@@ -70,8 +72,11 @@ def _built(
     device = choose(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(order.place)
-    collectives = CountedCollectives(_joined(order, device, segment), pulse.took)
-    rank = Rank(order.rank, order.size, order.neighbours if device.type == "cpu" else 1, collectives, order.num_blocks)
+    layout = layout_of(config)
+    joined = _joined(order, layout, device, segment)
+    collectives = CountedCollectives(joined.stage, pulse.took, joined.link)
+    neighbours = order.neighbours if device.type == "cpu" else 1
+    rank = Rank(order.rank, layout, neighbours, joined.group, collectives, order.num_blocks)
     progress = ProgressReport(lambda event: link.send(encoded(event))) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
@@ -81,23 +86,44 @@ def _built(
     link.send(encoded(RankReady(info, built.prompt_len, built.prompt_seconds)))
     program = built.model.outline
     assert isinstance(program, Program)
-    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program)
+    passed = Passed(torch.float32 if built.model.fused else built.model.dtype, device)
+    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program, passed)
 
 
-def _joined(order: StartRank, device: torch.device, segment: int) -> Exchanging:
-    """Join the group, and return its collectives when all ranks have joined."""
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """The exchanges of a rank: with all ranks, with those of its stage (None if it is the only one), and the link to
+    other stages (None if there are none).
+    """
+
+    group: Exchanging
+    stage: Exchanging | None
+    link: Link | None = None
+
+
+def _joined(order: StartRank, layout: Layout, device: torch.device, segment: int) -> _Joined:
+    """Join the group, and return when all ranks have joined."""
     backend = backend_of(order, device)
     check = order.config.check_collectives
-    if backend == "local" and order.neighbours == order.size:
-        exchange = Exchange(segment, order.size, order.rank, check=check)
-        os.close(segment)
-        return LocalCollectives(exchange)
+    rank, together = order.rank, layout.together(order.rank)
+    first = rank - order.place
+    is_here = together.start >= first and together.stop <= first + order.neighbours
+    in_memory = None
+    if backend == "local" and layout.tensor > 1 and is_here:
+        in_memory = LocalCollectives(Exchange(segment, layout.tensor, layout.shard(rank), check=check))
+    os.close(segment)
+    if in_memory is not None and layout.stages == 1:
+        return _Joined(in_memory, in_memory)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(order.address))
+    group = TorchCollectives("gloo" if backend == "local" else backend, order.meeting, rank, layout.size, check=check)
     if backend == "local":
-        # gloo serves to find the other ranks.
-        gloo = TorchCollectives("gloo", order.meeting, order.rank, order.size)
-        return connected(gloo, order.address, order.rank, order.size, check=check)
-    return TorchCollectives(backend, order.meeting, order.rank, order.size, check=check)
+        # gloo serves to find the other ranks, and until the first step.
+        found = connected(group, order.address, layout, rank, in_memory=in_memory, check=check)
+        return _Joined(group, found.stage, found.link)
+    link = None
+    if layout.stages > 1:
+        link = TorchLink(layout.before(rank), layout.after(rank), device, check=check)
+    return _Joined(group, group.among(layout) if layout.tensor > 1 else None, link)
 
 
 def rank_config(order: StartRank) -> EngineConfig:
@@ -113,7 +139,7 @@ def backend_of(order: StartRank, device: torch.device) -> str:
         return option
     if device.type == "cuda":
         return "nccl"
-    return "local" if order.size <= MOST_RANKS and library() is not None else "gloo"
+    return "local" if order.config.tensor_parallel <= MOST_RANKS and library() is not None else "gloo"
 
 
 def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:

@@ -14,6 +14,7 @@ from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
 from plimsoll_runtime.driver.process.exit_errors import exit_text
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.driver.process.stage_segments import StageSegments
 from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.group_options import GroupOptions
@@ -60,18 +61,20 @@ class StartedRank:
     """
 
     def __init__(
-        self, order: StartRank, standby: StandbyProcess, steps: socket.socket, segment: int, image: Image
+        self, order: StartRank, standby: StandbyProcess, steps: socket.socket, segments: StageSegments, image: Image
     ) -> None:
         """Start the rank in a standby process, which is used up.
 
-        `steps`: the rank's end of its channel of steps, which is closed here. `segment` (a descriptor), `image`: see
-        `StartRank`. Raises StandbyDeadError.
+        `steps`: the rank's end of its channel of steps, which is closed here. `image`: see `StartRank`. Raises
+        StandbyDeadError.
         """
         self.number = order.rank
+        self._segments = segments
         self.constraints, their_constraints = socket.socketpair()
         try:
             with steps, their_constraints:
-                standby.start(order, [steps.fileno(), their_constraints.fileno(), segment, image.descriptor])
+                ends = (steps.fileno(), their_constraints.fileno())
+                standby.start(order, [*ends, segments.of(order.rank), image.descriptor])
         except BaseException:
             standby.close()
             self.constraints.close()
@@ -87,7 +90,8 @@ class StartedRank:
 
     @property
     def sums(self) -> int:
-        return self._pulse.read().taken
+        # Sums within a step of the CPU kernels are counted in shared memory only.
+        return self._pulse.read().taken + self._segments.rounds(self.number)
 
     def show_stacks(self) -> None:
         if self._process.poll() is None:

@@ -75,6 +75,7 @@ class BatchBuilder:
         self._counters = counters
         self._pacer: Pacer | SmallSteps = Pacer(limits)
         self._whole_prompts = limits.whole_prompts
+        self._stages = limits.stages
         self._snapshots = kv.snapshots
         self._block_size = limits.block_size
 
@@ -88,6 +89,9 @@ class BatchBuilder:
             elif left > 0 and not sequence.ends_by_length:
                 decodes.append(sequence)
                 decoded += left
+        if self._stages > 1:
+            decodes = self._of_one_step(decodes)
+            decoded = sum(sequence.length - sequence.computed for sequence in decodes)
         pace = self._pacer.next(decoded, len(prompts) + self._admission.newcomers())
         build = StepBuilder(pace.tokens)
         if pace.alone:
@@ -101,6 +105,13 @@ class BatchBuilder:
             self._plan_prompts(prompts, build)
         self._counters.computed_tokens += build.tokens
         return build
+
+    def _of_one_step(self, decodes: Sequence[SequenceState]) -> list[SequenceState]:
+        """Return the decodes that the next step of a pipeline may have: none whose token is not known yet, and so many
+        that all steps under way have equally many.
+        """
+        known = [sequence for sequence in decodes if not sequence.pending]
+        return known[: -(-len(decodes) // self._stages)]
 
     def shorten(self, tokens: int) -> None:
         """Plan steps of `tokens` tokens after a lack of device memory; later steps grow again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.kv.cache_groups import Chunked, Full, Rule, SlidingWindow, sequence_blocks
@@ -59,12 +60,44 @@ class KvLayout:
         return sequence_blocks(self.rules, tokens, self.block_size) * self.block_bytes
 
 
-def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, element_bytes: int) -> KvLayout:
+def kv_layout(
+    shapes: Sequence[AttentionShape],
+    longest: int,
+    block_size: int,
+    element_bytes: int,
+    stages: Sequence[Sequence[AttentionShape]] = (),
+    stage: int = 0,
+) -> KvLayout:
     """Return the groups of a decoder's cached layers, whose sequences have at most `longest` tokens.
 
     If layers of one rule differ in the size of a token, groups of equally many layers are impossible: then there is one
-    group, with the rule that keeps most.
+    group, with the rule that keeps most. `stages`, `stage`: see `program.Facts`. All stages of a pipeline have the same
+    groups; each has a part of a group's layers, which may be none.
     """
+    if not stages:
+        return _layout(shapes, _groups(shapes, longest, block_size), block_size, element_bytes)
+    first = sum(map(len, stages[:stage]))
+    parts: list[_Group] = []
+    every = _groups([shape for of_stage in stages for shape in of_stage], longest, block_size)
+    for rule, of_rule in groupby(every, key=lambda group: group[0]):
+        groups = [layers for _, layers in of_rule]
+        own = [layer - first for layers in groups for layer in layers if 0 <= layer - first < len(shapes)]
+        cuts = [number * len(own) // len(groups) for number in range(len(groups) + 1)]
+        parts += [(rule, tuple(own[begin:end])) for begin, end in pairwise(cuts)]
+    return _layout(shapes, parts, block_size, element_bytes)
+
+
+_Group = tuple[Rule, tuple[int, ...]]
+
+
+def _layout(shapes: Sequence[AttentionShape], parts: Sequence[_Group], block_size: int, element_bytes: int) -> KvLayout:
+    groups = tuple(layers for _, layers in parts)
+    block_bytes = layer_offsets(shapes, groups).width * element_bytes * block_size
+    return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, block_bytes)
+
+
+def _groups(shapes: Sequence[AttentionShape], longest: int, block_size: int) -> list[_Group]:
+    """Return the rule and the layers of each group; groups of one rule follow each other."""
     kinds: dict[Rule, list[int]] = {}
     for layer, shape in enumerate(shapes):
         kinds.setdefault(_rule(shape, longest, block_size), []).append(layer)
@@ -73,14 +106,11 @@ def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, e
         sizes = dict.fromkeys(kinds, len(shapes))
     else:
         sizes = _layers_together(shapes, kinds)
-    parts = [
+    return [
         (rule, tuple(layers[start : start + sizes[rule]]))
         for rule, layers in sorted(kinds.items(), key=lambda kind: not isinstance(kind[0], Full))
         for start in range(0, len(layers), sizes[rule])
     ]
-    groups = tuple(layers for _, layers in parts)
-    block_bytes = layer_offsets(shapes, groups).width * element_bytes * block_size
-    return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, block_bytes)
 
 
 def uniform_layout(block_size: int, token_bytes: int) -> KvLayout:

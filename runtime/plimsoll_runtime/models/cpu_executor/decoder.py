@@ -20,10 +20,12 @@ from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.cost import FLOAT32
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.logits import NoLogits
 from plimsoll_runtime.models.ops.pooling_head import PooledHead
 from plimsoll_runtime.models.ops.reduce import Reduce
+from plimsoll_runtime.models.ops.stage import Receive, Send
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import RopeSpec
@@ -37,9 +39,9 @@ def read_head(
     kernels: KernelsRecord, reader: WeightReader, places: Places, program: Program
 ) -> tuple[Head, Tensor | PackedLinear]:
     """Return the head and the embedding. If the embedding is also the output matrix, the second value is the packed
-    output layer.
+    output layer; of a later stage of a pipeline, it is empty or not used.
     """
-    [embed, *_], head = program.ops[0].weights(), program.head
+    head, [embed, *_] = program.head, (*program.ops[0].weights(), None)
     if isinstance(head, PooledHead):
         embedding = _table(embed, reader, places)
         return head.compiled(_Kept(reader, places)), embedding
@@ -53,8 +55,8 @@ def read_head(
     return lambda hidden: finished(output(hidden, buffer)), output if table is None else table
 
 
-def _table(embed: Weight, reader: WeightReader, places: Places) -> Tensor:
-    return places.keep(reader.read(embed, keep=not places.copies))
+def _table(embed: Weight | None, reader: WeightReader, places: Places) -> Tensor:
+    return torch.empty(0) if embed is None else places.keep(reader.read(embed, keep=not places.copies))
 
 
 class _Kept:
@@ -64,6 +66,7 @@ class _Kept:
         self._reader = reader
         self._places = places
         self.device = reader.device
+        self.dtype = reader.dtype
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
         return self._places.keep(self._reader.read(weight, keep=keep))
@@ -130,6 +133,9 @@ class CpuExecutor:
             dtype=reader.dtype,
             kept=weights.kept,
         )
+        first, last = program.ops[0], program.ops[-1]
+        self._receives = first.columns if isinstance(first, Receive) else 0
+        self._sends = last.columns if isinstance(last, Send) else 0
         self.weight_bytes = program.weight_bytes(reader.dtype)
 
     def __call__(
@@ -145,10 +151,31 @@ class CpuExecutor:
             if held is None:
                 raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
             paged.hold(held.tensors, held.slots)
-        hidden = self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
-        if self._collectives is not None:
-            self._collectives.summed(self._sums)
-        return hidden
+        turns = self._turns.below(paged.longest)
+        if self._collectives is None:
+            return self._decoder(token_ids, positions, turns, paged)
+        return self._of_rank(self._collectives, token_ids, positions, turns, paged)
+
+    def _of_rank(
+        self,
+        collectives: Collectives,
+        token_ids: Tensor,
+        positions: Tensor,
+        turns: Sequence[Tensor],
+        paged: PagedStep,
+    ) -> Tensor:
+        """Compute the step of a rank. Only the last stage of a pipeline has a result; the others return an empty
+        tensor.
+        """
+        rows, incoming = token_ids.numel(), None
+        if self._receives:
+            incoming = collectives.receive(rows, self._receives, torch.float32)
+        outgoing = torch.empty(rows, self._sends) if self._sends else None
+        result = self._decoder(token_ids, positions, turns, paged, incoming, outgoing)
+        collectives.summed(self._sums)
+        if outgoing is not None:
+            collectives.send(outgoing)
+        return result
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [R, vocab] of hidden [R, hidden]; of a pooling model, its vectors or scores.
@@ -163,7 +190,8 @@ class CpuExecutor:
         `logits_rows`: the rows whose logits are computed at once; in a pooling model, the number of prompts. `longest`:
         the tokens of the longest sequence.
         """
-        head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
+        passed = FLOAT32 * rows * (self._receives + self._sends)
+        head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest) + passed
         if isinstance(head, PooledHead):
             # `logits_rows` is the largest number of prompts; the last block of each may be partly filled.
             kept = max((shape.cached_width for shape in self.program.facts.whole), default=0) * self.dtype.itemsize

@@ -10,6 +10,7 @@ from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuPlace, CpuValues, U
 from plimsoll_runtime.models.ops.embed import Embed
 from plimsoll_runtime.models.ops.norm import Normalise
 from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.ops.stage import Receive, Send
 from plimsoll_runtime.models.program import Program
 
 
@@ -24,7 +25,7 @@ def lowered_program(program: Program) -> CpuProgram:
     """Lower a program. Raises UnsupportedOpError naming an unsupported op or field."""
     for op in program.ops:
         _check(op)
-    if not isinstance(program.ops[0], Embed):
+    if not isinstance(program.ops[0], Embed | Receive):
         raise UnsupportedOpError("needs an embedding as the first op")
     values = CpuValues(program.ops, program.ropes, program.facts.max_positions)
     ops: list[CpuOp] = []
@@ -32,7 +33,7 @@ def lowered_program(program: Program) -> CpuProgram:
         before = values.at
         ops += program.ops[before].lower(values)
         assert values.at > before, f"lower() of {type(program.ops[before]).__name__} does not move values.at"
-    if not isinstance(program.ops[-1], Normalise):
+    if not isinstance(program.ops[-1], Normalise | Send):
         width = program.facts.hidden_size
         ops.append(copied(width, values.floats(program.result, width), RESULT))
     return CpuProgram(tuple(ops), values.places())

@@ -63,6 +63,7 @@ class OpKind(StrEnum):
     - state: convolutions, recurrences over a sequence's state, and their gates
     - route, experts: the choice of experts, and their computation; only in mixtures
     - reduce: sums over the ranks of a parallel group, including the time in which a rank waits for others
+    - stage: values from and to other stages of a pipeline, including the time in which a stage waits for them
     - head: the logits; timed by the runner, because decoders compute them in a separate call
     """
 
@@ -78,6 +79,7 @@ class OpKind(StrEnum):
     GATE_UP = "gate_up"
     DOWN = "down"
     REDUCE = "reduce"
+    STAGE = "stage"
     HEAD = "head"
 
 

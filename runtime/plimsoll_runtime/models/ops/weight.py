@@ -179,6 +179,10 @@ class Weights(Protocol):
     def device(self) -> torch.device:
         """The run's device."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The run's dtype."""
+
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
         """Return a tensor on the run's device, in the dtype that `Weight.dtype` returns.
 
