@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import downloads
+from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.local.text import table
 from plimsoll_runtime.utils import option_values as values
 
@@ -78,13 +79,28 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="maximum number of sequences at once (default: %(default)s)",
     )
     fitted.set_defaults(func=fit)
+    shown.add_argument(
+        "--rank",
+        type=values.count,
+        default=0,
+        metavar="N",
+        help="of several ranks, show this one; those of the last stage, which has the output layer, come first "
+        "(default: %(default)s)",
+    )
     for each in (shown, fitted):
         each.add_argument(
             "--tensor-parallel",
             type=values.positive,
             default=1,
             metavar="N",
-            help="of N ranks that share the model, show the first, which has the most (default: %(default)s)",
+            help="N ranks share each layer (default: %(default)s)",
+        )
+        each.add_argument(
+            "--pipeline-parallel",
+            type=values.positive,
+            default=1,
+            metavar="N",
+            help="N stages share the layers, each with the ranks of --tensor-parallel (default: %(default)s)",
         )
         each.add_argument(
             "model", metavar="MODEL", help="the model: a folder, a .gguf file, demo://NAME or a Hugging Face id"
@@ -122,6 +138,8 @@ def show(args: argparse.Namespace) -> int:
         print(program)
         return 0
     layout = Layout(args.tensor_parallel, args.pipeline_parallel)
+    if args.rank >= layout.size:
+        raise UsageError(f"--rank {args.rank} must be below the number of ranks, which is {layout.size}")
     if layout.size > 1:
         program = part_of(program, layout, args.rank, in_kernels=True)
     print(program if args.all else summary(program))

@@ -104,7 +104,7 @@ class Fit:
 
 def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """Return the memory of a model as an engine would compute it here, in the dtype that the config names. With
-    several ranks, return that of rank 0, which has the output layer.
+    several ranks, return that of the rank that needs the most.
 
     Raises ModelError if the files are damaged or incomplete, or the model cannot be divided; UsageError for more ranks
     than it has parts; DeviceLostError if the config requires a GPU and there is none.
@@ -115,8 +115,18 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     files, outline = settled.files, settled.outline
     if isinstance(outline, Program):
         checked_source(files, outline)
-    if (layout := layout_of(config)).size > 1:
-        outline = part_of(outline, layout, 0, in_kernels=True)
+    if (layout := layout_of(config)).size == 1:
+        return _fit(files, config, outline, device, dtype)
+    # The first rank of each stage has the most of it.
+    parts = [part_of(outline, layout, rank, in_kernels=True) for rank in range(0, layout.size, layout.tensor)]
+    return max((_fit(files, config, part, device, dtype) for part in parts), key=_least_memory)
+
+
+def _least_memory(found: Fit) -> int:
+    return found.beside_cache + found.least_cache
+
+
+def _fit(files: ModelFiles, config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Fit:
     facts = outline.facts
     step = largest_step(config, facts, facts.max_positions)
     packed = backends_of(config, outline, device, dtype)[0].fused
@@ -139,7 +149,7 @@ def smallest_group(files: ModelFiles, config: EngineConfig, memory: int) -> int 
             found = fit(files, replace(config, tensor_parallel=ranks))
         except (ModelError, UsageError):
             return None
-        if found.beside_cache + found.least_cache <= memory:
+        if _least_memory(found) <= memory:
             return ranks
     return None
 

@@ -14,7 +14,14 @@ import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
-from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence, step_tokens
+from plimsoll_runtime.engine.limits import (
+    Limits,
+    blocks_within,
+    check_request,
+    longest_sequence,
+    staged_tokens,
+    step_tokens,
+)
 from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, StagedSteps, ThreadedSteps, keep_all
 from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.protocol.messages import (
@@ -418,7 +425,9 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         num_blocks=info.num_blocks,
         block_size=info.block_size,
         max_len=longest,
-        max_batch_tokens=step_tokens(config.max_batch_tokens, longest, whole=whole),
+        max_batch_tokens=step_tokens(
+            staged_tokens(config.max_batch_tokens, config.max_sequences, config.pipeline_parallel), longest, whole=whole
+        ),
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
         prefix_caching=config.prefix_caching

@@ -59,6 +59,17 @@ def step_tokens(max_batch_tokens: int, longest: int, *, whole: bool) -> int:
     return max(max_batch_tokens, longest) if whole else max_batch_tokens
 
 
+STAGED_TOKENS = 256
+"""Tokens of a step that keep a stage of a pipeline busy: with more, the next stage waits longer for the first step."""
+
+
+def staged_tokens(max_batch_tokens: int, max_sequences: int, stages: int) -> int:
+    """Return the most tokens of a step of a pipeline. Large steps are divided, so that all stages soon have one."""
+    if stages == 1:
+        return max_batch_tokens
+    return min(max_batch_tokens, max(STAGED_TOKENS, max_batch_tokens // (4 * stages), 2 * max_sequences // stages))
+
+
 def longest_sequence(info: EngineInfo) -> int:
     """Return the most tokens of a sequence, prompt and output together. `Limits` checks that the cache holds them."""
     return info.max_model_len

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, Launched, ScheduledSequence, StepPlan, StepResult
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, Report, StepDone, StepShort, encoded
@@ -50,8 +50,9 @@ STACKS_SECONDS = 0.2
 class GroupRunner:
     """A `Runner` whose steps are computed by all ranks of a group. Rank 0 samples the tokens.
 
-    A step's result waits for all ranks, so a step that one rank could not compute is one of the whole group. The next
-    steps may be started before: each rank computes them in order. `timeline` gets the phases of rank 0.
+    A step's result waits for all ranks, so a step that one rank could not compute is one of the whole group. With
+    several stages, steps of other sequences may be started before: each rank computes them in order. `timeline` gets
+    the phases of rank 0.
     """
 
     def __init__(
@@ -68,15 +69,19 @@ class GroupRunner:
         self._timeline = timeline
         self._last: dict[int, int] = {}
 
-    def run(self, plan: StepPlan) -> GroupStep:
-        """Start a step on all ranks, after those that were started before. Raises RankLostError if a rank has ended."""
+    def run(self, plan: StepPlan) -> Launched:
+        """Start a step on all ranks, after those that were started before. With one stage, wait for its result, because
+        the next plan may need its tokens.
+
+        Raises RankLostError if a rank has ended, with one stage also the errors of `finish`.
+        """
         began = time.monotonic()
         try:
             self._send(plan)
         except RankLostError:
             self._is_lost = True
             raise
-        return GroupStep(self, plan, began)
+        return self.finish(plan, began) if self._tensor == len(self._ranks) else GroupStep(self, plan, began)
 
     def finish(self, plan: StepPlan, began: float) -> StepResult:
         """Wait for a step that began at a time of the monotonic clock. Call it in the order of the steps.
