@@ -67,8 +67,6 @@ def check_divisible(outline: Outline) -> None:
     facts = outline.facts
     if not isinstance(outline, Program):
         what = "code of Transformers"
-    elif facts.states:
-        what = "recurrent layers"
     elif facts.pooling is not None:
         what = "a pooling head"
     elif facts.own or facts.whole:
@@ -85,6 +83,11 @@ def shard(program: Program, ranks: int, rank: int, *, in_kernels: bool = False) 
     """
     check_divisible(program)
     facts = program.facts
+    if facts.states:
+        raise ModelError(
+            f"{facts.architecture} has recurrent layers, which cannot be divided among ranks, but into stages "
+            "(--pipeline-parallel)"
+        )
     cutter = _Cutter(program, ranks, rank, in_kernels=in_kernels)
     ops, ends = list[Op](), [0]
     for index in range(len(program.ops)):

@@ -17,7 +17,7 @@ from plimsoll_runtime.models.ops.matmul import Product
 from plimsoll_runtime.models.ops.mla import AttendLatent
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.norm import Normalise
-from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.ops.op import Op, Stateful
 from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.ops.scale import ScaleAll
 from plimsoll_runtime.models.ops.split import Columns
@@ -40,33 +40,54 @@ def borders_of(program: Program, stages: int) -> tuple[int, ...]:
     """Return the number of the layer at which each stage begins, and the number of layers, so that the slowest stage is
     as fast as possible. The output layer belongs to the last stage.
 
-    Raises UsageError if the program has too few layers, or too few places at which it can be divided.
+    Raises UsageError if the program cannot be divided into so many stages.
     """
     count = len(program.layers) - 1
     ends = [*_ends(program), count]
-    if stages > len(ends):
-        architecture, shared = program.facts.architecture, count - len(ends)
-        reason = f" (of which {shared} must stay with the next one, because they share a cache)" if shared else ""
-        raise UsageError(
-            f"--pipeline-parallel {stages}: {architecture} has {count} layers{reason}, and each stage needs one; use "
-            f"at most {len(ends)}"
-        )
     until = [0, *accumulate(_times(program))]
+    kept = [[0, *accumulate(counts)] for counts in _kept(program)]
+
+    def is_stage(begin: int, end: int) -> bool:
+        return begin < end and all(each[end] > each[begin] or not each[-1] for each in kept)
+
     # fastest[end]: time of the slowest stage, and the borders, if the layers before `end` are divided among the stages
     # so far.
-    fastest: dict[int, tuple[int, tuple[int, ...]]] = {end: (until[end], (0,)) for end in ends}
-    for _ in range(stages - 1):
+    fastest: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
+    for done in range(stages):
         fastest = {
             end: min(
                 (max(time, until[end] - until[begin]), (*borders, begin))
                 for begin, (time, borders) in fastest.items()
-                if begin < end
+                if is_stage(begin, end)
             )
             for end in ends
-            if any(begin < end for begin in fastest)
+            if any(is_stage(begin, end) for begin in fastest)
         }
+        if count not in fastest:
+            raise UsageError(
+                f"--pipeline-parallel {stages}: {program.facts.architecture} has {count} layers, of which "
+                f"{_needed(program)}; use at most {done}"
+            )
     _, borders = fastest[count]
     return (*borders, count)
+
+
+def _needed(program: Program) -> str:
+    """Return what each stage needs, and what must stay together."""
+    kinds = [name for name, counts in zip(("attention", "recurrent"), _kept(program), strict=True) if any(counts)]
+    layers = " and ".join(f"one {name} layer" for name in kinds) if len(kinds) > 1 else "one"
+    shares = any(isinstance(op, AttendShared) for op in program.ops)
+    together = ", and those that share a cache must be in the same stage" if shares else ""
+    return f"each stage needs {layers}{together}"
+
+
+def _kept(program: Program) -> tuple[list[int], list[int]]:
+    """Return for each layer how many KV caches it fills, and how many recurrent states it has.
+
+    Each stage needs one of each kind that the model has: then all stages have KV blocks and snapshots of states alike.
+    """
+    layers = [program.ops[first:end] for first, end in pairwise(program.layers)]
+    return [len(_caches(ops)) for ops in layers], [len(_states(ops)) for ops in layers]
 
 
 def stage_of(program: Program, borders: Sequence[int], stage: int) -> Program:
@@ -79,8 +100,9 @@ def stage_of(program: Program, borders: Sequence[int], stage: int) -> Program:
     ranges[-1] = (ranges[-1][0], len(program.ops))
     caches = [_caches(program.ops[first:end]) for first, end in ranges]
     first, end = ranges[stage]
-    own, is_last = caches[stage], stage == len(ranges) - 1
-    ops: list[Op] = [_with_cache(op, own) for op in program.ops[first:end]]
+    is_last = stage == len(ranges) - 1
+    own = program.ops[first:end]
+    ops: list[Op] = [_renumbered(op, caches[stage], _states(own)) for op in own]
     if stage:
         names, widths = _passed(program, first)
         ops.insert(0, Receive(widths, names))
@@ -94,7 +116,13 @@ def stage_of(program: Program, borders: Sequence[int], stage: int) -> Program:
     layers = program.layers[borders[stage] : borders[stage + 1] + 1]
     return replace(
         program,
-        facts=replace(program.facts, attention=shapes[stage], stages=shapes, stage=stage),
+        facts=replace(
+            program.facts,
+            attention=shapes[stage],
+            states=tuple(program.facts.states[state] for state in _states(own)),
+            stages=shapes,
+            stage=stage,
+        ),
         ops=tuple(ops),
         head=program.head if is_last else NoLogits(program.facts.hidden_size),
         first_layer=borders[stage],
@@ -142,10 +170,17 @@ def _caches(ops: Sequence[Op]) -> list[int]:
     return sorted({op.layer for op in ops if isinstance(op, Cached)})
 
 
-def _with_cache(op: Op, own: Sequence[int]) -> Op:
-    """Return an op with the number of its cache among those of a stage."""
+def _states(ops: Sequence[Op]) -> list[int]:
+    """Return the numbers of the recurrent states of ops, in order."""
+    return sorted({op.state for op in ops if isinstance(op, Stateful)})
+
+
+def _renumbered(op: Op, caches: Sequence[int], states: Sequence[int]) -> Op:
+    """Return an op with the number of its cache, and of its state, among those of a stage."""
     if isinstance(op, Cached | AttendShared):
-        return replace(op, layer=own.index(op.layer))
+        return replace(op, layer=caches.index(op.layer))
+    if isinstance(op, Stateful):
+        return replace(op, state=states.index(op.state))  # type: ignore[type-var]
     return op
 
 

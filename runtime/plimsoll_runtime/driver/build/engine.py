@@ -34,7 +34,7 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 logger = logging.getLogger(__name__)
 
-OF_ALL_RANKS = ("weight_bytes", "kv_bytes", "workspace_bytes", "image_bytes")
+OF_ALL_RANKS = ("weight_bytes", "kv_bytes", "workspace_bytes", "image_bytes", "snapshot_bytes")
 """Fields of an engine's description that are sums over the ranks of a group."""
 
 

@@ -64,7 +64,7 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, 
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
     if not facts.token_bytes(model.dtype.itemsize):
-        return _without_cache(config, loaded, grant)
+        return _without_cache(config, loaded, grant, 1 if rank is None else rank.neighbours)
     layout = model.kv_layout(config)
     if grant is None:
         free = free_memory(model.device) // (1 if rank is None else rank.neighbours)
@@ -113,15 +113,18 @@ def _on_all_ranks(kv: KvBudget, layout: KvLayout, rank: Rank) -> KvBudget:
     )
 
 
-def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:
-    """Return the plan of a model without KV cache. States of recurrent layers are part of the workspace."""
+def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, neighbours: int) -> Budget:
+    """Return the plan of a model without KV cache. States of recurrent layers are part of the workspace.
+
+    `neighbours`: ranks that share this machine's memory.
+    """
     model = loaded.model
     kv = no_kv_cache(config, model.outline.facts)
     workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
     if grant is not None:
         graphs = _granted_graphs(config, model, grant, workspace)
     else:
-        free = free_memory(model.device)
+        free = free_memory(model.device) // neighbours
         graphs = graph_bytes(config, model.outline, model.device, free)
         check_step_fits(FreeMemory(loaded.weight_bytes, free, workspace + graphs))
     return Budget(kv, [()], workspace + graphs, backends, graphs)
