@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.collectives import CollectivesDifferError
+from plimsoll_runtime.parallel.layout import Layout
 
 _HEADER = struct.Struct("!QQ")
 """Number of the step, and bytes of its values."""
@@ -108,12 +109,15 @@ def _bytes_of(values: Tensor) -> memoryview:
 class TorchLink:
     """A link over torch's process group, of which the ranks are members. With `check`, numbers are compared first."""
 
-    def __init__(self, before: int | None, after: int | None, device: torch.device, *, check: bool = False) -> None:
-        """`before`, `after`: the ranks of these stages, None without such a stage."""
-        self._before = before
-        self._after = after
+    def __init__(self, layout: Layout, rank: int, device: torch.device, *, check: bool = False) -> None:
+        """`rank`: this rank's number; `device`: that of the values."""
+        self._before = layout.before(rank)
+        self._after = layout.after(rank)
         self._device = device
         self._check = check
+        # At most one step for each stage is under way: the values of earlier ones have arrived. (gloo does not notice
+        # that by itself.)
+        self._most = layout.stages * (1 + check)
         self._sent: deque[tuple[dist.Work, Tensor]] = deque()
 
     def receive(self, step: int, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -134,8 +138,6 @@ class TorchLink:
         return values
 
     def send(self, step: int, values: Tensor) -> None:
-        while self._sent and self._sent[0][0].is_completed():
-            self._sent.popleft()
         if self._check:
             self._begin(torch.tensor([step, values.numel()], device=self._device))
         self._begin(values.contiguous())
@@ -146,3 +148,5 @@ class TorchLink:
         work = dist.isend(values, self._after)
         assert work is not None
         self._sent.append((work, values))
+        while len(self._sent) > self._most:
+            self._sent.popleft()[0].wait()

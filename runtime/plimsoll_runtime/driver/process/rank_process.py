@@ -122,7 +122,7 @@ def _joined(order: StartRank, layout: Layout, device: torch.device, segment: int
         return _Joined(group, found.stage, found.link)
     link = None
     if layout.stages > 1:
-        link = TorchLink(layout.before(rank), layout.after(rank), device, check=check)
+        link = TorchLink(layout, rank, device, check=check)
     return _Joined(group, group.among(layout) if layout.tensor > 1 else None, link)
 
 
