@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from plimsoll_runtime.parallel.layout import Layout
+from plimsoll_runtime.parallel.links import SocketLink
 
 Result = TypeVar("Result")
 SECONDS = 60.0
@@ -62,14 +68,47 @@ class ThreadCollectives:
 
 def on_ranks(ranks: int, run: Callable[[ThreadCollectives, int], Result]) -> Sequence[Result]:
     """Run a function in a thread for each rank and return the results in the order of the ranks."""
-    meeting = Meeting(ranks)
+    return on_layout(Layout(ranks), lambda joined, rank: run(joined.group, rank))
+
+
+@dataclass(frozen=True)
+class JoinedRank:
+    """The exchanges of a rank: with all ranks, with those of its stage, and the link to the stages next to it."""
+
+    group: ThreadCollectives
+    stage: ThreadCollectives
+    link: SocketLink
+
+
+def on_layout(layout: Layout, run: Callable[[JoinedRank, int], Result]) -> Sequence[Result]:
+    """Run a function in a thread for each rank of a layout and return the results in the order of the ranks.
+
+    Stages are linked by pairs of sockets, which are closed at the end of each rank.
+    """
+    group, stages = Meeting(layout.size), [Meeting(layout.tensor) for _ in range(layout.stages)]
+    ends: dict[tuple[int, int], socket.socket] = {}
+    for rank in range(layout.size):
+        if (after := layout.after(rank)) is not None:
+            ends[rank, after], ends[after, rank] = socket.socketpair()
 
     def of_rank(rank: int) -> Result:
+        before, after = (
+            None if other is None else ends[rank, other] for other in (layout.before(rank), layout.after(rank))
+        )
+        stage = ThreadCollectives(stages[layout.stage(rank)], layout.shard(rank))
         try:
-            return run(ThreadCollectives(meeting, rank), rank)
+            return run(JoinedRank(ThreadCollectives(group, rank), stage, SocketLink(before, after)), rank)
         except BaseException:
-            meeting.abort()
+            for meeting in (group, *stages):
+                meeting.abort()
+            for each in ends.values():
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
             raise
 
-    with ThreadPoolExecutor(ranks) as pool:
-        return list(pool.map(of_rank, range(ranks)))
+    with ThreadPoolExecutor(layout.size) as pool:
+        try:
+            return list(pool.map(of_rank, range(layout.size)))
+        finally:
+            for each in ends.values():
+                each.close()

@@ -81,5 +81,5 @@ def test_every_member_has_the_same_number_of_ranks() -> None:
     group = GroupOptions(size=3, index=1, address=ADDRESS)
     assert [list(group.ranks(6, index)) for index in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert not group.leads
-    with pytest.raises(UsageError, match="--tensor-parallel 4 must be a multiple of --group-size 3"):
+    with pytest.raises(UsageError, match=r"4 ranks \(--tensor-parallel 4 .* must be a multiple of --group-size 3"):
         EngineConfig(model="m", tensor_parallel=4, group=group)

@@ -1,4 +1,4 @@
-"""The heads of all ranks are those of the whole model, divided evenly."""
+"""Each rank has one stage and one shard; the heads of all ranks are those of the whole model, divided evenly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,35 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.models.ops.weight import Range
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
-from plimsoll_runtime.parallel.layout import HeadRanges, heads_of, share
+from plimsoll_runtime.parallel.layout import HeadRanges, Layout, heads_of, share
+
+layouts = st.builds(Layout, st.integers(1, 6), st.integers(1, 6))
+
+
+@given(layouts)
+def test_each_rank_is_one_shard_of_one_stage(layout: Layout) -> None:
+    ranks = range(layout.size)
+    found = {(layout.stage(rank), layout.shard(rank)) for rank in ranks}
+    assert found == {(stage, shard) for stage in range(layout.stages) for shard in range(layout.tensor)}
+    for rank in ranks:
+        together = [other for other in ranks if layout.stage(other) == layout.stage(rank)]
+        assert list(layout.together(rank)) == together
+        assert [layout.shard(other) for other in together] == list(range(layout.tensor))
+
+
+@given(layouts)
+def test_values_pass_through_all_stages_from_shard_to_shard(layout: Layout) -> None:
+    for shard in range(layout.tensor):
+        [rank] = [each for each in range(layout.size) if layout.before(each) is None and layout.shard(each) == shard]
+        passed = [rank]
+        while (after := layout.after(passed[-1])) is not None:
+            assert layout.before(after) == passed[-1]
+            passed.append(after)
+        assert [layout.stage(each) for each in passed] == list(range(layout.stages))
+        assert {layout.shard(each) for each in passed} == {shard}
+    # Rank 0 samples, so it is in the last stage; a stage has neighbouring ranks, so that they can share a machine.
+    assert layout.stage(0) == layout.stages - 1
+    assert layout.after(0) is None
 
 
 @dataclass(frozen=True)

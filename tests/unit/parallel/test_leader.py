@@ -196,10 +196,10 @@ def test_a_step_for_which_a_rank_lacks_memory(short: set[int]) -> None:
 
     with answering([of_rank(number) for number in range(3)]) as links:
         runner = GroupRunner(links, Timeline(), unlimited())
-        assert runner.run(StepPlan([sequence(0, 5)])).outputs[0].token_id == 5
+        assert runner.run(StepPlan([sequence(0, 5)])).result().outputs[0].token_id == 5
         with pytest.raises(StepMemoryError, match=f"rank {min(short)} needs more memory"):
-            runner.run(StepPlan([sequence(0, 6), sequence(1, 6)]))
-        assert runner.run(StepPlan([sequence(0, 7)])).outputs[0].token_id == 7
+            runner.run(StepPlan([sequence(0, 6), sequence(1, 6)])).result()
+        assert runner.run(StepPlan([sequence(0, 7)])).result().outputs[0].token_id == 7
 
 
 @pytest.mark.parametrize("ended", [0, 1, 2])
@@ -219,7 +219,7 @@ def test_a_rank_that_ends_in_a_step_ends_the_group(ended: int) -> None:
     with answering([of_rank(number) for number in range(3)]) as links:
         try:
             with pytest.raises(Exception, match=f"rank {ended} has ended"):
-                GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)]))
+                GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)])).result()
         finally:
             released.set()
 
@@ -233,10 +233,10 @@ def test_a_rank_that_ended_before_a_step_ends_the_group(ended: int) -> None:
 
     with answering([leave if number == ended else sampling(lambda _: 1) for number in range(2)]) as links:
         runner = GroupRunner(links, Timeline(), unlimited())
-        with pytest.raises(Exception, match=f"rank {ended} has ended"):
-            runner.run(StepPlan([sequence(0, 5)]))
+        with pytest.raises(RankLostError, match=f"rank {ended} has ended"):
+            runner.run(StepPlan([sequence(0, 5)])).result()
         assert closed.is_set()
-        with pytest.raises(Exception, match=f"rank {ended} has ended"):
+        with pytest.raises(RankLostError, match=f"rank {ended} has ended"):
             runner.run(StepPlan([sequence(0, 5)]))
 
 
@@ -246,7 +246,7 @@ def test_another_report_than_a_result_ends_the_group(report: Report) -> None:
         answering([sampling(lambda _: 1), lambda _: report]) as links,
         pytest.raises(Exception, match=f"rank 1 failed with {type(report).__name__}"),
     ):
-        GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)]))
+        GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)])).result()
 
 
 def test_phases_are_those_of_rank_0() -> None:
@@ -259,7 +259,7 @@ def test_phases_are_those_of_rank_0() -> None:
     ]
     with answering(answers) as links:
         timeline.begin()
-        GroupRunner(links, timeline, unlimited()).run(StepPlan([sequence(0, 5)]))
+        GroupRunner(links, timeline, unlimited()).run(StepPlan([sequence(0, 5)])).result()
     assert [(span.phase, span.end_ns - span.start_ns) for span in timeline.take()] == phases
     timeline.check_integrity()
 
@@ -280,7 +280,7 @@ def test_the_rank_that_has_begun_the_fewest_sums_hangs(late: int) -> None:
         durations.learn(1, 1e-3)
         try:
             with pytest.raises(RankLostError, match=f"rank {late} hangs: a step took more than 0.1 s"):
-                GroupRunner(links, Timeline(), durations).run(StepPlan([sequence(0, 5)]))
+                GroupRunner(links, Timeline(), durations).run(StepPlan([sequence(0, 5)])).result()
         finally:
             released.set()
         assert [link.shown for link in links] == [1, 1, 1]

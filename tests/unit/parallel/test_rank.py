@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from parallel_support.ranks import on_ranks
 
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.parallel.layout import Layout
 from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.rank import Cache, Chosen, Rank
 
@@ -27,7 +28,9 @@ def of_ranks(size: int, run: Callable[[Rank], object]) -> Sequence[object]:
         except UsageError as error:
             return str(error)
 
-    return on_ranks(size, lambda group, number: of_rank(Rank(number, size, size, CountedCollectives(group))))
+    return on_ranks(
+        size, lambda group, number: of_rank(Rank(number, Layout(size), size, group, CountedCollectives(group)))
+    )
 
 
 def checked(choices: Sequence[Chosen]) -> Sequence[object]:
