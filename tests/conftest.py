@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kernel_support.interpreter import quicken_interpreter
 from port_support.held import held_port
 
 GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
@@ -56,6 +58,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(700, 10, 50)  # the default 10: too often, because few objects are not frozen
         gc.enable()
+        if os.environ.get("TRITON_INTERPRET") == "1" and "triton.runtime.interpreter" in sys.modules:
+            quicken_interpreter()
 
 
 @pytest.hookimpl(tryfirst=True)
