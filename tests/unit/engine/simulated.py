@@ -248,7 +248,10 @@ class SimulatedRunner:
                 for position in range(sequence.start, sequence.start + len(sequence.token_ids)):
                     for layer in range(2):
                         self._write(layer, sequence, group, position, b"spoilt")
-            self.slots[sequence.slot].state = b"spoilt"
+            slot = self.slots[sequence.slot]
+            slot.state = b"spoilt"
+            # Later stages of a pipeline may have the sequence's next chunk already.
+            slot.next_start = sequence.start + len(sequence.token_ids)
         for _, row in plan.snapshots:
             self.rows[row] = b"spoilt"
 

@@ -8,15 +8,16 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 from builders import drain, make_core, request, tokens_of
-from simulated import oracle
+from simulated import SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
+from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, StagedSteps, ThreadedSteps
 from plimsoll_runtime.engine.protocol.plan import Launched, ScheduledSequence, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.errors import EngineDeadError
 
 
@@ -388,3 +389,83 @@ def test_answers_are_the_same_as_one_by_one() -> None:
         core.add(each)
     texts = {name: tokens_of(outputs) for name, outputs in drain(core).items()}
     assert texts == {r.request_id: oracle(r, 76).token_ids for r in wanted}
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_as_many_steps_as_stages_are_under_way(stages: int) -> None:
+    runner = Launches()
+    steps = StagedSteps(runner.run, stages)
+    assert steps.depth == stages
+    assert drive(steps, 6) == list(range(6))
+    begun = [number for number in range(6) if f"begin {number}" in runner.log]
+    assert begun == list(range(6))
+    for number in range(6):
+        # A step is begun before the one `stages - 1` steps earlier is waited for.
+        if number >= stages - 1:
+            assert runner.log.index(f"begin {number}") < runner.log.index(f"wait {number - stages + 1}")
+        if number >= stages:
+            assert runner.log.index(f"begin {number}") > runner.log.index(f"wait {number - stages}")
+
+
+@pytest.mark.parametrize("failing", ["begin 1", "wait 1"])
+def test_a_staged_step_fails_in_its_turn_and_the_next_one_has_its_own_result(failing: str) -> None:
+    runner = Launches(failing)
+    steps = StagedSteps(runner.run, 3)
+    for number in range(3):
+        steps.submit(plan(number))
+    assert steps.result() == StepResult([SequenceOutput(token_id=0)])
+    with pytest.raises(RuntimeError, match=failing):
+        steps.result()
+    assert steps.result() == StepResult([SequenceOutput(token_id=2)])
+    steps.go_on()
+    steps.submit(plan(3))
+    assert steps.result() == StepResult([SequenceOutput(token_id=3)])
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_an_engine_with_stages_has_the_same_answers(stages: int) -> None:
+    wanted = [
+        request(f"r{i}", list(range(i, i + 5 + i)), temperature=float(i % 2), seed=i, max_tokens=9, ignore_eos=False)
+        for i in range(9)
+    ]
+    core, _ = make_core(pipeline_parallel=stages, num_blocks=20)
+    for each in wanted:
+        core.add(each)
+    texts = {name: tokens_of(outputs) for name, outputs in drain(core).items()}
+    assert texts == {r.request_id: oracle(r, 76).token_ids for r in wanted}
+
+
+class ShortSteps:
+    """A runner that lacks memory in the steps with these numbers. Later steps that are under way are computed."""
+
+    def __init__(self, inner: Runner, short: Collection[int]) -> None:
+        assert isinstance(inner, SimulatedRunner)
+        self._inner = inner
+        self._short = short
+        self._steps = 0
+
+    def run(self, plan: StepPlan) -> Launched:
+        self._steps += 1
+        if self._steps not in self._short:
+            return self._inner.run(plan)
+        self._inner.spoil(plan)
+        return ShortStep()
+
+
+class ShortStep:
+    ready = False
+
+    def result(self) -> StepResult:
+        raise StepMemoryError("no memory")
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("short", [(1,), (4,), (3, 4), (2, 5, 9)], ids=str)
+def test_steps_after_a_short_one_are_computed_again(stages: int, short: tuple[int, ...]) -> None:
+    """With tokens that depend on everything before them, and prompts that share prefixes."""
+    core, _ = make_core(pipeline_parallel=stages, wrap=lambda runner: ShortSteps(runner, short))
+    wanted = [request(f"r{i}", [*range(10, 22), i % 3, i], max_tokens=9, seed=i, temperature=1.0) for i in range(7)]
+    for each in wanted:
+        core.add(each)
+    texts = {name: tokens_of(outputs) for name, outputs in drain(core).items()}
+    assert texts == {each.request_id: oracle(each, 256).token_ids for each in wanted}

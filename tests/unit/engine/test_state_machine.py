@@ -28,7 +28,7 @@ from plimsoll_runtime.engine.kv.cache_groups import (
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext, RequestOutput, unpack
-from plimsoll_runtime.engine.protocol.plan import MOST_FORCED
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, MOST_FORCED
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.admission import AHEAD_SHARE
 from plimsoll_runtime.engine.scheduler.batch_builder import Step
@@ -131,6 +131,7 @@ class Engine(RuleBasedStateMachine):
     """
 
     policy = "fcfs"
+    stages = 1
     groups: Sequence[Rule] = ONE_FULL
     recurrent = False
     forces = False
@@ -182,6 +183,7 @@ class Engine(RuleBasedStateMachine):
             paced=burst is not None,
             burst_tokens=burst or budget,
             groups=tuple(self.groups),
+            stages=self.stages,
             snapshots=self.snapshots,
             snapshot_worth=self.worth,
         )
@@ -308,7 +310,7 @@ class Engine(RuleBasedStateMachine):
             self._tell(output)
         assert all(self._in_time(e) for e in self.live.values())
         while len(self.steps) < self.depth:
-            step = self.scheduler.schedule()
+            step = self._planned()
             self.records_agree_with(step)
             if step is None:
                 break
@@ -317,6 +319,9 @@ class Engine(RuleBasedStateMachine):
         if self.steps:
             self._commit()
         assert self.steps or not self.live or self.scheduler.stats().running + self.scheduler.stats().waiting
+
+    def _planned(self) -> Step | None:
+        return self.scheduler.schedule()
 
     def records_agree_with(self, step: Step | None) -> None:
         self.scheduler.check_integrity([*self.steps, *([step] if step is not None else [])])
@@ -516,8 +521,88 @@ class ForcedRecurrent(Recurrent):
     forces = True
 
 
+class Staged(Engine):
+    """With a step under way for each stage of a pipeline, each of which knows all its tokens."""
+
+    @initialize(
+        num_blocks=st.integers(2, 24),
+        block_size=st.sampled_from([1, 2, 2, 4]),
+        budget=st.integers(1, 40),
+        sequences=st.sampled_from([1, 2, 4, 8]),
+        caching=st.sampled_from([True, True, True, False]),
+        depth=st.sampled_from([2, 3, 4]),
+        burst=st.none() | st.integers(1, 12),
+        longest=st.none() | st.integers(1, 8),
+    )
+    def start(self, *, depth: int, **sizes: Any) -> None:
+        self.stages = depth
+        self.begin(depth=depth, **sizes)
+
+    def _planned(self) -> Step | None:
+        """Check what a pipeline needs of a step: known tokens, and a share of the decodes."""
+        running = self.scheduler.stats().running
+        step = super()._planned()
+        if step is not None:
+            pairs = list(zip(step.sequences, step.plan.sequences, strict=True))
+            assert all(LAST_CHOSEN not in entry.token_ids for _, entry in pairs)
+            assert all(sequence.pending <= 1 for sequence in step.sequences)
+            decodes = sum(entry.start >= sequence.prompt_len for sequence, entry in pairs)
+            most = -(-running // self.stages)
+            recomputed = sum(bool(init.output_ids) for init in step.plan.new_slots)
+            assert decodes <= most + recomputed
+        return step
+
+
+class StagedGrouped(Staged, Grouped):
+    """With cache groups that release blocks."""
+
+    @initialize(
+        num_blocks=st.integers(24, 60),
+        block_size=st.sampled_from([1, 2, 2, 4]),
+        budget=st.integers(1, 40),
+        sequences=st.sampled_from([1, 2, 4, 8]),
+        caching=st.sampled_from([True, True, True, False]),
+        depth=st.sampled_from([2, 3, 4]),
+        burst=st.none() | st.integers(1, 12),
+        longest=st.none() | st.integers(1, 30),
+        groups=st.sampled_from(GROUPS),
+    )
+    def start(self, *, groups: Sequence[Rule], depth: int, **sizes: Any) -> None:
+        self.groups, self.stages = groups, depth
+        self.begin(depth=depth, **sizes)
+
+
+class StagedPriority(Staged):
+    policy = "priority"
+
+
+class StagedRecurrent(Staged, Recurrent):
+    """With recurrent layers, and snapshots of their states."""
+
+    @initialize(
+        num_blocks=st.integers(24, 60),
+        block_size=st.sampled_from([1, 2, 2, 4]),
+        budget=st.integers(1, 40),
+        sequences=st.sampled_from([1, 2, 4, 8]),
+        caching=st.just(True),
+        depth=st.sampled_from([2, 3, 4]),
+        burst=st.none() | st.integers(1, 12),
+        longest=st.none() | st.integers(1, 30),
+        groups=st.sampled_from([ONE_FULL, ONE_FULL, NOTHING_READ, *GROUPS]),
+        snapshots=st.integers(1, 12),
+        worth=st.sampled_from([1, 4, 8]),
+    )
+    def start(self, *, snapshots: int, worth: int, groups: Sequence[Rule], depth: int, **sizes: Any) -> None:
+        self.snapshots, self.groups, self.worth, self.stages = snapshots, groups, worth, depth
+        self.begin(depth=depth, **sizes)
+
+
 for machine in (
     Engine,
+    Staged,
+    StagedGrouped,
+    StagedPriority,
+    StagedRecurrent,
     Grouped,
     GroupedTiered,
     GroupedPriority,
@@ -537,6 +622,9 @@ for machine in (
     )
 TestFcfs, TestTiered = Engine.TestCase, Tiered.TestCase
 TestRecurrent, TestGrouped = Recurrent.TestCase, Grouped.TestCase
+TestStaged, TestStagedGrouped = Staged.TestCase, pytest.mark.long(StagedGrouped.TestCase)
+TestStagedPriority = pytest.mark.long(StagedPriority.TestCase)
+TestStagedRecurrent = pytest.mark.long(StagedRecurrent.TestCase)
 TestPriority, TestDeadline = pytest.mark.long(Priority.TestCase), pytest.mark.long(Deadline.TestCase)
 TestPrefix = pytest.mark.long(Prefix.TestCase)
 TestShortest = pytest.mark.long(Shortest.TestCase)

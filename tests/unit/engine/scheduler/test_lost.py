@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from kept import KeptBeside
 from simulated import SimulatedRunner, oracle
-from test_state_machine import MOST_BLOCKS, Engine, Forced, Grouped
+from test_state_machine import MOST_BLOCKS, Engine, Forced, Grouped, Staged, StagedGrouped, StagedRecurrent
 
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.protocol.messages import AddRequest
@@ -67,10 +67,25 @@ class LostForced(Lost, Forced):
     pass
 
 
-for machine in (Lost, LostGrouped, LostForced):
+class LostStaged(Lost, Staged):
+    pass
+
+
+class LostStagedGrouped(Lost, StagedGrouped):
+    pass
+
+
+class LostStagedRecurrent(Lost, StagedRecurrent):
+    pass
+
+
+for machine in (Lost, LostGrouped, LostForced, LostStaged, LostStagedGrouped, LostStagedRecurrent):
     machine.TestCase.settings = settings(
         max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
+TestLostStaged = LostStaged.TestCase
+TestLostStagedGrouped = pytest.mark.long(LostStagedGrouped.TestCase)
+TestLostStagedRecurrent = pytest.mark.long(LostStagedRecurrent.TestCase)
 TestLost, TestLostGrouped, TestLostForced = Lost.TestCase, LostGrouped.TestCase, LostForced.TestCase
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from simulated import SimulatedRunner, oracle
-from test_state_machine import Engine, Forced, GroupedTiered, Recurrent
+from test_state_machine import Engine, Forced, GroupedTiered, Recurrent, Staged, StagedGrouped, StagedRecurrent
 
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
@@ -58,14 +58,34 @@ class Short(Engine):
         self.kept.moved(first.plan)
         self.runner.spoil(first.plan)
         for step in rest:
-            self.kept.moved(moved_only(step.plan))
-            self.runner.move(moved_only(step.plan))
+            self._later(step.plan)
         for output in self.scheduler.undo([first, *rest]):
             assert (output.error, output.finish_reason, first.tokens) == (NO_MEMORY, "error", 1)
             del self.live[output.request_id]
         stats = self.scheduler.stats()
         assert (stats.running, stats.blocks_used) == (0, 0)
         assert stats.waiting == len(self.scheduler) == len(self.live)
+
+    def _later(self, plan: StepPlan) -> None:
+        """Run a plan after one that lacked memory."""
+        self.kept.moved(moved_only(plan))
+        self.runner.move(moved_only(plan))
+
+
+class ShortStaged(Short, Staged):
+    """Steps planned after a short one are under way, so they are computed."""
+
+    def _later(self, plan: StepPlan) -> None:
+        self.kept.begin(plan)
+        self.kept.end(plan, self.runner.run(plan))
+
+
+class ShortStagedGrouped(ShortStaged, StagedGrouped):
+    pass
+
+
+class ShortStagedRecurrent(ShortStaged, StagedRecurrent):
+    pass
 
 
 class ShortGroupedTiered(Short, GroupedTiered):
@@ -80,12 +100,22 @@ class ShortForced(Short, Forced):
     pass
 
 
-for machine in (Short, ShortGroupedTiered, ShortRecurrent, ShortForced):
+for machine in (
+    Short,
+    ShortGroupedTiered,
+    ShortRecurrent,
+    ShortForced,
+    ShortStaged,
+    ShortStagedGrouped,
+    ShortStagedRecurrent,
+):
     machine.TestCase.settings = settings(
         max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 TestShort, TestShortForced = Short.TestCase, ShortForced.TestCase
 TestShortRecurrent = ShortRecurrent.TestCase
+TestShortStaged, TestShortStagedGrouped = ShortStaged.TestCase, pytest.mark.long(ShortStagedGrouped.TestCase)
+TestShortStagedRecurrent = pytest.mark.long(ShortStagedRecurrent.TestCase)
 TestShortGroupedTiered = pytest.mark.long(ShortGroupedTiered.TestCase)
 
 

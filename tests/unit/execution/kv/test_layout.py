@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -135,3 +137,56 @@ def test_slopes_by_position_need_the_first_tokens() -> None:
     slopes = Alibi((0.5, 0.25, 0.125, 0.1), coarse=True)
     coarse = AttentionShape(4, 1, 8, 1.0, window=16, alibi=slopes)
     assert kv_layout([coarse], 4096, 16, 2).rules == (Full(),)
+
+
+KINDS = {"full": shape(), "16": shape(16), "64": shape(64), "chunk": shape(chunk=32)}
+
+
+@st.composite
+def divided_shapes(draw: st.DrawFn) -> list[list[AttentionShape]]:
+    """Return the shapes of one to four stages, each with at least one layer."""
+    stages = draw(st.lists(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=20), min_size=1, max_size=4))
+    return [[KINDS[kind] for kind in stage] for stage in stages]
+
+
+@given(divided_shapes(), st.sampled_from([1, 2]))
+def test_stages_have_the_same_groups(stages: list[list[AttentionShape]], kv_heads: int) -> None:
+    """Each layer is in one group of its rule; other ranks of a stage may have other numbers of key heads."""
+    parts = [[replace(each, kv_heads=kv_heads) for each in stage] for stage in stages]
+    whole = kv_layout([each for stage in parts for each in stage], 32768, 16, 2)
+    for number, own in enumerate(parts):
+        found = kv_layout(own, 32768, 16, 2, stages=parts, stage=number)
+        assert found.rules == whole.rules
+        assert sorted(layer for group in found.groups for layer in group) == list(range(len(own)))
+        for group, rule in zip(found.groups, found.rules, strict=True):
+            alone = [kv_layout([own[layer]], 32768, 16, 2).rules[0] for layer in group]
+            assert alone == [rule] * len(group)
+        widest = max(sum(own[layer].cached_width for layer in group) for group in found.groups)
+        assert found.block_bytes == widest * 16 * 2
+        # The layers of a rule are divided evenly among its groups.
+        for rule in set(found.rules):
+            sizes = [len(group) for group, other in zip(found.groups, found.rules, strict=True) if other == rule]
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_stage_without_a_layer_of_a_rule_has_its_group() -> None:
+    stages = [[shape(64)] * 3, [shape(64), shape()]]
+    first, second = (kv_layout(stages[n], 32768, 16, 2, stages=stages, stage=n) for n in range(2))
+    assert first.rules == second.rules
+    assert isinstance(first.rules[0], Full)
+    assert first.groups[0] == ()
+    assert second.groups[0] == (1,)
+    assert first.sequence_bytes(4096) > 0
+
+
+def test_one_stage_is_the_whole() -> None:
+    shapes = [shape(window) for window in every_sixth(26)]
+    assert kv_layout(shapes, 32768, 16, 2, stages=[shapes]) == kv_layout(shapes, 32768, 16, 2)
+
+
+def test_stages_of_layers_that_differ_in_size_have_one_group() -> None:
+    """Two widths of one rule in different stages: no stage may divide its layers alone."""
+    stages = [[shape(), shape(64)], [shape(kv_heads=2), shape(64)]]
+    found = [kv_layout(stages[n], 32768, 16, 2, stages=stages, stage=n) for n in range(2)]
+    assert [each.groups for each in found] == [((0, 1),)] * 2
+    assert found[0].rules == found[1].rules == (Full(),)
