@@ -15,10 +15,11 @@ import torch
 from plimsoll_kernels.cpu.exchange import MOST_RANKS, Exchange
 from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.build.engine import build_runner
+from plimsoll_runtime.driver.build.group_devices import check_machine, place_of
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
-from plimsoll_runtime.driver.process.network import interface_of
+from plimsoll_runtime.driver.process.interfaces import set_interface
 from plimsoll_runtime.driver.process.progress_report import ProgressReport
 from plimsoll_runtime.driver.process.started_rank import SHOW_STACKS
 from plimsoll_runtime.engine.config import EngineConfig
@@ -68,10 +69,15 @@ def _built(
 ) -> RankSteps:
     config = rank_config(order)
     device = choose(config.device)
+    if order.member:
+        # The leader's engine process has checked its own machine.
+        check_machine(config, device, order.neighbours)
+    sharing = order.neighbours
     if device.type == "cuda":
-        torch.cuda.set_device(order.place)
+        number, sharing = place_of(order.place, order.neighbours, torch.cuda.device_count())
+        torch.cuda.set_device(number)
     collectives = CountedCollectives(_joined(order, device, segment), pulse.took)
-    rank = Rank(order.rank, order.size, order.neighbours if device.type == "cpu" else 1, collectives, order.num_blocks)
+    rank = Rank(order.rank, order.size, sharing, collectives, order.num_blocks)
     progress = ProgressReport(lambda event: link.send(encoded(event))) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
@@ -92,7 +98,7 @@ def _joined(order: StartRank, device: torch.device, segment: int) -> Exchanging:
         exchange = Exchange(segment, order.size, order.rank, check=check)
         os.close(segment)
         return LocalCollectives(exchange)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(order.address))
+    set_interface(backend, order.address)
     if backend == "local":
         # gloo serves to find the other ranks.
         gloo = TorchCollectives("gloo", order.meeting, order.rank, order.size)
