@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -58,22 +59,50 @@ class CountedCollectives:
         self._exchanging = exchanging
         self._on_sum = on_sum
         self._sums = 0
+        self._is_muted = False
 
     @property
     def exchange(self) -> int | None:
         return self._exchanging.exchange
 
+    @property
+    def device(self) -> torch.device:
+        """Where tensors to add up must be."""
+        return self._exchanging.device
+
+    @property
+    def sums(self) -> int:
+        """The sums of this step so far."""
+        return self._sums
+
     def begin(self) -> None:
         """Start a step."""
         self._sums = 0
+
+    @contextmanager
+    def muted(self, is_muted: bool = True) -> Iterator[None]:
+        """Within this context, `sum` takes the same memory but joins no exchange, and its results are of no use.
+
+        For passes that other ranks may not run, or may not complete: those that compile kernels or measure memory.
+        """
+        before, self._is_muted = self._is_muted, is_muted
+        try:
+            yield
+        finally:
+            self._is_muted = before
+
+    def replaying(self) -> None:
+        """Note that a graph with sums is about to be replayed."""
+        self._on_sum()
 
     def sum(self, partial: Tensor) -> Tensor:
         # All memory is allocated before the rank joins the exchange, so that a shortage has left the sum out.
         total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         result = total if partial.dtype is torch.float32 else torch.empty_like(partial)
-        self._sums += 1
-        self._on_sum()
-        self._exchanging.add_up(total)
+        if not self._is_muted:
+            self._sums += 1
+            self._on_sum()
+            self._exchanging.add_up(total)
         return result if result is total else result.copy_(total)
 
     def summed(self, count: int) -> None:
@@ -82,6 +111,10 @@ class CountedCollectives:
     def gathered(self, data: bytes) -> list[bytes]:
         """Return the bytes of all ranks, in their order."""
         return self._exchanging.gathered(data)
+
+    def add_up(self, part: Tensor) -> None:
+        """Replace a contiguous float32 tensor by the sum of all ranks' tensors, without counting the sum."""
+        self._exchanging.add_up(part)
 
     def finish(self, program: Program, rows: int) -> None:
         """Join the sums of a step of `rows` rows that this rank did not reach. Their results are of no use."""
