@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from plimsoll_runtime.driver.process.failed_backends import FailedBackends
 from plimsoll_runtime.driver.process.member_generation import MemberGeneration
 from plimsoll_runtime.driver.process.member_listener import MemberListener
 from plimsoll_runtime.driver.process.rank_child import RankChildren
@@ -55,6 +57,7 @@ class RankGroup:
         self._forks = ForkServer.spawn()
         self._ranks: RankChildren | MemberGeneration | None = None
         self._images = RankImages(config)
+        self._failed = FailedBackends(config)
         try:
             self.first: RankReady = self._first(progress)
         except BaseException:
@@ -73,7 +76,8 @@ class RankGroup:
         if not self._ready.is_set():
             raise GenerationLostError
         try:
-            return self._runner.run(plan)
+            result = self._runner.run(plan)
+            return replace(result, attention_fallbacks=result.attention_fallbacks + len(self._failed.names))
         except RankLostError as error:
             self._lose(error)
             raise GenerationLostError from error
@@ -121,6 +125,9 @@ class RankGroup:
                 self._durations.learn(first.prompt_len, first.prompt_seconds)
                 return first
             except EngineDeadError as error:
+                if self._failed.add(error):
+                    logger.error("the ranks could not start: %s; trying again", error)
+                    continue
                 if self._members is None or error.kind is not ErrorKind.ENGINE:
                     raise
                 logger.error("the ranks could not start: %s; trying again", error)
@@ -129,15 +136,19 @@ class RankGroup:
     def _start(self, progress: Progress, num_blocks: int | None) -> RankChildren | MemberGeneration:
         """Fork the ranks of the next generation. `num_blocks`: see `parallel.rank`."""
         self._end_ranks()
+        if self._failed.take_new():
+            self._images.renew()
         if not self._forks.alive:
             self._forks.close()
             self._forks = ForkServer.spawn()
-        images = self._images.images
+        images, failed = self._images.images, self._failed.names
         if self._members is None:
             self._generation += 1
-            self._ranks = RankChildren(self._config, images, self._forks, num_blocks)
+            self._ranks = RankChildren(self._config, images, self._forks, num_blocks, failed_backends=failed)
         else:
-            self._ranks = MemberGeneration(self._config, images, self._forks, self._members, progress, num_blocks)
+            self._ranks = MemberGeneration(
+                self._config, images, self._forks, self._members, progress, num_blocks, failed
+            )
             self._generation = self._ranks.generation
         return self._ranks
 
@@ -161,6 +172,7 @@ class RankGroup:
         if self._ended.is_set():
             return
         logger.error("generation %d of the ranks has ended: %s; starting the next one", self._generation, error)
+        self._failed.add(error)
         self._replacing = threading.Thread(target=self._replace, name="plimsoll-ranks", daemon=True)
         self._replacing.start()
 
@@ -178,6 +190,8 @@ class RankGroup:
                     error,
                     exc_info=None if isinstance(error, PlimsollError | OSError) else error,
                 )
+                if self._failed.add(error):
+                    continue
                 if isinstance(error, ModelError):
                     # An image may not fit any more, for example because the model's files have changed.
                     self._images.renew()

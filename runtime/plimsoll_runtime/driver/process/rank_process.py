@@ -26,8 +26,9 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.execution.device.select import choose, cores
+from plimsoll_runtime.execution.forward import NoBackendError
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
+from plimsoll_runtime.parallel.channel import BackendFailed, Channel, ChannelClosed, RankReady, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
 from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
 from plimsoll_runtime.parallel.mesh import connected
@@ -55,6 +56,10 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int, se
         steps.run()
     except ChannelClosed:
         return 0
+    except NoBackendError as error:
+        logger.exception("the attention backend failed")
+        link.send(encoded(BackendFailed(error.backend, str(error))))
+        return ErrorKind.ENGINE.exit_code
     except Exception as error:
         if not isinstance(error, PlimsollError):
             logger.exception("the rank failed")
@@ -77,7 +82,7 @@ def _built(
         number, sharing = place_of(order.place, order.neighbours, torch.cuda.device_count())
         torch.cuda.set_device(number)
     collectives = CountedCollectives(_joined(order, device, segment), pulse.took)
-    rank = Rank(order.rank, order.size, sharing, collectives, order.num_blocks)
+    rank = Rank(order.rank, order.size, sharing, collectives, order.num_blocks, order.failed_backends)
     progress = ProgressReport(lambda event: link.send(encoded(event))) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
