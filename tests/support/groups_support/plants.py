@@ -116,5 +116,5 @@ def graphs_on_a_cpu(module: ModuleType) -> None:
             assembled.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
         return found
 
-    assembly.stages_of = stages_of
-    module.warm_up = capturing  # type: ignore[attr-defined]
+    vars(assembly)["stages_of"] = stages_of
+    vars(module)["warm_up"] = capturing

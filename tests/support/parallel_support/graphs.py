@@ -9,7 +9,6 @@ import torch
 from kernel_support.recorder import Recorder
 from kernel_support.rows import state_of
 from model_support.random_weights import RandomWeights, reading
-from parallel_support.ranks import ThreadCollectives
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
@@ -25,6 +24,7 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.captures import RankCapture, RankForwardPass
+from plimsoll_runtime.parallel.collectives import Exchanging
 from plimsoll_runtime.parallel.gpu_member import GpuMemberRunner
 from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.rank import Rank
@@ -74,7 +74,7 @@ class DeviceExchange:
     device = CPU
     exchange = None
 
-    def __init__(self, group: ThreadCollectives, recorder: RankRecorder) -> None:
+    def __init__(self, group: Exchanging, recorder: RankRecorder) -> None:
         self._group = group
         self._recorder = recorder
 
@@ -174,7 +174,7 @@ class GraphRank:
 
     def __init__(
         self,
-        group: ThreadCollectives,
+        group: Exchanging,
         number: int,
         size: int,
         whole: Program,

@@ -206,6 +206,6 @@ def _segment(size: int, neighbours: int) -> int:
     exchange, or if fewer ranks are `neighbours` on this machine.
     """
     descriptor = os.memfd_create("plimsoll-exchange")
-    if neighbours == size <= MOST_RANKS and library() is not None:
+    if 1 < neighbours == size <= MOST_RANKS and library() is not None:
         os.ftruncate(descriptor, segment_bytes(size))
     return descriptor
