@@ -35,6 +35,7 @@ from plimsoll_runtime.execution.graphs.capture import (
     capture_all,
     no_progress,
 )
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program
@@ -201,6 +202,7 @@ class RankForwardPass(GraphForwardPass):
         agreement = RanksAgreement(self._rank, program)
         if requests := agreement.common(merged(self._graphs.wanted())):
             capture_all(requests, capture, replace(bounds, seconds=left), progress, clock, agreement)
+            self._rank.collectives.have_graphs()
 
     def _capture_own(
         self, requests: Sequence[CaptureRequest], capture: Capture, bounds: CaptureBounds, clock: Clock
@@ -212,5 +214,10 @@ class RankForwardPass(GraphForwardPass):
                 raise
             logger.warning("a CUDA graph of sampling failed with %s: %s", type(error).__name__, error, exc_info=error)
 
-    def _give_up_graphs(self, error: Exception) -> None:
-        raise error
+    def _replay_or_compute(self, rows: StepRows) -> Tensor:
+        """Replay the step's graph, if the ranks have one, or compute it kernel by kernel."""
+        hidden = self._graphs.run(rows)
+        if hidden is not None:
+            return hidden
+        self._rank.collectives.launching()
+        return self._compute(rows.inputs())

@@ -49,6 +49,10 @@ class MemberRunner(StepRunner):
         return StepResult([SequenceOutput()] * len(plan.sequences), self._forward_pass.fallbacks)
 
 
+class UnfinishedStepError(Exception):
+    """A rank cannot join the sums that the other ranks wait in, so the generation of ranks ends."""
+
+
 class CountedCollectives:
     """The `Collectives` of a rank. They know how many sums of a step are left, so that a rank can join them after a
     failure: the other ranks of the group wait in each sum until all ranks have called it.
@@ -60,6 +64,7 @@ class CountedCollectives:
         self._on_sum = on_sum
         self._sums = 0
         self._is_muted = False
+        self._has_graphs = self._is_launched = False
 
     @property
     def exchange(self) -> int | None:
@@ -78,6 +83,7 @@ class CountedCollectives:
     def begin(self) -> None:
         """Start a step."""
         self._sums = 0
+        self._is_launched = not self._has_graphs
 
     @contextmanager
     def muted(self, is_muted: bool = True) -> Iterator[None]:
@@ -91,9 +97,17 @@ class CountedCollectives:
         finally:
             self._is_muted = before
 
+    def have_graphs(self) -> None:
+        """Note that the ranks replay graphs of some steps from now on."""
+        self._has_graphs = True
+
     def replaying(self) -> None:
         """Note that a graph with sums is about to be replayed."""
         self._on_sum()
+
+    def launching(self) -> None:
+        """Note that the ranks have no graph of this step, and so launch its sums one by one."""
+        self._is_launched = True
 
     def sum(self, partial: Tensor) -> Tensor:
         # All memory is allocated before the rank joins the exchange, so that a shortage has left the sum out.
@@ -117,9 +131,16 @@ class CountedCollectives:
         self._exchanging.add_up(part)
 
     def finish(self, program: Program, rows: int) -> None:
-        """Join the sums of a step of `rows` rows that this rank did not reach. Their results are of no use."""
-        widths = [op.width for op in program.ops if isinstance(op, Reduce)]
-        for width in widths[self._sums :]:
+        """Join the sums of a step of `rows` rows that this rank did not reach. Their results are of no use.
+
+        Raises UnfinishedStepError if the other ranks may have called them in a graph, which adds more rows.
+        """
+        widths = [op.width for op in program.ops if isinstance(op, Reduce)][self._sums :]
+        if widths and not self._is_launched:
+            raise UnfinishedStepError(
+                f"a step ran out of memory before {len(widths)} of its sums, which are in a graph"
+            )
+        for width in widths:
             self._exchanging.add_up(torch.zeros(rows, width, device=self._exchanging.device))
 
 

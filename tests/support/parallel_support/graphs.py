@@ -93,13 +93,29 @@ class DeviceExchange:
 
 
 class Splitting(ReferenceBackend):
-    """A backend whose steps may be captured. With several key heads, it has two graphs for each number of decodes."""
+    """A backend whose steps may be captured. With several key heads, it has two graphs for each number of decodes.
+
+    `fails_at`: a layer for which there is too little memory.
+    """
 
     name: ClassVar[str] = "splitting"
 
     def __init__(self, cache: KvCache) -> None:
         super().__init__(cache)
         self._has_two = cache.shapes[0].kv_heads > 1
+        self.fails_at: int | None = None
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        inner = super().begin(batch)
+
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            if layer == self.fails_at:
+                raise torch.OutOfMemoryError("no memory for the attention")
+            return inner(layer, query, key, value)
+
+        return attention
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         [group], [own] = paged, cells

@@ -19,6 +19,7 @@ from parallel_support.ranks import ThreadCollectives, on_ranks
 from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan, TableChange
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.execution.graphs.capture import (
     CaptureBounds,
     CaptureRequest,
@@ -34,7 +35,7 @@ from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.parallel.captures import RanksAgreement, merged
-from plimsoll_runtime.parallel.member import CountedCollectives
+from plimsoll_runtime.parallel.member import CountedCollectives, UnfinishedStepError
 from plimsoll_runtime.parallel.rank import Rank
 
 WIDE = CaptureBounds(math.inf, 2**40)
@@ -225,6 +226,33 @@ def test_a_graph_that_fails_while_serving_ends_the_step(whole: Program) -> None:
 
     with pytest.raises(TypeError, match="cannot be replayed"):
         on_ranks(1, of_rank)
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize(("plan", "replayed"), [(0, True), (5, True), (6, False)])
+def test_a_rank_without_memory_in_a_step(whole: Program, plan: int, replayed: bool, at: int) -> None:
+    """A rank that was launching sums joins the others. One with a graph cannot: the graph's sums have more rows."""
+    plans = [*PLANS, StepPlan([chunk(3, [7] * (ROWS + 6))])]
+
+    def of_rank(group: ThreadCollectives, number: int) -> str:
+        rank = built(group, number, whole)
+        rank.collectives.begin()
+        if number == 0:
+            backend: Any = rank.forward_pass.backend
+            backend.fails_at = at
+        try:
+            rank.runner.run(plans[plan])
+        except StepMemoryError:
+            rank.collectives.finish(rank.part, plans[plan].num_tokens)
+            return "short"
+        return "done"
+
+    layers = len(whole.facts.attention)
+    if replayed and at < layers:
+        with pytest.raises(UnfinishedStepError, match=f"before {2 * (layers - at)} of its sums, which are in a graph"):
+            on_ranks(RANKS, of_rank)
+    else:
+        assert on_ranks(RANKS, of_rank) == ["short" if at < layers else "done", "done"]
 
 
 class Requests:
