@@ -37,6 +37,10 @@ def _parity(name: str, proves: str, files: Sequence[str]) -> Part:
     return Part(name, proves, 470, _pytest(*(f"{PARITY}/{file}" for file in files)), tests=True, environment=EXACT)
 
 
+def _group(name: str, proves: str) -> Part:
+    return Part(name, proves, 470, ("-m", "gpu.groups", name, "--json", "{json}"), environment=EXACT)
+
+
 PARTS = (
     Part(
         "environment",
@@ -79,6 +83,8 @@ PARTS = (
         ("-m", "gpu.catalogue", "--json", "{json}"),
         environment=COMPILED,
     ),
+    _group("group-1", "on one GPU: two ranks over gloo, and one rank over NCCL from its start to its end"),
+    _group("group-n", "with two or more GPUs: ranks over NCCL: texts, graphs, kills and hangs, times of sums"),
     Part(
         "sanitizer",
         "no op reads or writes outside its tensors (compute-sanitizer, one small case an op)",

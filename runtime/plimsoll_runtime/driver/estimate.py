@@ -36,14 +36,17 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def has_graphs(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
-    """Whether an engine captures CUDA graphs: on a GPU, for a program that generates and is not divided among ranks,
-    unless `graph_seconds` is 0.
+    """Whether an engine captures CUDA graphs: on a GPU, for a program that generates, unless `graph_seconds` is 0.
+
+    The ranks of a group have graphs if NCCL joins them and there is one stage. gloo adds on the host, and comparing
+    what ranks exchange (`check_collectives`) reads numbers on it.
 
     Transformers code is not captured: it may read numbers in the middle of a step, and its hidden states may have
     another dtype than the model.
     """
     captured = device.type == "cuda" and outline.facts.pooling is None and isinstance(outline, Program)
-    return captured and config.graph_seconds > 0 and config.tensor_parallel == 1
+    joined = config.group_backend in ("auto", "nccl") and not config.check_collectives
+    return captured and config.graph_seconds > 0 and (config.ranks == 1 or (joined and config.pipeline_parallel == 1))
 
 
 def graph_bytes(config: EngineConfig, outline: Outline, device: torch.device, free: int | None = None) -> int:

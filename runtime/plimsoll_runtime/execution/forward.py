@@ -44,7 +44,11 @@ _Inputs = TypeVar("_Inputs")
 
 
 class NoBackendError(Exception):
-    """No attention backend is left that could compute the step; the cause is the first one's error."""
+    """No attention backend is left that could compute the step; the cause is the error of the first one, `backend`."""
+
+    def __init__(self, message: str, backend: str) -> None:
+        super().__init__(message)
+        self.backend = backend
 
 
 class ForwardPass:
@@ -120,7 +124,7 @@ class ForwardPass:
             else:
                 return
         raise NoBackendError(
-            f"{first}; no other backend can replace it: choose another --attention-backend"
+            f"{first}; no other backend can replace it: choose another --attention-backend", first.backend
         ) from first.__cause__
 
 

@@ -85,7 +85,7 @@ class TorchDecoder:
 
     def __init__(self, program: Program, reader: WeightReader, collectives: Collectives | None = None) -> None:
         """`collectives`: those of the program's group, if it is the program of one rank of several."""
-        self._collectives = collectives
+        self.collectives = collectives
         self.outline = self.program = program
         self.dtype = reader.dtype
         parts = list(group_ops(program.ops))
@@ -98,7 +98,7 @@ class TorchDecoder:
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
         values: list[Tensor | None] = [None] * self.count
-        step = Step(token_ids, positions, self.turns(positions), attention, states, self._collectives)
+        step = Step(token_ids, positions, self.turns(positions), attention, states, self.collectives)
         walk(self.stages, step, values)
         hidden = values[-1]
         assert hidden is not None

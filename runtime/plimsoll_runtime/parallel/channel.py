@@ -43,7 +43,14 @@ class StepShort(msgspec.Struct, frozen=True, tag="short"):
     message: str
 
 
-Report = RankReady | StepDone | StepShort | LoadProgress | ProcessFailed
+class BackendFailed(msgspec.Struct, frozen=True, tag="backend-failed"):
+    """The attention backend of a rank has failed, and the rank ends."""
+
+    backend: str
+    message: str
+
+
+Report = RankReady | StepDone | StepShort | LoadProgress | ProcessFailed | BackendFailed
 
 
 class ChannelClosed(Exception):

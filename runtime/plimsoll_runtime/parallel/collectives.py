@@ -69,7 +69,13 @@ class TorchCollectives:
     def add_up(self, part: Tensor) -> None:
         if self._check:
             self._compare(part.nbytes)
-        dist.all_reduce(part, group=self._group)
+        if part.device.type == self.device.type:
+            dist.all_reduce(part, group=self._group)
+            return
+        # gloo adds on the host, also the parts of ranks that compute on GPUs.
+        on_host = part.to(self.device)
+        dist.all_reduce(on_host, group=self._group)
+        part.copy_(on_host)
 
     def _compare(self, size: int) -> None:
         """Raise CollectivesDifferError if a rank's sum has another number of bytes."""

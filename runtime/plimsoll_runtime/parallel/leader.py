@@ -120,7 +120,8 @@ class GroupRunner:
                 report = rank.channel.receive()
             except ChannelClosed as error:
                 raise RankLostError(str(rank.death())) from error
-            raise RankLostError(str(rank.failure(report)))
+            failure = rank.failure(report)
+            raise RankLostError(str(failure)) from failure
 
     def _send(self, plan: StepPlan) -> None:
         first = encoded(plan)
@@ -155,7 +156,8 @@ class GroupRunner:
                 except ChannelClosed as error:
                     raise RankLostError(str(rank.death())) from error
                 if not isinstance(report, StepDone | StepShort):
-                    raise RankLostError(str(rank.failure(report)))
+                    failure = rank.failure(report)
+                    raise RankLostError(str(failure)) from failure
                 reports[number] = report
         return [reports[number] for number in range(len(self._ranks))]
 

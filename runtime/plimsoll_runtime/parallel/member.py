@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,10 @@ class Passed:
     device: torch.device
 
 
+class UnfinishedStepError(Exception):
+    """A rank cannot join the sums that the other ranks wait in, so the generation of ranks ends."""
+
+
 class CountedCollectives:
     """The `Collectives` of a rank. They know which exchanges of a step are left, so that a rank can join them after a
     failure: the other ranks of its stage wait in each sum until all ranks have called it, and the stage after waits for
@@ -77,47 +82,100 @@ class CountedCollectives:
         self._sums = 0
         self._step = 0
         self._has_received = self._has_sent = False
+        self._is_muted = False
+        self._has_graphs = self._is_launched = False
 
     @property
     def exchange(self) -> int | None:
         return None if self._exchanging is None else self._exchanging.exchange
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors to add up must be."""
+        return torch.device("cpu") if self._exchanging is None else self._exchanging.device
+
+    @property
+    def sums(self) -> int:
+        """The sums of this step so far."""
+        return self._sums
 
     def begin(self) -> None:
         """Start a step."""
         self._sums = 0
         self._step += 1
         self._has_received = self._has_sent = False
+        self._is_launched = not self._has_graphs
+
+    @contextmanager
+    def muted(self, is_muted: bool = True) -> Iterator[None]:
+        """Within this context, `sum` takes the same memory but joins no exchange, and its results are of no use.
+
+        For passes that other ranks may not run, or may not complete: those that compile kernels or measure memory.
+        """
+        before, self._is_muted = self._is_muted, is_muted
+        try:
+            yield
+        finally:
+            self._is_muted = before
+
+    def have_graphs(self) -> None:
+        """Note that the ranks replay graphs of some steps from now on."""
+        self._has_graphs = True
+
+    def replaying(self) -> None:
+        """Note that a graph with sums is about to be replayed."""
+        self._on_sum()
+
+    def launching(self) -> None:
+        """Note that the ranks have no graph of this step, and so launch its sums one by one."""
+        self._is_launched = True
 
     def sum(self, partial: Tensor) -> Tensor:
         assert self._exchanging is not None
         # All memory is allocated before the rank joins the exchange, so that a shortage has left the sum out.
         total = partial.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         result = total if partial.dtype is torch.float32 else torch.empty_like(partial)
-        self._sums += 1
-        self._on_sum()
-        self._exchanging.add_up(total)
+        if not self._is_muted:
+            self._sums += 1
+            self._on_sum()
+            self._exchanging.add_up(total)
         return result if result is total else result.copy_(total)
 
     def summed(self, count: int) -> None:
         self._sums += count
 
     def receive(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        if self._is_muted:
+            return torch.zeros(rows, columns, dtype=dtype, device=self.device)
         values = self._link.receive(self._step, rows, columns, dtype)
         self._has_received = True
         return values
 
     def send(self, values: Tensor) -> None:
-        self._has_sent = True
-        self._link.send(self._step, values)
+        if not self._is_muted:
+            self._has_sent = True
+            self._link.send(self._step, values)
+
+    def add_up(self, part: Tensor) -> None:
+        """Replace a contiguous float32 tensor by the sum of the tensors of a stage's ranks, without counting the sum."""
+        if self._exchanging is not None:
+            self._exchanging.add_up(part)
 
     def finish(self, program: Program, rows: int, passed: Passed) -> None:
-        """Join the exchanges of a step of `rows` rows that this rank did not reach. Their results are of no use."""
+        """Join the exchanges of a step of `rows` rows that this rank did not reach. Their results are of no use.
+
+        Raises UnfinishedStepError if the other ranks may have called sums in a graph, which adds more rows.
+        """
         first, last = program.ops[0], program.ops[-1]
         if isinstance(first, Receive) and not self._has_received:
             self.receive(rows, first.columns, passed.dtype)
         if self._exchanging is not None:
-            widths = [op.width for op in program.ops if isinstance(op, Reduce)]
-            for width in widths[self._sums :]:
+            widths = [op.width for op in program.ops if isinstance(op, Reduce)][self._sums :]
+            if widths and not self._is_launched:
+                raise UnfinishedStepError(
+                    f"a step ran out of memory before {len(widths)} of its sums, which are in a graph"
+                )
+            for width in widths:
                 self._exchanging.add_up(torch.zeros(rows, width, device=self._exchanging.device))
         if isinstance(last, Send) and not self._has_sent:
             self.send(torch.zeros(rows, last.columns, dtype=passed.dtype, device=passed.device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -45,6 +46,7 @@ class Rank:
 
     `group`: the exchange with all ranks. `collectives`: with the ranks of its stage, and the stages next to it.
     `num_blocks`: size of the KV cache, if it is that of ranks which this one and its neighbours replace.
+    `failed_backends`: names of the attention backends that have failed on such ranks; only rank 0 knows them.
     """
 
     number: int
@@ -53,6 +55,7 @@ class Rank:
     group: Exchanging
     collectives: CountedCollectives
     num_blocks: int | None = None
+    failed_backends: Sequence[str] = ()
 
     def part(self, outline: Outline) -> Program:
         """Return this rank's program. Raises the errors of `part_of`."""

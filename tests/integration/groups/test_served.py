@@ -84,3 +84,28 @@ def test_bad_options_end_the_start(
     with serving(model, tmp_path / "log", *options) as server:
         assert server.end() == code
         assert message in "".join(server.lines)
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "message", "code"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "no-such-0"}, ("--group-backend", "gloo"), "the interfaces with an address are", 2),
+        ({"CUDA_VISIBLE_DEVICES": "0,0"}, (), "CUDA_VISIBLE_DEVICES=0,0 names the GPU 0 twice", 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ("--group-backend", "nccl", "--device", "cuda"), "torch finds none", 8),
+    ],
+    ids=["interface", "one-gpu-twice", "no-gpu"],
+)
+def test_an_environment_in_which_ranks_cannot_run_ends_the_start(
+    model: Path,
+    tmp_path: Path,
+    variables: dict[str, str],
+    options: tuple[str, ...],
+    message: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with serving(model, tmp_path / "log", "--tensor-parallel", "2", *options) as server:
+        assert server.end() == code
+        assert message in "".join(server.lines)

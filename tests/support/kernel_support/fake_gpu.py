@@ -38,6 +38,7 @@ from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.layers.collectives import Collectives
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe
@@ -95,13 +96,14 @@ class Shapes(WeightReader):
         return torch.empty(weight.shape, dtype=weight.dtype(DTYPE), device=GPU)
 
 
-def of_the_host(program: Program) -> list[str]:
+def of_the_host(program: Program, collectives: Collectives | None = None) -> list[str]:
     """Return the ops that need the host within graphs of decodes, sampling and pieces, and in chunks without graphs.
 
-    Raises torch's error if the tensors of an op are on different devices.
+    `collectives`: if the program is that of a rank. Raises torch's error if the tensors of an op are on different
+    devices.
     """
     with fake_gpu():
-        decoder = TorchDecoder(program, Shapes(program))
+        decoder = TorchDecoder(program, Shapes(program), collectives)
         facts, capture = program.facts, WatchedCapture()
         cache = KvCache(facts.attention, BLOCKS, BLOCK, DTYPE, GPU)
         state = state_of(cache, SEQUENCES, LONGEST)

@@ -19,6 +19,7 @@ from plimsoll_runtime.execution.graphs.capture import CaptureBounds
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.runners import gpu
+from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.utils.progress import Progress
 
 UNKNOWN = -9
@@ -32,10 +33,10 @@ def _capturing(
     assembled: Assembled,
     progress: Progress,
     *,
-    is_rank: bool = False,
+    rank: Rank | None = None,
 ) -> Any:
     """The warm-up of an engine on a device with graphs."""
-    found = warmup.warm_up(config, loaded, budget, assembled, progress, is_rank=is_rank)
+    found = warmup.warm_up(config, loaded, budget, assembled, progress, rank=rank)
     assembled.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
     return found
 

@@ -26,6 +26,8 @@ from plimsoll_runtime.execution.runners.cpu import CpuRunner
 from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.runners.pooling import PoolingRunner
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.parallel.captures import RankForwardPass
+from plimsoll_runtime.parallel.gpu_member import GpuMemberRunner
 from plimsoll_runtime.parallel.member import MemberRunner
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.structured.matcher import Grammars
@@ -69,9 +71,22 @@ GPU: Stages = {
     "runner": GpuRunner,
     "capture_graphs": parts.graph_capturing,
 }
-MEMBER: Stages = {**PLAIN, "runner": MemberRunner}
-"""For the ranks of a parallel group that sample nothing, on any device."""
 GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graphs": no_capturing}
+MEMBER: Stages = {**PLAIN, "runner": MemberRunner}
+"""For the ranks of a parallel group that sample nothing, on a CPU, and on a GPU without graphs."""
+GPU_FIRST: Stages = {**GPU, "capture": parts.rank_capture, "forward_pass": RankForwardPass}
+"""For rank 0 of a parallel group, which samples, on a GPU with graphs."""
+GPU_MEMBER: Stages = {
+    **SHARED,
+    "state": parts.device_state,
+    "event": parts.results_event,
+    "capture": parts.rank_capture,
+    "graphs_of": parts.step_graphs,
+    "forward_pass": RankForwardPass,
+    "runner": GpuMemberRunner,
+    "capture_graphs": parts.step_capturing,
+}
+"""For the other ranks, which sample nothing."""
 
 
 class Probe(Protocol):
@@ -109,16 +124,18 @@ class Assembled:
 def stages_of(config: EngineConfig, model: Model, probe: Probe | None, rank: Rank | None = None) -> Stages:
     """Return the stages for a model, or for a `rank`'s part of one.
 
-    With a probe there are no CUDA graphs, because a graph hides its ops. Ranks have none either.
+    With a probe there are no CUDA graphs, because a graph hides its ops.
     """
+    captures = probe is None and has_graphs(config, model.outline, model.device)
     if rank is not None and rank.number > 0:
-        return MEMBER
+        return GPU_MEMBER if captures else MEMBER
     if model.pooling is not None:
         return POOLING
     if model.device.type == "cpu":
         return CPU
-    alone = probe is None and rank is None
-    return GPU if alone and has_graphs(config, model.outline, model.device) else GPU_WITHOUT_GRAPHS
+    if not captures:
+        return GPU_WITHOUT_GRAPHS
+    return GPU if rank is None else GPU_FIRST
 
 
 def run_stages(stages: Stages, given: Mapping[str, object]) -> dict[str, Any]:
@@ -149,6 +166,7 @@ def assemble(
             "device": loaded.model.device,
             "backends": budget.backends,
             "num_slots": config.max_sequences,
+            "rank": rank,
             "decoder": loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder),
             "engine_timeline": engine_timeline,
             "timeline": Timeline() if overlaps(config, loaded.model.device.type) else engine_timeline,

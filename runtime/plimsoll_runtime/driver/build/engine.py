@@ -114,7 +114,7 @@ def build_runner(
         loaded = load_model(config, device, image, grant, progress, rank)
         budget = plan_memory(config, loaded, grant, rank)
         assembled = assemble(config, loaded, budget, probe, rank)
-        prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress, is_rank=rank is not None)
+        prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress, rank=rank)
     fused = budget.backends[0].fused
     if fused:
         # `speed` takes tens of milliseconds, and only the log needs it.

@@ -8,6 +8,7 @@ import torch
 
 from plimsoll_kernels.cpu.exchange import MOST_RANKS
 from plimsoll_kernels.cpu.library import library
+from plimsoll_runtime.driver.build.group_devices import check_machine
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.group_facts import identity_of
 from plimsoll_runtime.driver.process.member_listener import MemberListener
@@ -33,15 +34,7 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
     device = choose(config.device)
     if config.group_backend == "local":
         _check_local(config, device)
-    if config.group_backend == "nccl" and device.type != "cuda":
-        raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
-    ranks = config.ranks // config.group.size
-    if device.type == "cuda" and torch.cuda.device_count() < ranks:
-        of_members = "" if config.group.size == 1 else f" on {config.group.size} members (--group-size)"
-        raise UsageError(
-            f"{config.ranks} ranks{of_members} need {ranks} GPUs here, but torch finds {torch.cuda.device_count()}; "
-            "lower --tensor-parallel or --pipeline-parallel, or use --device cpu"
-        )
+    check_machine(config, device, config.ranks // config.group.size)
 
 
 def _check_local(config: EngineConfig, device: torch.device) -> None:

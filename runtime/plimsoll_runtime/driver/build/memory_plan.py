@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from plimsoll_runtime.driver.build.loader import LoadedModel
@@ -70,7 +71,9 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, 
         free = free_memory(model.device) // (1 if rank is None else rank.neighbours)
         # The longest sequence that memory could hold.
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
-        workspace, backends = _workspace(config, model, decoder, held)
+        # Ranks may run different steps, because they have different free memory.
+        with nullcontext() if rank is None else rank.collectives.muted():
+            workspace, backends = _workspace(config, model, decoder, held)
         graphs = graph_bytes(config, model.outline, model.device, free)
         blocks = None if rank is None else _blocks_of(config, layout, rank)
         kv = _of_free(config, model, layout, FreeMemory(loaded.weight_bytes, free, workspace + graphs), blocks)

@@ -21,6 +21,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.attention.selection import backend_called, candidates
+from plimsoll_runtime.execution.attention.split import exclude_failed
 from plimsoll_runtime.execution.device.select import NAMES, choose_dtype
 from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.kv.states import snapshot_rows
@@ -151,7 +152,7 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device, ra
 
 def of_rank(config: EngineConfig, files: ModelFiles, device: torch.device, rank: Rank) -> Model:
     """Return a rank's part of a model. Rank 0 chooses dtype and attention backend, and there are no fallbacks, because
-    all ranks must compute alike.
+    all ranks must compute alike. It chooses no backend that has failed before, if there is another.
 
     Raises ModelError, UsageError.
     """
@@ -161,11 +162,20 @@ def of_rank(config: EngineConfig, files: ModelFiles, device: torch.device, rank:
         config = replace(config, dtype=first.dtype, attention_backend=first.attention_backend)
     model = from_files(config, files, device, rank)
     if first is None:
+        model = replace(model, backends=_left(model.backends, rank.failed_backends))
         rank.chosen(_chosen(model))
     elif model.fused:
         _choose_kernels(model.dtype, first.instructions)
     rank.check(_chosen(model))
     return replace(model, backends=model.backends[:1])
+
+
+def _left(backends: Backends, failed: Sequence[str]) -> Backends:
+    """Return the backends without failed ones; all of them if none is left."""
+    left = list(backends)
+    for name in failed:
+        left = exclude_failed(name, left)
+    return left or backends
 
 
 def _chosen(model: Model) -> Chosen:
@@ -253,11 +263,14 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device, ra
     outline = outline if rank is None else rank.part(outline)
     dtype = NAMES[facts.dtype]
     _use_kernels(facts, dtype)
+    if rank is not None and rank.number > 0:
+        config = replace(config, attention_backend=rank.chosen(None).attention_backend)
     backends = _backends(config, facts, _target(config, outline, device, dtype))
     snapshots, pooling = snapshot_rows(config, outline.facts), _pooling(described, outline)
     model = Model(outline, facts.config, pooling, dtype, device, backends, facts.eos_token_ids, None, snapshots)
     if rank is not None:
-        rank.chosen(_chosen(model) if rank.number == 0 else None)
+        if rank.number == 0:
+            rank.chosen(_chosen(model))
         rank.check(_chosen(model))
     return model
 

@@ -16,7 +16,14 @@ from plimsoll_runtime.engine.protocol.plan import MOST_FORCED
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.forward import GraphForwardPass, GraphsOf
-from plimsoll_runtime.execution.graphs.capture import Capture, CaptureBounds, FirstOf, OnProgress, StepGraphs
+from plimsoll_runtime.execution.graphs.capture import (
+    Capture,
+    CaptureBounds,
+    CudaCapture,
+    FirstOf,
+    OnProgress,
+    StepGraphs,
+)
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs, GraphBackend
 from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
@@ -31,6 +38,8 @@ from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.program import Facts
+from plimsoll_runtime.parallel.captures import RankCapture, RankForwardPass
+from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.weights.sources.resolve import resolve
 
@@ -129,3 +138,13 @@ def step_graphs(
 def graph_capturing(forward_pass: GraphForwardPass, capture: Capture, graphs: SamplingGraphs) -> CaptureGraphs:
     """Return the function that captures the graphs of steps and of sampling."""
     return partial(forward_pass.capture_graphs, capture, beside=graphs)
+
+
+def rank_capture(device: torch.device, rank: Rank) -> RankCapture:
+    """Return what captures the graphs of a rank."""
+    return RankCapture(CudaCapture(device), rank.collectives)
+
+
+def step_capturing(forward_pass: RankForwardPass, capture: Capture) -> CaptureGraphs:
+    """Return the function that captures the graphs of steps."""
+    return partial(forward_pass.capture_graphs, capture)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -21,6 +22,7 @@ from plimsoll_runtime.execution.graphs.decode import GraphBackend
 from plimsoll_runtime.execution.kv.states import OwnCaches
 from plimsoll_runtime.execution.memory.kv_budget import KvBudget
 from plimsoll_runtime.execution.warmup import compile_kernels
+from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.utils.progress import Progress
 
 STAGE = "warm-up"
@@ -37,7 +39,7 @@ def warm_up(
     assembled: Assembled,
     progress: Progress,
     *,
-    is_rank: bool = False,
+    rank: Rank | None = None,
 ) -> tuple[int, float]:
     """Run the first steps; on a GPU also compile kernel variants and capture graphs.
 
@@ -45,12 +47,14 @@ def warm_up(
     seconds that the prefill took.
     """
     progress(STAGE, 0.0)
-    most = WOKEN_PROMPT if loaded.woken or is_rank else LOADED_PROMPT
+    most = WOKEN_PROMPT if loaded.woken or rank is not None else LOADED_PROMPT
     prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, most))
     seconds = _first_steps(assembled.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
     if assembled.cache.device.type == "cuda":
         bound = min(config.graph_seconds, WOKEN_SECONDS) if loaded.woken else config.graph_seconds
-        _compile_kernels(config, budget, assembled)
+        with nullcontext() if rank is None else rank.collectives.muted():
+            # Ranks have different kernels to compile, and so may run different passes.
+            _compile_kernels(config, budget, assembled)
         with torch.inference_mode():
             assembled.capture_graphs(CaptureBounds(bound, budget.graphs), lambda fraction: progress(STAGE, fraction))
     progress(STAGE, 1.0)

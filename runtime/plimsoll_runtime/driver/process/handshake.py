@@ -4,6 +4,7 @@ grant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -122,7 +123,8 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     image for its weights, which may be filled. Like `Start`, it is the last one.
 
     `place`: its number among the `neighbours`, which are the ranks on this machine. `address`: this machine's own
-    address for the exchange. `member`: index of this machine in a group of several. `num_blocks`: see `parallel.rank`.
+    address for the exchange. `member`: index of this machine in a group of several. `num_blocks`, `failed_backends`:
+    see `parallel.rank`.
     """
 
     descriptors: ClassVar[int] = 5
@@ -137,6 +139,7 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     log_level: int
     member: int | None = None
     num_blocks: int | None = None
+    failed_backends: Sequence[str] = ()
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):

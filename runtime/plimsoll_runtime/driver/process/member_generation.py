@@ -64,9 +64,10 @@ class MemberGeneration:
         members: MemberListener,
         progress: Progress,
         num_blocks: int | None = None,
+        failed_backends: Sequence[str] = (),
     ) -> None:
-        """Wait for all members and start the ranks. `images`: of this machine's ranks. `num_blocks`: see
-        `parallel.rank`.
+        """Wait for all members and start the ranks. `images`: of this machine's ranks. `num_blocks`, `failed_backends`:
+        see `parallel.rank`.
 
         Raises EngineDeadError if the generation ends first, and the errors of `RankChildren`.
         """
@@ -78,7 +79,7 @@ class MemberGeneration:
         total, group = config.ranks, config.group
         try:
             ranks = group.ranks(total, group.index)
-            placement = Placement(ranks, total, begun.meeting, begun.address, group.index, num_blocks)
+            placement = Placement(ranks, total, begun.meeting, begun.address, group.index, num_blocks, failed_backends)
             self._children = RankChildren(config, images, forks, placement=placement)
             for number, channel in sorted(members.channels(self.generation, CONNECT_SECONDS).items()):
                 member = number // len(ranks)

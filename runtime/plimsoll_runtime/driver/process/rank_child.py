@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from plimsoll_runtime.driver.process.child import SocketFolder
 from plimsoll_runtime.driver.process.exit_errors import error_of
+from plimsoll_runtime.driver.process.failed_backends import BackendLostError
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.stage_segments import StageSegments
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
@@ -20,7 +21,7 @@ from plimsoll_runtime.driver.process.started_rank import Placement, StartedRank
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import LoadProgress, ProcessFailed
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, Report
+from plimsoll_runtime.parallel.channel import BackendFailed, Channel, ChannelClosed, RankReady, Report
 from plimsoll_runtime.parallel.layout import layout_of
 from plimsoll_runtime.parallel.leader import RankLink
 from plimsoll_runtime.utils.progress import Progress
@@ -62,6 +63,8 @@ def failure_of(rank: str, report: Report) -> Exception:
     """Return the error for a report that is no result of a step. `rank`: its name."""
     if isinstance(report, ProcessFailed):
         return error_of(report)
+    if isinstance(report, BackendFailed):
+        return BackendLostError(f"rank {rank}: {report.message}", report.backend)
     return EngineDeadError(f"rank {rank} sent {type(report).__name__} instead of a step's result")
 
 
@@ -137,10 +140,11 @@ class RankChildren:
         forks: ForkServer,
         num_blocks: int | None = None,
         placement: Placement | None = None,
+        failed_backends: Sequence[str] = (),
     ) -> None:
         """Fork and start a rank for each image. Without a `placement`, all ranks of the group are on this machine.
 
-        `num_blocks`: see `parallel.rank`. Raises StandbyDeadError, MemoryLimitError.
+        `num_blocks`, `failed_backends`: see `parallel.rank`. Raises StandbyDeadError, MemoryLimitError.
         """
         size = config.ranks
         self._closed = False
@@ -150,7 +154,9 @@ class RankChildren:
             self._segments = StageSegments(layout_of(config), range(size) if placement is None else placement.ranks)
             undo.callback(self.close)
             meeting = f"file://{self._folder.path}/meeting"
-            placement = placement or Placement(range(size), size, meeting, LOOPBACK, num_blocks=num_blocks)
+            placement = placement or Placement(
+                range(size), size, meeting, LOOPBACK, num_blocks=num_blocks, failed_backends=failed_backends
+            )
             for number, image in zip(placement.ranks, images, strict=True):
                 self.links.append(RankChild(placement.order(config, number), forked(forks), self._segments, image))
             undo.pop_all()

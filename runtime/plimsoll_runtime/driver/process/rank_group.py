@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
+from plimsoll_runtime.driver.process.failed_backends import FailedBackends
 from plimsoll_runtime.driver.process.member_generation import MemberGeneration
 from plimsoll_runtime.driver.process.member_listener import MemberListener
 from plimsoll_runtime.driver.process.rank_child import RankChildren
@@ -39,15 +41,17 @@ class _Step:
 
     ready = False
 
-    def __init__(self, noticed: AbstractContextManager[None], step: Launched) -> None:
-        """`noticed`: notices the loss of a rank."""
+    def __init__(self, noticed: AbstractContextManager[None], step: Launched, failed: int) -> None:
+        """`noticed`: notices the loss of a rank. `failed`: attention backends that have failed in earlier generations."""
         self._noticed = noticed
         self._step = step
+        self._failed = failed
 
     def result(self) -> StepResult:
         """Wait for the result. Raises StepMemoryError, and GenerationLostError if a rank is lost."""
         with self._noticed:
-            return self._step.result()
+            result = self._step.result()
+        return replace(result, attention_fallbacks=result.attention_fallbacks + self._failed)
 
 
 class RankGroup:
@@ -73,6 +77,7 @@ class RankGroup:
         self._forks = ForkServer.spawn()
         self._ranks: RankChildren | MemberGeneration | None = None
         self._images = RankImages(config)
+        self._failed = FailedBackends(config)
         try:
             self.first: RankReady = self._first(progress)
         except BaseException:
@@ -92,7 +97,8 @@ class RankGroup:
             raise GenerationLostError
         runner = self._runner
         with self._noticed(runner):
-            return _Step(self._noticed(runner), runner.run(plan))
+            step = runner.run(plan)
+        return _Step(self._noticed(runner), step, len(self._failed.names))
 
     @contextlib.contextmanager
     def _noticed(self, runner: GroupRunner) -> Iterator[None]:
@@ -144,6 +150,9 @@ class RankGroup:
                 self._durations.learn(first.prompt_len, first.prompt_seconds)
                 return first
             except EngineDeadError as error:
+                if self._failed.add(error):
+                    logger.error("the ranks could not start: %s; trying again", error)
+                    continue
                 if self._members is None or error.kind is not ErrorKind.ENGINE:
                     raise
                 logger.error("the ranks could not start: %s; trying again", error)
@@ -152,15 +161,19 @@ class RankGroup:
     def _start(self, progress: Progress, num_blocks: int | None) -> RankChildren | MemberGeneration:
         """Fork the ranks of the next generation. `num_blocks`: see `parallel.rank`."""
         self._end_ranks()
+        if self._failed.take_new():
+            self._images.renew()
         if not self._forks.alive:
             self._forks.close()
             self._forks = ForkServer.spawn()
-        images = self._images.images
+        images, failed = self._images.images, self._failed.names
         if self._members is None:
             self._generation += 1
-            self._ranks = RankChildren(self._config, images, self._forks, num_blocks)
+            self._ranks = RankChildren(self._config, images, self._forks, num_blocks, failed_backends=failed)
         else:
-            self._ranks = MemberGeneration(self._config, images, self._forks, self._members, progress, num_blocks)
+            self._ranks = MemberGeneration(
+                self._config, images, self._forks, self._members, progress, num_blocks, failed
+            )
             self._generation = self._ranks.generation
         return self._ranks
 
@@ -186,6 +199,7 @@ class RankGroup:
         if self._ended.is_set():
             return
         logger.error("generation %d of the ranks has ended: %s; starting the next one", self._generation, error)
+        self._failed.add(error)
         self._replacing = threading.Thread(target=self._replace, name="plimsoll-ranks", daemon=True)
         self._replacing.start()
 
@@ -203,6 +217,8 @@ class RankGroup:
                     error,
                     exc_info=None if isinstance(error, PlimsollError | OSError) else error,
                 )
+                if self._failed.add(error):
+                    continue
                 if isinstance(error, ModelError):
                     # An image may not fit any more, for example because the model's files have changed.
                     self._images.renew()

@@ -15,18 +15,20 @@ import torch
 from plimsoll_kernels.cpu.exchange import MOST_RANKS, Exchange
 from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.build.engine import build_runner
+from plimsoll_runtime.driver.build.group_devices import check_machine, place_of
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
-from plimsoll_runtime.driver.process.network import interface_of
+from plimsoll_runtime.driver.process.interfaces import set_interface
 from plimsoll_runtime.driver.process.progress_report import ProgressReport
 from plimsoll_runtime.driver.process.started_rank import SHOW_STACKS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.execution.device.select import choose, cores
+from plimsoll_runtime.execution.forward import NoBackendError
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
+from plimsoll_runtime.parallel.channel import BackendFailed, Channel, ChannelClosed, RankReady, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
 from plimsoll_runtime.parallel.layout import Layout, layout_of
 from plimsoll_runtime.parallel.links import Link, TorchLink
@@ -56,6 +58,10 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int, se
         steps.run()
     except ChannelClosed:
         return 0
+    except NoBackendError as error:
+        logger.exception("the attention backend failed")
+        link.send(encoded(BackendFailed(error.backend, str(error))))
+        return ErrorKind.ENGINE.exit_code
     except Exception as error:
         if not isinstance(error, PlimsollError):
             logger.exception("the rank failed")
@@ -70,13 +76,17 @@ def _built(
 ) -> RankSteps:
     config = rank_config(order)
     device = choose(config.device)
+    if order.member:
+        # The leader's engine process has checked its own machine.
+        check_machine(config, device, order.neighbours)
+    sharing = order.neighbours
     if device.type == "cuda":
-        torch.cuda.set_device(order.place)
+        number, sharing = place_of(order.place, order.neighbours, torch.cuda.device_count())
+        torch.cuda.set_device(number)
     layout = layout_of(config)
     joined = _joined(order, layout, device, segment)
     collectives = CountedCollectives(joined.stage, pulse.took, joined.link)
-    neighbours = order.neighbours if device.type == "cpu" else 1
-    rank = Rank(order.rank, layout, neighbours, joined.group, collectives, order.num_blocks)
+    rank = Rank(order.rank, layout, sharing, joined.group, collectives, order.num_blocks, order.failed_backends)
     progress = ProgressReport(lambda event: link.send(encoded(event))) if order.rank == 0 else _no_progress
     built = build_runner(config, progress, image=image, rank=rank)
     if order.rank == 0:
@@ -114,7 +124,7 @@ def _joined(order: StartRank, layout: Layout, device: torch.device, segment: int
     os.close(segment)
     if in_memory is not None and layout.stages == 1:
         return _Joined(in_memory, in_memory)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(order.address))
+    set_interface(backend, order.address)
     group = TorchCollectives("gloo" if backend == "local" else backend, order.meeting, rank, layout.size, check=check)
     if backend == "local":
         # gloo serves to find the other ranks, and until the first step.

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS
@@ -37,6 +38,7 @@ class Placement:
     address: str
     member: int | None = None
     num_blocks: int | None = None
+    failed_backends: Sequence[str] = ()
 
     def order(self, config: EngineConfig, rank: int) -> StartRank:
         """Return the order that starts a rank. It has no options of the group, and so no token."""
@@ -52,6 +54,7 @@ class Placement:
             log_level=logging.getLogger().getEffectiveLevel(),
             member=self.member,
             num_blocks=self.num_blocks,
+            failed_backends=self.failed_backends,
         )
 
 

@@ -9,7 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -92,13 +92,66 @@ class CaptureBounds:
     nbytes: int
 
 
+def no_drop() -> None:
+    """Forget nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """A graph to capture, of `rows` rows of a kind ("decodes"). `add` captures it and raises errors of the capture."""
+    """A graph to capture, of `rows` rows of a kind ("decodes"). `add` captures it and raises errors of the capture;
+    `drop` forgets it, if it was captured.
+    """
 
     kind: str
     rows: int
     add: Callable[[], None]
+    drop: Callable[[], None] = no_drop
+
+
+class CaptureFailure(NamedTuple):
+    """Why a graph was not captured. `short`: the device has too little memory for any more graphs."""
+
+    text: str
+    short: bool
+
+
+class Agreement(Protocol):
+    """Decides about captures, if several ranks must have the same graphs."""
+
+    def bound(self, request: CaptureRequest, reached: str) -> str:
+        """Return the bound that ends all captures, before a graph is captured; empty if it is to be captured.
+
+        `reached`: the bound that is reached here; empty if none is.
+        """
+
+    def captured(self, request: CaptureRequest) -> CaptureFailure | None:
+        """Capture a graph; return why it is not to be used, if it is not. Raises the error of a device that has
+        failed.
+        """
+
+
+class Alone:
+    """The decisions of an engine without other ranks."""
+
+    def bound(self, request: CaptureRequest, reached: str) -> str:
+        return reached
+
+    def captured(self, request: CaptureRequest) -> CaptureFailure | None:
+        return attempted(request, RuntimeError)
+
+
+def attempted(request: CaptureRequest, caught: type[Exception]) -> CaptureFailure | None:
+    """Capture a graph; return the error if it is one of the class `caught` after which the process can continue."""
+    try:
+        request.add()
+    except caught as error:
+        if not fault_of(error).process_can_go_on:
+            raise
+        return CaptureFailure(str(error), isinstance(error, torch.OutOfMemoryError))
+    return None
+
+
+ALONE = Alone()
 
 
 def in_order(wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
@@ -116,33 +169,32 @@ def capture_all(
     bounds: CaptureBounds,
     progress: OnProgress,
     clock: Clock = time.monotonic,
+    agreement: Agreement = ALONE,
 ) -> None:
     """Capture all requests in order and log which were captured and which were not.
 
-    If a capture fails, its kind is not tried again; if memory is short, nothing is. Both log a warning.
+    If a capture fails, its kind is not tried again; if memory is short, nothing is. Both log a warning. Everything that
+    depends on this process (its clock, memory and failures) passes through `agreement`.
     """
     began, before = clock(), capture.used
     missing: list[CaptureRequest] = []
     failed: set[str] = set()
     reached = ""
     for number, each in enumerate(in_order(wanted)):
-        reached = reached or _reached(bounds, clock() - began, capture.used - before)
+        if not reached and each.kind not in failed:
+            reached = agreement.bound(each, _reached(bounds, clock() - began, capture.used - before))
         if reached or each.kind in failed:
             missing.append(each)
             continue
-        try:
-            each.add()
-        except RuntimeError as error:
-            if not fault_of(error).process_can_go_on:
-                raise
-            short = isinstance(error, torch.OutOfMemoryError)
-            failed |= {other.kind for other in wanted} if short else {each.kind}
+        if (failure := agreement.captured(each)) is not None:
+            each.drop()
+            failed |= {other.kind for other in wanted} if failure.short else {each.kind}
             missing.append(each)
             logger.warning(
                 "no CUDA graph for %d %s (%s): sizes without one are launched kernel by kernel",
                 each.rows,
                 each.kind,
-                error,
+                failure.text,
             )
         progress((number + 1) / len(wanted))
     logger.info(

@@ -87,7 +87,9 @@ class DecodeGraphs:
         prefixes.
         """
         return [
-            CaptureRequest(KIND, bucket, partial(self._add, bucket, longest, shares))
+            CaptureRequest(
+                KIND, bucket, partial(self._add, bucket, longest, shares), partial(self._drop, bucket, longest, shares)
+            )
             for bucket in self._buckets
             for longest in self._backend.launch_lengths(bucket, self._longest)
             for shares in ((False, True) if self._shared is not None and bucket > 1 else (False,))
@@ -170,6 +172,9 @@ class DecodeGraphs:
             return self._parts.states.compute_rows(self._parts.decoder, token_ids, positions, attention, slots)
 
         self._graphs[bucket, self._backend.launch_key(bucket, longest), shares] = self._capture(work)
+
+    def _drop(self, bucket: int, longest: int, shares: bool) -> None:
+        self._graphs.pop((bucket, self._backend.launch_key(bucket, longest), shares), None)
 
     def _group(
         self, tables: DeviceBlockTables, positions: Tensor, numbers: Sequence[Tensor], longest: int

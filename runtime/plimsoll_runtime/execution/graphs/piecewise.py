@@ -87,7 +87,10 @@ class PiecewiseDecoder:
 
     def wanted(self) -> list[CaptureRequest]:
         """Return a capture request for each capture size; each makes a graph for every piece."""
-        return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
+        return [
+            CaptureRequest(KIND, bucket, partial(self._add, bucket), partial(self._drop, bucket))
+            for bucket in self._buckets
+        ]
 
     def run(self, rows: StepRows) -> Tensor | None:
         """Replay a step, as in StepGraphs; None if its capture size was not captured. Raises AttentionError if the
@@ -103,7 +106,9 @@ class PiecewiseDecoder:
         for buffer, values in ((self._token_ids, inputs.token_ids), (self._positions, inputs.positions)):
             buffer[:bucket].copy_(values)
         turns = {rope: (cos[:count], sin[:count]) for rope, (cos, sin) in self._turns.items()}
-        step = Step(self._token_ids[:count], self._positions[:count], turns, attention)
+        step = Step(
+            self._token_ids[:count], self._positions[:count], turns, attention, collectives=self._decoder.collectives
+        )
         for part in parts:
             part(step)
         return self._hidden[:count]
@@ -111,7 +116,13 @@ class PiecewiseDecoder:
     def _add(self, bucket: int) -> None:
         """Capture the pieces for `bucket` rows. Raises RuntimeError if a value does not have one entry for each row."""
         turns = {rope: (cos[:bucket], sin[:bucket]) for rope, (cos, sin) in self._turns.items()}
-        step = Step(self._token_ids[:bucket], self._positions[:bucket], turns, self._shapes)
+        step = Step(
+            self._token_ids[:bucket],
+            self._positions[:bucket],
+            turns,
+            self._shapes,
+            collectives=self._decoder.collectives,
+        )
         values: dict[int, Tensor] = {}
         parts = [self._captured(partial(self._turn, bucket))] if self._turns else []
         for segment in self._segments:
@@ -130,6 +141,9 @@ class PiecewiseDecoder:
             values |= {place: buffer[:bucket] for place, buffer in targets.items()}
         self._hidden = self._buffer(self._decoder.count - 1, values[self._decoder.count - 1])
         self._passes[bucket] = parts
+
+    def _drop(self, bucket: int) -> None:
+        self._passes.pop(bucket, None)
 
     def _captured(self, work: Callable[[], Tensor]) -> Callable[[Step], None]:
         replay = self._capture(work).replay

@@ -61,7 +61,10 @@ class SamplingGraphs:
 
     def wanted(self) -> list[CaptureRequest]:
         """Return a capture request for each capture size."""
-        return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
+        return [
+            CaptureRequest(KIND, bucket, partial(self._add, bucket), partial(self._drop, bucket))
+            for bucket in self._buckets
+        ]
 
     def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> PendingSample | None:
         """Add the sampling parameters of slots to the upload buffer of their step. `picked`: see PendingSample.
@@ -109,6 +112,9 @@ class SamplingGraphs:
             return tokens
 
         self._graphs[bucket] = self._capture(work)
+
+    def _drop(self, bucket: int) -> None:
+        self._graphs.pop(bucket, None)
 
 
 def _stride(rows: int) -> int:

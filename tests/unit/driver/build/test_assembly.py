@@ -15,7 +15,10 @@ from plimsoll_runtime.driver.build import parts
 from plimsoll_runtime.driver.build.assembly import (
     CPU,
     GPU,
+    GPU_FIRST,
+    GPU_MEMBER,
     GPU_WITHOUT_GRAPHS,
+    MEMBER,
     POOLING,
     Assembled,
     Stages,
@@ -34,6 +37,7 @@ from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.parallel.rank import Rank
 
 DECODES, PIECES = "DecodeGraphs", "PiecewiseDecoder"
 
@@ -117,6 +121,27 @@ def test_stages_by_device(
     assert stages_of(EngineConfig(model="m", graph_seconds=seconds), model, probe) is expected
 
 
+@pytest.mark.parametrize(
+    ("device", "options", "first", "member"),
+    [
+        ("cuda", {}, GPU_FIRST, GPU_MEMBER),
+        ("cuda", {"group_backend": "nccl"}, GPU_FIRST, GPU_MEMBER),
+        ("cuda", {"group_backend": "gloo"}, GPU_WITHOUT_GRAPHS, MEMBER),
+        ("cuda", {"check_collectives": True}, GPU_WITHOUT_GRAPHS, MEMBER),
+        ("cuda", {"graph_seconds": 0.0}, GPU_WITHOUT_GRAPHS, MEMBER),
+        ("cpu", {}, CPU, MEMBER),
+    ],
+)
+def test_stages_of_ranks(device: str, options: dict[str, Any], first: Stages, member: Stages) -> None:
+    facts: Any = SimpleNamespace(pooling=None)
+    outline: Any = Program(facts, (), None)  # type: ignore[arg-type]
+    model: Any = SimpleNamespace(outline=outline, pooling=None, device=torch.device(device))
+    config = EngineConfig(model="m", tensor_parallel=3, **options)
+    collectives: Any = object()
+    for number, expected in ((0, first), (1, member), (2, member)):
+        assert stages_of(config, model, None, Rank(number, 3, 3, collectives)) is expected
+
+
 GIVEN = {
     "config": EngineConfig,
     "model": Model,
@@ -124,13 +149,14 @@ GIVEN = {
     "device": torch.device,
     "backends": Backends,
     "num_slots": int,
+    "rank": Rank,
     "decoder": Decoder,
     "engine_timeline": Timeline,
     "timeline": Timeline,
 }
 
 
-@pytest.mark.parametrize("stages", [CPU, GPU, GPU_WITHOUT_GRAPHS, POOLING])
+@pytest.mark.parametrize("stages", [CPU, GPU, GPU_FIRST, GPU_MEMBER, GPU_WITHOUT_GRAPHS, MEMBER, POOLING])
 def test_each_stage_gets_what_it_needs(stages: Stages) -> None:
     """Each part is made before it is needed, has the annotated type, and is needed by another part."""
     kinds, needed = dict[str, Any](GIVEN), set[str]()

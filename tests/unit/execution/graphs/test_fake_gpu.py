@@ -18,6 +18,8 @@ from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe
+from plimsoll_runtime.parallel.member import CountedCollectives
+from plimsoll_runtime.parallel.shard import shard
 
 pytest.importorskip("triton")
 from kernel_support.fake_gpu import GPU, Watched, fake_gpu, of_the_host
@@ -30,6 +32,35 @@ def program() -> Program:
 
 def test_a_step_asks_nothing(program: Program) -> None:
     assert of_the_host(program) == []
+
+
+class Adding:
+    """An exchange of a rank on the GPU. `staged`: it adds on the host, as gloo does."""
+
+    device = GPU
+    exchange = None
+
+    def __init__(self, *, staged: bool) -> None:
+        self._staged = staged
+        self.sums = 0
+
+    def add_up(self, part: Tensor) -> None:
+        assert part.device == GPU
+        self.sums += 1
+        if self._staged:
+            part.copy_(part.to("cpu"))
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_the_sums_of_a_rank_ask_nothing(program: Program, staged: bool) -> None:
+    """Those that gloo adds on the host do, and therefore are not captured."""
+    adding = Adding(staged=staged)
+    found = of_the_host(shard(program, 2, 0), CountedCollectives(adding))
+    assert bool(found) == staged
+    assert adding.sums > 0
 
 
 def test_a_choice_without_graphs_is_not_waited_for() -> None:

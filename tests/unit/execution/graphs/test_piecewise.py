@@ -191,6 +191,7 @@ class Swapping:
 
     program: Any = SimpleNamespace(facts=SimpleNamespace(states=()))
     count = 4
+    collectives = None
 
     def __init__(self) -> None:
         def begin(step: Step) -> tuple[Tensor, ...]:
