@@ -157,7 +157,7 @@ class CountedCollectives:
             self._link.send(self._step, values)
 
     def add_up(self, part: Tensor) -> None:
-        """Replace a contiguous float32 tensor by the sum of the tensors of a stage's ranks, without counting the sum."""
+        """Replace a contiguous float32 tensor by the sum over the ranks of a stage, without counting the sum."""
         if self._exchanging is not None:
             self._exchanging.add_up(part)
 

@@ -42,7 +42,7 @@ class _Step:
     ready = False
 
     def __init__(self, noticed: AbstractContextManager[None], step: Launched, failed: int) -> None:
-        """`noticed`: notices the loss of a rank. `failed`: attention backends that have failed in earlier generations."""
+        """`noticed`: notices the loss of a rank. `failed`: attention backends that have failed before."""
         self._noticed = noticed
         self._step = step
         self._failed = failed
