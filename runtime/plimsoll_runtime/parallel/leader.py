@@ -13,6 +13,7 @@ import msgspec
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, StepPlan, StepResult
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
+from plimsoll_runtime.execution.sampling.state import draw_of
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, Report, StepDone, StepShort, encoded
 
 
@@ -148,10 +149,11 @@ class GroupRunner:
 
 
 def of_member(plan: StepPlan, last_tokens: Mapping[int, int]) -> StepPlan:
-    """Return a plan for a rank that samples nothing: without parameters and prompts, and with the tokens that rank 0
-    sampled, by slot, in place of LAST_CHOSEN.
+    """Return a plan for a rank that samples nothing: with `draws` in place of parameters and prompts, and with the
+    tokens that rank 0 sampled, by slot, in place of LAST_CHOSEN.
     """
-    return replace(plan, new_slots=(), sequences=[_known(sequence, last_tokens) for sequence in plan.sequences])
+    sequences = [_known(sequence, last_tokens) for sequence in plan.sequences]
+    return replace(plan, new_slots=(), draws=[draw_of(init) for init in plan.new_slots], sequences=sequences)
 
 
 def _known(sequence: ScheduledSequence, last_tokens: Mapping[int, int]) -> ScheduledSequence:

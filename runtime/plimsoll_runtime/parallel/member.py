@@ -20,6 +20,10 @@ from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, StepDone, 
 from plimsoll_runtime.parallel.collectives import Exchanging
 
 
+def no_choice() -> None:
+    """Do nothing: no other rank waits after a step's sums."""
+
+
 class NoParams:
     """The parameters of the slots of a rank that samples nothing."""
 
@@ -79,6 +83,15 @@ class CountedCollectives:
     def summed(self, count: int) -> None:
         self._sums += count
 
+    @property
+    def device(self) -> torch.device:
+        return self._exchanging.device
+
+    def add_up(self, part: Tensor) -> None:
+        """Replace a contiguous float32 tensor by the sum of all ranks' tensors. `finish` does not join such sums."""
+        self._on_sum()
+        self._exchanging.add_up(part)
+
     def gathered(self, data: bytes) -> list[bytes]:
         """Return the bytes of all ranks, in their order."""
         return self._exchanging.gathered(data)
@@ -100,12 +113,15 @@ class RankSteps:
         timeline: Timeline,
         collectives: CountedCollectives,
         program: Program,
+        fail: Callable[[], None] = no_choice,
     ) -> None:
+        """`fail`: joins what other ranks wait for after a step's sums, if this rank lacks memory."""
         self._channel = channel
         self._runner = runner
         self._timeline = timeline
         self._collectives = collectives
         self._program = program
+        self._fail = fail
 
     def run(self) -> None:
         """Run until the channel is closed."""
@@ -123,6 +139,7 @@ class RankSteps:
             result = self._runner.run(plan).result()
         except StepMemoryError as error:
             self._collectives.finish(self._program, plan.num_tokens)
+            self._fail()
             return StepShort(str(error))
         phases = [(span.phase, span.end_ns - span.start_ns) for span in self._timeline.take()]
         return StepDone(result.outputs, phases, result.attention_fallbacks)

@@ -26,6 +26,8 @@ from plimsoll_runtime.execution.runners.cpu import CpuRunner
 from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.runners.pooling import PoolingRunner
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.parallel.choice import Choice
+from plimsoll_runtime.parallel.choosing_runner import ChoosingRunner
 from plimsoll_runtime.parallel.member import MemberRunner
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.structured.matcher import Grammars
@@ -69,6 +71,10 @@ GPU: Stages = {
     "runner": GpuRunner,
     "capture_graphs": parts.graph_capturing,
 }
+CHOOSING: Stages = {**PLAIN, "sampler": parts.token_sampler, "runner": ChoosingRunner}
+"""For the rank of a parallel group that samples, if the output layer is divided, on any device."""
+CHOOSING_MEMBER: Stages = {**PLAIN, "sampler": lambda: None, "runner": ChoosingRunner}
+"""For the other ranks that have a part of the output layer."""
 MEMBER: Stages = {**PLAIN, "runner": MemberRunner}
 """For the ranks of a parallel group that sample nothing, on any device."""
 GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graphs": no_capturing}
@@ -102,12 +108,13 @@ class Assembled:
     tiers: Tiers | None
     capture_graphs: parts.CaptureGraphs
     grammars: Grammars
+    choice: Choice | None
     engine_timeline: Timeline
     timeline: Timeline
 
 
 def stages_of(config: EngineConfig, model: Model, probe: Probe | None, rank: Rank | None = None) -> Stages:
-    """Return the stages for a model, or for a `rank`'s part of one.
+    """Return the stages for a model, or for a `rank`'s part of one that joins no choice of tokens.
 
     With a probe there are no CUDA graphs, because a graph hides its ops. Ranks have none either.
     """
@@ -140,8 +147,13 @@ def assemble(
 ) -> Assembled:
     """Allocate the KV cache and make everything that a step needs. Raises UsageError, SourceError."""
     engine_timeline = Timeline() if probe is None else probe.timeline
+    choice = None if rank is None else rank.choice(loaded.model.outline)
+    if choice is None:
+        stages = stages_of(config, loaded.model, probe, rank)
+    else:
+        stages = CHOOSING if choice.samples else CHOOSING_MEMBER
     made = run_stages(
-        stages_of(config, loaded.model, probe, rank),
+        stages,
         {
             "config": config,
             "model": loaded.model,
@@ -149,6 +161,7 @@ def assemble(
             "device": loaded.model.device,
             "backends": budget.backends,
             "num_slots": config.max_sequences,
+            "choice": choice,
             "decoder": loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder),
             "engine_timeline": engine_timeline,
             "timeline": Timeline() if overlaps(config, loaded.model.device.type) else engine_timeline,

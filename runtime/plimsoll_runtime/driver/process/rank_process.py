@@ -28,7 +28,7 @@ from plimsoll_runtime.execution.device.select import choose, cores
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, RankReady, encoded
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
-from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
+from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps, no_choice
 from plimsoll_runtime.parallel.mesh import connected
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.remote_grammars import compile_for
@@ -81,7 +81,8 @@ def _built(
     link.send(encoded(RankReady(info, built.prompt_len, built.prompt_seconds)))
     program = built.model.outline
     assert isinstance(program, Program)
-    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program)
+    choice, timeline = built.assembled.choice, built.assembled.timeline
+    return RankSteps(link, built.runner, timeline, collectives, program, no_choice if choice is None else choice.fail)
 
 
 def _joined(order: StartRank, device: torch.device, segment: int) -> Exchanging:

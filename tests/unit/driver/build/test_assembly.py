@@ -13,9 +13,12 @@ from kernel_support.recorder import Recorder
 
 from plimsoll_runtime.driver.build import parts
 from plimsoll_runtime.driver.build.assembly import (
+    CHOOSING,
+    CHOOSING_MEMBER,
     CPU,
     GPU,
     GPU_WITHOUT_GRAPHS,
+    MEMBER,
     POOLING,
     Assembled,
     Stages,
@@ -34,6 +37,7 @@ from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.parallel.choice import Choice
 
 DECODES, PIECES = "DecodeGraphs", "PiecewiseDecoder"
 
@@ -124,13 +128,14 @@ GIVEN = {
     "device": torch.device,
     "backends": Backends,
     "num_slots": int,
+    "choice": Choice,
     "decoder": Decoder,
     "engine_timeline": Timeline,
     "timeline": Timeline,
 }
 
 
-@pytest.mark.parametrize("stages", [CPU, GPU, GPU_WITHOUT_GRAPHS, POOLING])
+@pytest.mark.parametrize("stages", [CPU, GPU, GPU_WITHOUT_GRAPHS, POOLING, CHOOSING, CHOOSING_MEMBER, MEMBER])
 def test_each_stage_gets_what_it_needs(stages: Stages) -> None:
     """Each part is made before it is needed, has the annotated type, and is needed by another part."""
     kinds, needed = dict[str, Any](GIVEN), set[str]()
