@@ -23,8 +23,8 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.dispatch import Implementation
-from plimsoll_kernels.sampling.part_candidates import Candidates, candidates
 from plimsoll_kernels.sampling.op import sample
+from plimsoll_kernels.sampling.part_candidates import Candidates, candidates
 from plimsoll_runtime.execution.sampling.sampler import GATHERED_BYTES
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN
 from plimsoll_runtime.models.ops.weight import Range
@@ -313,7 +313,7 @@ class _Drawing:
 
 
 def _thirds(numbers: Doubles) -> Doubles:
-    """Return numbers that are not negative as three float32 each, whose sum is exact: all first ones, then the rests."""
+    """Return numbers of at least 0 as three float32 each, whose sum is exact: all first ones, then the rests."""
     first = numbers.astype(np.float32).astype(np.float64)
     second = (numbers - first).astype(np.float32).astype(np.float64)
     return np.concatenate([first, second, numbers - first - second])

@@ -1,8 +1,9 @@
 """The program of one rank: a program with its weights cut, and the sums over all ranks between its ops.
 
 Queries, keys, values, gates and up projections are cut by rows, output and down projections by columns, experts by the
-columns between their two products. The embedding and the output layer are cut by tokens. Everything else is computed whole by every rank. An op, or a field of one, that this
-module does not know is rejected, because an op that reads a whole row must not read a part of one.
+columns between their two products, the embedding and the output layer by tokens. Everything else is computed whole by
+every rank. An op, or a field of one, that this module does not know is rejected, because an op that reads a whole row
+must not read a part of one.
 """
 
 from __future__ import annotations
