@@ -162,8 +162,8 @@ def table(result: dict[str, Any]) -> Sheet:
     of_text = result["text_rows_whole"] / result["text_rows"]
     note = (
         f"Of {result['text_rows']} rows of text with temperature 0.8 and top-p 0.95, {of_text:.1%} need all logits "
-        f"(goal: below {GOAL_WHOLE:.0%}). Bytes are those of both ranks (goal for greedy rows: {GOAL_BYTES:,}). Seconds of "
-        "ranks are without the exchange."
+        f"(goal: below {GOAL_WHOLE:.0%}). Bytes are those of both ranks (goal for greedy rows: {GOAL_BYTES:,}). Times "
+        "of ranks are without the exchange."
     )
     headings = ["64 rows", "bytes", "rows that need all logits", "other tokens", "one rank, us", "one of two, us"]
     return Sheet("The choice of tokens by two ranks", headings, rows, note)
