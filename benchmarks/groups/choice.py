@@ -213,7 +213,7 @@ def _choice(choice: Choice, rows: ChoiceRows, own: Tensor, uniforms: Tensor) -> 
     choice.begin(rows, 0, 0)
     tokens, left = choice.choose(own, uniforms.numpy())
     if left.size:
-        whole = choice.gather(own[left.tolist()])
+        whole = choice.gather(own, left.tolist())
         if whole is not None:
             tokens[left] = choice.sampled(whole, left, uniforms.numpy())
     return tokens.tolist(), int(left.size)

@@ -72,7 +72,7 @@ class KernelCandidates:
     ) -> None:
         rows, width = self._logits.shape
         threads = thread_count()
-        given = [each.ctypes.data for each in self._weighed] or [None] * 4
+        given: list[int | None] = [each.ctypes.data for each in self._weighed] or [None] * 4
         batch = CandidatesRecord(
             stage=stage,
             rows=rows,

@@ -83,7 +83,7 @@ class ChoosingRunner(StepRunner):
         outputs = [SequenceOutput()] * len(rows.slots)
         if special or left.size:
             wanted = [*rows.special.tolist(), *rows.shared[left].tolist()]
-            whole = self._choice.gather(logits[wanted])
+            whole = self._choice.gather(logits, wanted)
             if self._sampler is not None:
                 assert whole is not None
                 found = self._sampler.sample(whole[: len(special)], special) if special else []
@@ -99,7 +99,8 @@ class ChoosingRunner(StepRunner):
         """Return the log probabilities of prompts by slot; other ranks than the first one return nothing."""
         reports = []
         for part in parts:
-            whole = self._choice.gather(self._parts.decoder.logits(hidden[part.first : part.end]), of_prompt=True)
+            logits = self._parts.decoder.logits(hidden[part.first : part.end])
+            whole = self._choice.gather(logits, range(len(logits)), of_prompt=True)
             if self._sampler is not None:
                 assert whole is not None
                 reports.append(self._sampler.prompt_report(part, whole))

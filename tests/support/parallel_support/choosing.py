@@ -68,7 +68,7 @@ def chosen(
         own = logits[:, first:end].contiguous()
         choice.begin(rows, 0, 0)
         tokens, left = choice.choose(own, uniforms.numpy())
-        whole = choice.gather(own[left.tolist()])
+        whole = choice.gather(own, left.tolist())
         if rank == 0 and left.size:
             assert whole is not None
             assert torch.equal(whole, logits[left.tolist()])
@@ -90,4 +90,5 @@ def cut_at(ends: Sequence[int]) -> list[Range]:
 
 def expected_tokens(best: Tensor, tokens: Tensor) -> list[int]:
     """Return the tokens of a whole row; -1 if its largest logit is not finite."""
-    return np.where(best.isfinite().numpy(), tokens.numpy(), -1).tolist()
+    found: list[int] = np.where(best.isfinite().numpy(), tokens.numpy(), -1).tolist()
+    return found

@@ -21,8 +21,9 @@ from plimsoll_kernels.cpu.library import library
 from plimsoll_kernels.dispatch import Implementation
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
-from plimsoll_runtime.parallel.choice import Choice, _joined, _thirds
+from plimsoll_runtime.parallel.choice import Choice
 from plimsoll_runtime.parallel.choice_rows import DrawnSlots
+from plimsoll_runtime.parallel.choice_weights import _joined, _thirds
 
 GROUP = 512
 KERNELS = pytest.param("auto", marks=pytest.mark.skipif(library() is None, reason="the CPU kernels were not built"))
@@ -177,13 +178,14 @@ class ShortRank:
         own = some_logits(seed)[:, first:end].contiguous()
         choice.begin(self.rows, len(self.special), 2)
         tokens, left = choice.choose(own, shares(seed).numpy())
-        whole = choice.gather(own[[*self.special, *left.tolist()]])
+        whole = choice.gather(own, [*self.special, *left.tolist()])
         if whole is not None:
             tokens[left] = choice.sampled(whole[len(self.special) :], left, shares(seed).numpy())
         for _ in range(2):
-            prompt = choice.gather(own[:3], of_prompt=True)
+            prompt = choice.gather(own, range(3), of_prompt=True)
             assert prompt is None or torch.equal(prompt, some_logits(seed)[:3])
-        return tokens.tolist()
+        found: list[int] = tokens.tolist()
+        return found
 
 
 EXCHANGES = 6

@@ -170,7 +170,7 @@ def _choosing(outline: Outline, step: LargestStep) -> int:
     sampling = row * max(2 * step.sequences, rows)
     if not isinstance(head, Logits) or head.part is None:
         return sampling
-    own = FLOAT32 * head.width * max(2 * step.sequences, rows)
+    own = FLOAT32 * head.width * step.sequences
     if head.part[0] > 0:
         return own + Buffer.nbytes(max(row, min(row * rows, GATHERED_BYTES)))
     return own + sampling + Buffer.nbytes(row * rows)
