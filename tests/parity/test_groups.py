@@ -54,6 +54,44 @@ def test_logits_equal_transformers(name: str, ranks: int, backend: str, saved: S
     assert largest_difference(actual, expected) < TOLERANCE
 
 
+WORDS = 1700
+"""A vocabulary that is divided among up to four ranks."""
+CUT: Mapping[str, Case] = {
+    "tied": Case("LlamaConfig", {"vocab_size": WORDS, "tie_word_embeddings": True}),
+    "untied-bias": Case("PhiConfig", {"vocab_size": WORDS}),
+    "softcap": Case("Gemma2Config", {**WINDOW, "vocab_size": WORDS, "final_logit_softcapping": 5.0}),
+    "scale": Case("CohereConfig", {"vocab_size": WORDS, "logit_scale": 0.5}),
+    "positions": Case("GPT2Config", {**GPT, "vocab_size": WORDS}),
+}
+SPREAD = prompts((1, 17, 40), vocab=WORDS)
+
+
+@pytest.fixture(scope="session")
+def saved_cut(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return saved_cases(tmp_path_factory, CUT, SPREAD)
+
+
+@pytest.mark.matrix(4)
+@pytest.mark.parametrize(("ranks", "backend"), [(2, "gloo"), (2, "local"), (3, "local"), (4, "local")])
+@pytest.mark.parametrize("name", CUT)
+def test_divided_logits_equal_transformers(name: str, ranks: int, backend: str, saved_cut: Saved) -> None:
+    folder, expected = saved_cut(name)
+    options: Mapping[str, Any] = {**ON_A_CPU, "group_backend": backend, "check_collectives": True}
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=20, prompt_logprobs=20)
+    with LLM(
+        str(folder), dtype="float32", threads=1, kv_memory="4MiB", tensor_parallel=ranks, max_batch_tokens=24, **options
+    ) as llm:
+        found = llm.generate([list(prompt) for prompt in SPREAD], params)
+    for each, rows in zip(found, expected, strict=True):
+        entries = [*(each.prompt_logprobs or ()), *(each.outputs[0].logprobs or ())]
+        for entry, row in zip(entries, rows, strict=True):
+            assert entry.logprob == pytest.approx(float(row[entry.token_id]), abs=TOLERANCE)
+            largest = row.topk(20)
+            assert [value for _, value in entry.top] == pytest.approx(largest.values.tolist(), abs=TOLERANCE)
+            assert all(abs(float(row[token]) - value) < TOLERANCE for token, value in entry.top)
+        assert entries[-1].token_id == int(rows[-1].argmax())
+
+
 SIZES: Mapping[str, Any] = {"vocab_size": 300, "hidden_size": 256, "intermediate_size": 256}
 """A GGUF file's vocabulary has at least all bytes; rows have at least one block of the K types."""
 QUANTISED = {
@@ -90,6 +128,17 @@ def test_blocks_that_ranks_share_have_the_same_numbers(name: str, kind: Kind, ra
     one, group = reported(path, 1), reported(path, ranks)
     assert [len(row) for row in one] == [len(row) for row in group]
     assert len(one) == sum(len(prompt) - 1 + 8 for prompt in PROMPTS)
+    assert max(abs(a - b) for x, y in zip(one, group, strict=True) for a, b in zip(x, y, strict=True)) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_K], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", ["gemma3", "llama"])
+def test_a_divided_vocabulary_of_blocks_has_the_same_numbers(name: str, kind: Kind, tmp_path: Path) -> None:
+    """The output layer of this Gemma is its embedding."""
+    case, path = QUANTISED[name], tmp_path / "model.gguf"
+    words = {**case.values, **SIZES, "vocab_size": 1100}
+    write_gguf(make_model(case.config, words), path, kind, spelt=True, **case.extra)
+    one, group = reported(path, 1), reported(path, 2)
     assert max(abs(a - b) for x, y in zip(one, group, strict=True) for a, b in zip(x, y, strict=True)) < TOLERANCE
 
 
@@ -140,6 +189,53 @@ def group(model: Path) -> Iterator[LLM]:
     """Return two ranks that compute prompts in chunks, while `alone` computes them whole."""
     with loaded(model, 2, max_batch_tokens=CHUNKS) as llm:
         yield llm
+
+
+MIXED = [
+    SamplingParams(seed=number, max_tokens=TOKENS, ignore_eos=True, **wishes)
+    for number, wishes in enumerate(
+        [
+            {"temperature": 0.0},
+            {"temperature": 1.2},
+            {"temperature": 1.0, "top_p": 0.9},
+            {"temperature": 1.5, "top_k": 40, "top_p": 0.95, "min_p": 0.02},
+            {"temperature": 3.0, "top_k": 900},
+            {"temperature": 0.8, "min_p": 0.1},
+            {"temperature": 1.0, "top_p": 0.999, "repetition_penalty": 1.2, "logprobs": 2, "prompt_logprobs": 1},
+        ]
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"group_backend": "gloo"},
+        {**FEW_BLOCKS, "kv_memory": "192KiB", "max_batch_tokens": CHUNKS},
+        {"overlap": True},
+        {"engine": "child"},
+    ],
+    ids=["local", "gloo", "preempted", "overlapping", "child"],
+)
+def test_ranks_with_parts_of_the_vocabulary_choose_the_tokens_of_one(
+    options: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("words")
+    words = {"vocab_size": WORDS, "tie_word_embeddings": False}
+    kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2}
+    save_model(make_model("Gemma3TextConfig", {**WINDOW, **kinds, **words}), folder)
+    texts = prompts((1, 15, 16, 17, 33, 70, 120), seed=3, vocab=WORDS)
+    with loaded(folder, 1) as alone, loaded(folder, 2, **options) as group:
+        expected, found = alone.generate(texts, MIXED), group.generate(texts, MIXED)
+        assert tokens(found) == tokens(expected)
+        assert all(len(set(each)) > 10 for each in tokens(expected)[1:])
+        for ours, theirs in zip(found, expected, strict=True):
+            assert [entry.token_id for entry in ours.prompt_logprobs or ()] == [
+                entry.token_id for entry in theirs.prompt_logprobs or ()
+            ]
+        if "kv_memory" in options:
+            assert group.stats.preemptions > 0
 
 
 def tokens(found: Sequence[Generation]) -> list[list[int]]:

@@ -104,14 +104,18 @@ class AnyOp(CRecord):
 
 @c_record
 class EmbedRecord(AnyOp):
-    """target = scale x the table's row of each token, as floats. The first op of every model."""
+    """target = scale x the table's row of each token, as floats. The first op of every model.
+
+    A rank's table may have a part of the vocabulary; the target of other tokens is zeros.
+    """
 
     table: Memory  # elements [vocab, width], or None: `packed`
     packed: Memory  # the same table packed as a product's weight, for models whose output layer it is as well
     texts: Memory  # None, or elements [texts, width]: the row text token / vocab of a prompt is added
     target: Int
     width: Int
-    vocab: Int  # used with `texts`
+    first: Int = 0  # the token of the first row; 0 with `texts`
+    vocab: Int  # rows of the table
     scale: Float
 
 

@@ -51,6 +51,9 @@ Strides = Annotated[Any, CType("const int64_t *{}", POINTER(c_int64))]
 Groups = Annotated[Any, CType("const int32_t *{}", POINTER(c_int32))]
 Turns = Annotated[Any, CType("const float *const *{}", POINTER(c_void_p))]
 Seconds = Annotated[Any, CType("double *{}", POINTER(c_double))]
+Doubles = Annotated[int | None, c_records.address("const double")]
+OutDoubles = Annotated[int | None, c_records.address("double")]
+OutIntegers = Annotated[int | None, c_records.address("int32_t")]
 States = Annotated[Any, CType("void *const *{}", c_void_p)]
 
 
@@ -181,6 +184,7 @@ class SamplingRecord(CRecord):
     top_p: Floats  # [rows] 1: all
     min_p: Floats  # [rows] 0: all
     uniform: Annotated[int, c_records.address("const double")]  # [rows] in [0, 1)
+    mass: Doubles = None  # [rows] the weight of which top_p alone is a share; None: that of the row
     masked: Integers  # [rows] the index of a row's mask, -1: none; None if no row has one
     masks: Annotated[int | None, c_records.address("const uint32_t")]  # [masks, (width + 31) / 32]: a bit a token
     best: OutFloats  # [rows] the largest logit, NaN if there is one
@@ -206,10 +210,48 @@ class ReportsRecord(CRecord):
     workspace: OutMemory  # sampling_workspace bytes, aligned to 64
 
 
+class Stage(IntEnum):
+    """The calls that read the same rows of a rank's logits, in this order."""
+
+    LIST = 0
+    WEIGH = 1
+    FIND = 2
+
+
+@c_record
+class CandidatesRecord(CRecord):
+    """Rows of logits of a part of the vocabulary. Each stage reads the results of those before it.
+
+    Rows with a temperature of 0 are left out after LIST.
+    """
+
+    stage: Stage
+    rows: Int
+    width: Int
+    stride: Long  # floats from a row to the next
+    most: Int  # columns of `values` and `listed`
+    logits: Floats
+    maxima: OutFloats  # [rows, (width + 63) / 64] of each group of 64 tokens
+    counts: Integers  # [rows] the candidates of a row, at most `most` and `width`; 0: none
+    best: OutFloats  # LIST: [rows] the largest logit, NaN if there is one
+    tokens: OutLongs  # LIST: [rows] the first token of the largest logit; FIND: the token found
+    values: OutFloats  # LIST: [rows, most] the largest logits, of equal ones the first, in the vocabulary's order
+    listed: OutIntegers  # LIST: [rows, most] their tokens
+    temperature: Floats = None  # WEIGH, FIND: [rows]
+    min_p: Floats = None  # [rows] the least weight that counts
+    largest: Floats = None  # [rows] the logit to which weights are relative
+    bound: Floats = None  # WEIGH: [rows]
+    mass: OutDoubles = None  # WEIGH: [rows] the row's weight
+    above: OutDoubles = None  # WEIGH: [rows] the weight of candidates above `bound`
+    target: Doubles = None  # FIND: [rows] the cumulative weight that the token exceeds; below 0: none
+    workspace: OutMemory  # sampling_workspace bytes, aligned to 64
+
+
 _Linear, _Shape = Annotated[Any, pointer(LinearRecord)], Annotated[Any, pointer(ShapeRecord)]
 _Model, _Cache = Annotated[Any, pointer(ModelRecord)], Annotated[Any, pointer(CacheRecord)]
 _Step, _Sampling = Annotated[Any, pointer(StepRecord)], Annotated[Any, pointer(SamplingRecord)]
 _Reports = Annotated[Any, pointer(ReportsRecord)]
+_Candidates = Annotated[Any, pointer(CandidatesRecord)]
 _ATTENTION = (*[Memory] * 3, OutMemory, _Shape, Int, _Cache, _Step, Int)
 Call = Callable[..., None]
 Number = Callable[..., int]
@@ -232,6 +274,7 @@ class KernelsRecord(CRecord):
     sampling_workspace: Annotated[Number, function(Long, Int, Int)]  # of width
     sample: Annotated[Call, function(None, _Sampling, Int)]
     report: Annotated[Call, function(None, _Reports, Int)]
+    candidates: Annotated[Call, function(None, _Candidates, Int)]
     peak: Annotated[Callable[[int], float], function(Double, Int)]
     # operations a second of independent multiplications
 

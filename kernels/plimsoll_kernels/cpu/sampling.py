@@ -27,7 +27,12 @@ _memory = _Memory()
 
 
 def sample_rows(
-    kernels: KernelsRecord, logits: Tensor, params: RowParams, uniform: Tensor, masks: TokenMasks | None = None
+    kernels: KernelsRecord,
+    logits: Tensor,
+    params: RowParams,
+    uniform: Tensor,
+    masks: TokenMasks | None = None,
+    mass: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the largest logit of each row, float32 `[R]`, and the sampled tokens, int64 `[R]`.
 
@@ -46,6 +51,7 @@ def sample_rows(
         top_p=params.top_p.data_ptr(),
         min_p=params.min_p.data_ptr(),
         uniform=uniform.data_ptr(),
+        mass=None if mass is None else mass.data_ptr(),
         masked=None if masks is None else masks.masked.data_ptr(),
         masks=None if masks is None else masks.bits.data_ptr(),
         best=best.data_ptr(),

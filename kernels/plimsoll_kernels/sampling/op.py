@@ -20,6 +20,7 @@ def sample(
     uniform: Tensor,
     masks: TokenMasks | None = None,
     *,
+    mass: Tensor | None = None,
     implementation: Implementation = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Sample one token for each row by the row's parameters; return the row's largest logit and the token.
@@ -30,22 +31,28 @@ def sample(
     drawn, nor are those that `masks` forbid: they count for no filter and not for the largest logit. The logits may be
     changed.
 
+    With `mass`, float64 `[R]` on the logits' device, the rows are the largest logits of longer rows, in the
+    vocabulary's order: without top-k, top_p is a share of this mass (weights relative to the largest logit) instead of
+    the row's. There must be enough of them. The Triton kernel does not support it.
+
     If a row's largest logit is not finite (NaN if any logit is), its token is undefined and the caller must reject the
     row. Raises ValueError for wrong shapes and dtypes.
     """
     _check(logits, params, uniform)
     if masks is not None:
         masks.check(logits)
-    if use_triton(implementation, logits):
+    if mass is not None:
+        _check_rows("mass", mass, torch.float64, len(logits), logits)
+    if mass is None and use_triton(implementation, logits):
         from plimsoll_kernels.sampling.kernel import launch_sample
 
         return launch_sample(logits, params, uniform, masks)
     found = kernels(torch.float32) if implementation == "auto" and logits.device.type == "cpu" else None
     if found is None:
-        return sample_reference(logits, params, uniform, masks)
+        return sample_reference(logits, params, uniform, masks, mass)
     from plimsoll_kernels.cpu.sampling import sample_rows
 
-    return sample_rows(found, logits, params, uniform, masks)
+    return sample_rows(found, logits, params, uniform, masks, mass)
 
 
 def _check(logits: Tensor, params: RowParams, uniform: Tensor) -> None:

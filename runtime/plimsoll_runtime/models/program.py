@@ -205,12 +205,14 @@ class Program:
             return self.head.row_bytes()
         if isinstance(self.head, NoLogits):
             return 0
-        return self.facts.vocab_size * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
+        return self.head.width * (FLOAT32 * (1 + self.head.copies()) + (size if size != FLOAT32 else 0))
 
     def __str__(self) -> str:
         lines = [f"{', '.join(op.writes)} = {text_of(op, op.reads)}" for op in self.ops]
         if isinstance(self.head, Logits):
-            return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}"])
+            part = self.head.part
+            tokens = "" if part is None else f" of tokens {part[0]} to {part[1] - 1}"
+            return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}{tokens}"])
         if isinstance(self.head, NoLogits):
             return "\n".join([*lines, "logits: on rank 0"])
         assert self.facts.pooling is not None

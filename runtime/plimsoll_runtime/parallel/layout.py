@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+from plimsoll_kernels.sampling.part_candidates import GROUP
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.models.ops.weight import Range
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -56,6 +58,18 @@ def share(total: int, ranks: int, rank: int) -> Range:
     size, more = divmod(total, ranks)
     first = rank * size + min(rank, more)
     return first, first + size + (rank < more)
+
+
+def vocabulary_parts(vocab: int, ranks: int) -> tuple[Range, ...] | None:
+    """Return the tokens of each rank, which begin at multiples of `GROUP` tokens: see `sampling.part_candidates`.
+
+    None if there are fewer groups of tokens than ranks, and the vocabulary is not divided.
+    """
+    groups = -(-vocab // GROUP)
+    if groups < ranks:
+        return None
+    ends = [min(vocab, GROUP * share(groups, ranks, rank)[1]) for rank in range(ranks)]
+    return tuple(pairwise((0, *ends)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -13,6 +13,7 @@ import msgspec
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, Launched, ScheduledSequence, StepPlan, StepResult
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
+from plimsoll_runtime.execution.sampling.state import draw_of
 from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, Report, StepDone, StepShort, encoded
 
 
@@ -124,16 +125,23 @@ class GroupRunner:
             raise RankLostError(str(failure)) from failure
 
     def _send(self, plan: StepPlan) -> None:
+        if any(each.token_ids[0] == LAST_CHOSEN for each in plan.sequences):
+            plan = replace(plan, sequences=[self._known(sequence) for sequence in plan.sequences])
         first = encoded(plan)
-        # Most plans of decodes are the same for all ranks, and are encoded once.
-        alike = not plan.new_slots and all(each.token_ids[0] != LAST_CHOSEN for each in plan.sequences)
-        others = first if alike else encoded(of_member(plan, self._last))
+        # Most plans are the same for all ranks, and are encoded once.
+        others = encoded(of_member(plan)) if plan.new_slots else first
         messages = [first, *[others] * (len(self._ranks) - 1)]
         for rank, message in zip(self._ranks, messages, strict=True):
             try:
                 rank.channel.send(message)
             except ChannelClosed as error:
                 raise RankLostError(str(rank.death())) from error
+
+    def _known(self, sequence: ScheduledSequence) -> ScheduledSequence:
+        """Return a sequence with the token that rank 0 sampled in place of LAST_CHOSEN."""
+        if sequence.token_ids[0] != LAST_CHOSEN:
+            return sequence
+        return msgspec.structs.replace(sequence, token_ids=(self._last[sequence.slot],))
 
     def _reports(self, seconds: float) -> list[Report]:
         """Wait for a report of each rank, at most `seconds` (0: as long as it takes).
@@ -215,14 +223,6 @@ class GroupStep:
         return self._runner.finish(self._plan, self._began)
 
 
-def of_member(plan: StepPlan, last_tokens: Mapping[int, int]) -> StepPlan:
-    """Return a plan for a rank that samples nothing: without parameters and prompts, and with the tokens that rank 0
-    sampled, by slot, in place of LAST_CHOSEN.
-    """
-    return replace(plan, new_slots=(), sequences=[_known(sequence, last_tokens) for sequence in plan.sequences])
-
-
-def _known(sequence: ScheduledSequence, last_tokens: Mapping[int, int]) -> ScheduledSequence:
-    if sequence.token_ids[0] != LAST_CHOSEN:
-        return sequence
-    return msgspec.structs.replace(sequence, token_ids=(last_tokens[sequence.slot],))
+def of_member(plan: StepPlan) -> StepPlan:
+    """Return a plan for a rank that samples nothing: with `draws` in place of parameters and prompts."""
+    return replace(plan, new_slots=(), draws=[draw_of(init) for init in plan.new_slots])

@@ -24,6 +24,10 @@ from plimsoll_runtime.parallel.collectives import Exchanging
 from plimsoll_runtime.parallel.links import Link, NoLink
 
 
+def no_choice() -> None:
+    """Do nothing: no other rank waits after a step's sums."""
+
+
 class NoParams:
     """The parameters of the slots of a rank that samples nothing."""
 
@@ -157,8 +161,9 @@ class CountedCollectives:
             self._link.send(self._step, values)
 
     def add_up(self, part: Tensor) -> None:
-        """Replace a contiguous float32 tensor by the sum over the ranks of a stage, without counting the sum."""
+        """Replace a contiguous float32 tensor by the sum over the ranks of a stage. `finish` joins no such sum."""
         if self._exchanging is not None:
+            self._on_sum()
             self._exchanging.add_up(part)
 
     def finish(self, program: Program, rows: int, passed: Passed) -> None:
@@ -192,7 +197,9 @@ class RankSteps:
         collectives: CountedCollectives,
         program: Program,
         passed: Passed,
+        fail: Callable[[], None] = no_choice,
     ) -> None:
+        """`fail`: joins what other ranks wait for after a step's sums, if this rank lacks memory."""
         self._channel = channel
         self._runner = runner
         self._timeline = timeline

@@ -9,9 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.parallel.choice import Choice
 from plimsoll_runtime.parallel.collectives import Exchanging
-from plimsoll_runtime.parallel.layout import Layout
+from plimsoll_runtime.parallel.layout import Layout, vocabulary_parts
 from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.shard import check_divisible, shard
 from plimsoll_runtime.parallel.stages import borders_of, stage_of
@@ -60,6 +62,17 @@ class Rank:
     def part(self, outline: Outline) -> Program:
         """Return this rank's program. Raises the errors of `part_of`."""
         return part_of(outline, self.layout, self.number, in_kernels=self.collectives.exchange is not None)
+
+    def choice(self, outline: Outline) -> Choice | None:
+        """Return the choice of tokens that this rank joins; None if rank 0 has the whole output layer, or if the
+        model has none.
+        """
+        head = outline.head if isinstance(outline, Program) else None
+        if not isinstance(head, Logits) or head.part is None:
+            return None
+        parts = vocabulary_parts(outline.facts.vocab_size, self.layout.tensor)
+        assert parts is not None
+        return Choice(self.collectives, parts, self.layout.shard(self.number))
 
     def chosen(self, own: Chosen | None) -> Chosen:
         """Return the choices of rank 0, which gives its `own`; other ranks give None."""

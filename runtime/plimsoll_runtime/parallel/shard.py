@@ -1,8 +1,9 @@
 """The program of one rank: a program with its weights cut, and the sums over all ranks between its ops.
 
 Queries, keys, values, gates and up projections are cut by rows, output and down projections by columns, experts by the
-columns between their two products. Everything else is computed whole by every rank. An op, or a field of one, that this
-module does not know is rejected, because an op that reads a whole row must not read a part of one.
+columns between their two products, the embedding and the output layer by tokens. Everything else is computed whole by
+every rank. An op, or a field of one, that this module does not know is rejected, because an op that reads a whole row
+must not read a part of one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from plimsoll_runtime.models.ops.cost import OpKind
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, NormValues, OfHeads, Rotate, ScaleQueries
-from plimsoll_runtime.models.ops.logits import NoLogits
+from plimsoll_runtime.models.ops.logits import Logits, NoLogits
 from plimsoll_runtime.models.ops.matmul import GatedProduct, Product
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.norm import Normalise
@@ -31,7 +32,7 @@ from plimsoll_runtime.models.ops.streams import AddToOthers, Average, Correct, J
 from plimsoll_runtime.models.ops.weight import Range, Weight
 from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm
-from plimsoll_runtime.parallel.layout import HeadRanges, heads_of, share
+from plimsoll_runtime.parallel.layout import HeadRanges, heads_of, share, vocabulary_parts
 
 ADVICE = "serve it with one rank (--tensor-parallel 1 --pipeline-parallel 1)"
 
@@ -77,7 +78,10 @@ def check_divisible(outline: Outline) -> None:
 
 
 def shard(program: Program, ranks: int, rank: int, *, in_kernels: bool = False) -> Program:
-    """Return the program that one of `ranks` ranks runs. Rank 0 alone computes logits. `in_kernels`: see `Reduce`.
+    """Return the program that one of `ranks` ranks runs. `in_kernels`: see `Reduce`.
+
+    Each rank computes the logits of a part of the vocabulary; if the vocabulary is too small to be divided, rank 0
+    computes them all.
 
     Raises ModelError for a program that cannot be cut, UsageError for more ranks than it has parts.
     """
@@ -94,7 +98,11 @@ def shard(program: Program, ranks: int, rank: int, *, in_kernels: bool = False) 
         ops += cutter.cut(index)
         ends.append(len(ops))
     head, elsewhere = program.head, tuple(cutter.elsewhere)
-    if rank > 0:
+    if cutter.tokens is not None:
+        assert isinstance(head, Logits)
+        bias = None if head.bias is None else head.bias.rows(cutter.tokens)
+        head = replace(head, weight=head.weight.rows(cutter.tokens), bias=bias)
+    elif rank > 0:
         elsewhere += head.weights()
         head = NoLogits(facts.hidden_size)
     return replace(
@@ -119,7 +127,8 @@ class _Cut:
 class _Cutter:
     """Cuts the ops of a program in order, and records which values a rank has only in part.
 
-    `shapes`: the attention shape of each cache so far. `elsewhere`: weights that only other ranks read.
+    `shapes`: the attention shape of each cache so far. `elsewhere`: weights that only other ranks read. `tokens`: the
+    rank's part of the vocabulary; None if it is not divided.
     """
 
     def __init__(self, program: Program, ranks: int, rank: int, *, in_kernels: bool) -> None:
@@ -130,6 +139,8 @@ class _Cutter:
         self._parts: dict[str, _Cut] = {}
         self.shapes: list[AttentionShape] = []
         self.elsewhere: list[Weight] = []
+        parts = vocabulary_parts(program.facts.vocab_size, ranks) if _divides_tokens(program) else None
+        self.tokens = None if parts is None else parts[rank]
 
     def cut(self, index: int) -> Iterator[Op]:
         """Yield the rank's ops for the op at an index."""
@@ -138,6 +149,9 @@ class _Cutter:
         for name in op.writes:
             self._parts.pop(name, None)
         match op:
+            case Embed() if index == 0 and self.tokens is not None:
+                yield replace(op, table=op.table.rows(self.tokens), first=self.tokens[0])
+                yield Reduce(op.table.shape[1], self._ranks, op.writes, op.writes, self._in_kernels)
             case Product(kind=OpKind.QKV) if not any(parts):
                 yield self._projected(op, self._attention_after(index))
             case Product(kind=OpKind.GATE_UP) if not any(parts) and self._meets_whole(index):
@@ -293,6 +307,16 @@ class _Cutter:
     @property
     def _architecture(self) -> str:
         return self._program.facts.architecture
+
+
+def _divides_tokens(program: Program) -> bool:
+    """Return whether the embedding is the first op and has a row for each token, as the output layer has."""
+    first, head, vocab = program.ops[0], program.head, program.facts.vocab_size
+    if not isinstance(first, Embed) or first.partial or first.texts is not None or not isinstance(head, Logits):
+        return False
+    others = [weight for op in program.ops[1:] for weight in op.weights()]
+    shared = any(str(weight) in (str(first.table), str(head.weight)) for weight in others)
+    return first.table.shape[0] == head.width == vocab and not shared
 
 
 def _rows(weights: tuple[Weight, ...], wanted: list[Range]) -> tuple[Weight, ...]:

@@ -32,7 +32,7 @@ def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> 
     program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
     decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
     step = LargestStep(rows, sequences, rows)
-    predicted = on_a_cpu(decoder, step) - workspace._choosing(program.facts, step)
+    predicted = on_a_cpu(decoder, step) - workspace._choosing(program, step)
     cache = KvCache(program.facts.attention, rows // BLOCK + 2, BLOCK, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.zero_()

@@ -148,7 +148,7 @@ def test_a_step_without_a_slot_leaves_its_last_token() -> None:
     assert tokens_of(member.plans[-1]) == [[21]]
 
 
-def test_members_get_no_parameters_and_all_else() -> None:
+def test_members_get_draws_in_place_of_parameters_and_prompts() -> None:
     first, member = Recorded(sampling(lambda _: 3)), Recorded()
     plan = StepPlan(
         [sequence(2, 5, 6), sequence(0, 4, sample=False)],
@@ -164,6 +164,11 @@ def test_members_get_no_parameters_and_all_else() -> None:
     assert [list(init.prompt_ids) for init in own.new_slots] == [[5, 6], [4, 4]]
     assert [init.context.params.temperature for init in own.new_slots] == [0.5, 0.5]
     assert list(theirs.new_slots) == []
+    assert [(draw.slot, draw.temperature, draw.num_outputs, draw.whole) for draw in theirs.draws] == [
+        (2, 0.5, 0, False),
+        (0, 0.5, 0, False),
+    ]
+    assert list(own.draws) == []
     assert list(theirs.freed_slots) == [1, 3]
     for each in (own, theirs):
         assert (list(each.block_copies), list(each.moves)) == ([(1, 2)], [(9, 3)])

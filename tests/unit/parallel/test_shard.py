@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ from model_support.forward import hidden_states
 from model_support.random_weights import RandomWeights, reading
 from model_support.tiny import prompts
 from parallel_support.models import MODELS, Model
-from parallel_support.ranks import on_ranks
+from parallel_support.ranks import ThreadCollectives, on_ranks
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.layers.collectives import Collectives
+from plimsoll_runtime.models.ops.logits import Logits, NoLogits
 from plimsoll_runtime.models.ops.matmul import Product
 from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program, summary
@@ -53,6 +55,62 @@ def test_ranks_compute_what_one_rank_does(name: str, ranks: int) -> None:
     first, *others = of_ranks(whole, weights, ranks)
     assert torch.allclose(first, expected, atol=TOLERANCE, rtol=TOLERANCE)
     assert all(torch.equal(first, other) for other in others)
+
+
+WORDS = 1700
+"""Four groups of 512 tokens, the last of them with 164."""
+CUT: Mapping[str, Model] = {
+    "llama-untied": Model("LlamaConfig", {"vocab_size": WORDS}),
+    "llama-tied": Model("LlamaConfig", {"vocab_size": WORDS, "tie_word_embeddings": True}),
+    "gemma2-softcap": Model("Gemma2Config", {**WINDOW, "vocab_size": WORDS, "final_logit_softcapping": 5.0}),
+    "cohere-scale": Model("CohereConfig", {"vocab_size": WORDS, "logit_scale": 0.5}),
+    "phi-bias": Model("PhiConfig", {"vocab_size": WORDS}),
+    "gpt2-positions": Model("GPT2Config", {**GPT, "vocab_size": WORDS}),
+    "bloom-norm": Model("BloomConfig", {"n_layer": 2, "n_head": 6, "vocab_size": WORDS}),
+}
+SPREAD = prompts((40,), vocab=WORDS)[0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("name", CUT)
+def test_parts_of_the_vocabulary_have_the_logits_of_the_whole(name: str, ranks: int) -> None:
+    whole = CUT[name].program()
+    weights = RandomWeights(whole)
+    alone = TorchDecoder(whole, reading(whole, weights, torch.float32))
+    expected = alone.logits(hidden_states(alone, ReferenceBackend, SPREAD, CHUNK))
+
+    def of_rank(group: ThreadCollectives, rank: int) -> Tensor:
+        part = shard(whole, ranks, rank)
+        decoder = TorchDecoder(part, reading(part, weights, torch.float32), CountedCollectives(group))
+        return decoder.logits(hidden_states(decoder, ReferenceBackend, SPREAD, CHUNK))
+
+    found = torch.cat(list(on_ranks(ranks, of_rank)), dim=1)
+    assert torch.allclose(found, expected, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_each_rank_has_its_part_of_embedding_and_output_layer(name: str) -> None:
+    whole = CUT[name].program()
+    parts = [shard(whole, 3, rank) for rank in range(3)]
+    heads = [part.head for part in parts]
+    assert all(isinstance(head, Logits) for head in heads)
+    assert [head.part for head in heads if isinstance(head, Logits)] == [(0, 1024), (1024, 1536), (1536, WORDS)]
+    hidden = whole.facts.hidden_size
+    tables = 1 if whole.tied is not None else 2
+    for part, rows in zip(parts, [1024, 512, 164], strict=True):
+        others = replace(part, ops=part.ops[2:], head=NoLogits(hidden)).weight_bytes(torch.float32)
+        vectors = sum(4 * rows for weight in part.head.weights() if weight.is_vector)
+        assert part.weight_bytes(torch.float32) == others + tables * 4 * rows * hidden + vectors
+        assert part.logits_bytes(4) == whole.logits_bytes(4) * rows // WORDS
+        assert part.stored_shapes() == whole.stored_shapes()
+    assert "logits = logits(hidden, " in str(parts[1])
+    assert "of tokens 1024 to 1535" in str(parts[1])
+
+
+def test_a_vocabulary_with_fewer_groups_of_tokens_than_ranks_stays_whole() -> None:
+    whole = Model("LlamaConfig", {"vocab_size": 1025}).program()
+    assert [type(shard(whole, 4, rank).head) for rank in range(4)] == [Logits, *[NoLogits] * 3]
+    assert [type(shard(whole, 3, rank).head) for rank in range(3)] == [Logits] * 3
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -79,15 +79,24 @@ class Decoder {
     crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         float *to = space_.floats_at(op.target, r);
-        if (op.table) {
-          copy_embedding(op, step_.tokens[r], to);
+        const int64_t token = step_.tokens[r] - op.first;
+        if (!has_row(op, token)) {
+          std::memset(to, 0, op.width * sizeof(float));
+        } else if (op.table) {
+          copy_embedding(op, token, to);
         } else {
-          if (r + 1 < end) prefetch_packed(op, step_.tokens[r + 1]);
-          unpack_embedding(op, step_.tokens[r], to);
+          const int64_t next = r + 1 < end ? step_.tokens[r + 1] - op.first : -1;
+          if (has_row(op, next)) prefetch_packed(op, next);
+          unpack_embedding(op, token, to);
         }
         space_.clear_ends(r);
       }
     });
+  }
+
+  // A rank's table has the rows of its part of the vocabulary.
+  static bool has_row(const PlimsollEmbed &op, int64_t token) {
+    return op.texts || (token >= 0 && token < op.vocab);
   }
 
   static void copy_embedding(const PlimsollEmbed &op, int64_t token, float *to) {

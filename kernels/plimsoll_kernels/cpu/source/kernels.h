@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "candidates.h"
 #include "decoder.h"
 #include "log_probabilities.h"
 #include "peak.h"
@@ -103,7 +104,7 @@ struct Kernels {
 
   static constexpr PlimsollKernels table(const char *name) {
     return {name, LANES, packed_elements, pack, pack_gated, linear, workspace, forward, attention_workspace, attention,
-            sampling_workspace, sample, report, peak<T>};
+            sampling_workspace, sample, report, candidates, peak<T>};
   }
 };
 

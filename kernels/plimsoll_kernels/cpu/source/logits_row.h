@@ -150,6 +150,14 @@ class LogitsRow {
     best_ = read_maxima();
   }
 
+  // Prepares to weigh a row that was read before, with its maxima in the memory, relative to another largest logit.
+  void resume(const float *row, float best) {
+    row_ = row;
+    const int whole = width_ / GROUP * GROUP;
+    for (int i = 0; i < GROUP; i++) tail_[i] = whole + i < width_ ? row_[whole + i] : -INFINITE;
+    best_ = best;
+  }
+
   // The largest logit; NaN if there is one.
   float best() const { return best_; }
   bool finite() const { return best_ - best_ == 0.0f; }

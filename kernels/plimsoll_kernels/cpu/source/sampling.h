@@ -6,6 +6,8 @@
 //
 // Sums of weights run in one order, by groups of tokens: a row's token depends on its logits, its parameters and its
 // uniform number alone.
+//
+// The rows may be candidates of longer rows (candidates.h). Then `mass` has the weight of which top_p is a share.
 #pragma once
 
 #include <cfloat>
@@ -18,6 +20,45 @@ namespace PLIMSOLL_ISA {
 using plimsoll::Crew;
 
 inline double one(int) { return 1.0; }
+
+struct WeightPlace {
+  int group;
+  double rest;
+};
+
+// The group in which the sums exceed the target, and the rest of the target there; at most the last group with a
+// weight.
+inline WeightPlace find_group(const double *sums, int groups, double target) {
+  double before = 0.0;
+  WeightPlace place{0, 0.0};
+  for (int g = 0; g < groups; g++) {
+    if (sums[g] == 0.0) continue;
+    place = {g, target - before};
+    before += sums[g];
+    if (before > target) break;
+  }
+  return place;
+}
+
+inline int find_inside(const float *weights, double target) {
+  double before = 0.0;
+  int place = 0;
+  for (int i = 0; i < GROUP; i++) {
+    if (weights[i] == 0.0f) continue;
+    place = i;
+    before += weights[i];
+    if (before > target) break;
+  }
+  return place;
+}
+
+// The token at which the cumulative weight of a row exceeds the target; the row was weighed with these arguments.
+inline int64_t find_in_row(const LogitsRow &row, const RowMemory &memory, float scale, float least, double target) {
+  const WeightPlace place = find_group(memory.sums, row.groups(), target);
+  float weights[GROUP];
+  row.weigh(row.group(place.group), scale, least, weights);
+  return place.group * GROUP + find_inside(weights, place.rest);
+}
 
 class Chooser {
  public:
@@ -53,7 +94,7 @@ class Chooser {
     const double uniform = batch_.uniform[r];
     scale_ = 1.0f / batch_.temperature[r];
     if (top_k > 0 && top_k < width_) return draw_from_list(keep_top_k(top_k, top_p), least, uniform);
-    if (top_p < 1.0f) return draw_from_list(keep_mass(top_p), least, uniform);
+    if (top_p < 1.0f) return draw_from_list(keep_mass(r, top_p), least, uniform);
     return draw_from_row(least, uniform);
   }
 
@@ -67,8 +108,8 @@ class Chooser {
 
   // The same for top-p alone. Mostly a few groups have all of them. Otherwise the row's distribution is flat, and the
   // end is searched in the whole row.
-  int keep_mass(float top_p) {
-    const double target = top_p * row_.weigh_row(scale_, NOTHING);
+  int keep_mass(int r, float top_p) {
+    const double target = top_p * (batch_.mass ? batch_.mass[r] : row_.weigh_row(scale_, NOTHING));
     for (int groups = 32; groups * 4 <= row_.groups(); groups *= 8) {
       const int count = row_.list_first(groups);
       if (row_.weigh_list(count, scale_, NOTHING) >= target) return keep_mass_of_list(count, target);
@@ -85,53 +126,20 @@ class Chooser {
 
   int64_t draw_from_list(int count, float least, double uniform) {
     const double total = row_.weigh_list(count, scale_, least);
-    const Place place = find((count + GROUP - 1) / GROUP, uniform * total);
+    const WeightPlace place = find_group(memory_.sums, (count + GROUP - 1) / GROUP, uniform * total);
     return memory_.tokens[place.group * GROUP + find_inside(memory_.weights + place.group * GROUP, place.rest)];
   }
 
   // Without top-k and top-p only each group's sum is written.
   int64_t draw_from_row(float least, double uniform) {
-    const Place place = find(row_.groups(), uniform * row_.weigh_row(scale_, least));
-    float weights[GROUP];
-    row_.weigh(row_.group(place.group), scale_, least, weights);
-    return place.group * GROUP + find_inside(weights, place.rest);
+    const double total = row_.weigh_row(scale_, least);
+    return find_in_row(row_, memory_, scale_, least, uniform * total);
   }
 
   struct Weight {
     const float *weights;
     double operator()(int i) const { return weights[i]; }
   };
-
-  struct Place {
-    int group;
-    double rest;
-  };
-
-  // The group in which the sums exceed the target, and the rest of the target there; at most the last group with a
-  // weight.
-  Place find(int groups, double target) const {
-    double before = 0.0;
-    Place place{0, 0.0};
-    for (int g = 0; g < groups; g++) {
-      if (memory_.sums[g] == 0.0) continue;
-      place = {g, target - before};
-      before += memory_.sums[g];
-      if (before > target) break;
-    }
-    return place;
-  }
-
-  static int find_inside(const float *weights, double target) {
-    double before = 0.0;
-    int place = 0;
-    for (int i = 0; i < GROUP; i++) {
-      if (weights[i] == 0.0f) continue;
-      place = i;
-      before += weights[i];
-      if (before > target) break;
-    }
-    return place;
-  }
 
   const PlimsollSampling &batch_;
   const RowMemory &memory_;

@@ -27,6 +27,8 @@ from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.runners.pooling import PoolingRunner
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.parallel.captures import RankForwardPass
+from plimsoll_runtime.parallel.choice import Choice
+from plimsoll_runtime.parallel.choosing_runner import ChoosingRunner, GraphChoosingRunner
 from plimsoll_runtime.parallel.gpu_member import GpuMemberRunner
 from plimsoll_runtime.parallel.member import MemberRunner
 from plimsoll_runtime.parallel.rank import Rank
@@ -74,6 +76,8 @@ GPU: Stages = {
 GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graphs": no_capturing}
 MEMBER: Stages = {**PLAIN, "runner": MemberRunner}
 """For the ranks of a parallel group that sample nothing, on a CPU, and on a GPU without graphs."""
+CHOOSING: Stages = {**PLAIN, "sampler": parts.token_sampler, "runner": ChoosingRunner}
+"""For the ranks that share the output layer and choose tokens together, on a CPU, and on a GPU without graphs."""
 GPU_FIRST: Stages = {**GPU, "capture": parts.rank_capture, "forward_pass": RankForwardPass}
 """For rank 0 of a parallel group, which samples, on a GPU with graphs."""
 GPU_MEMBER: Stages = {
@@ -87,6 +91,8 @@ GPU_MEMBER: Stages = {
     "capture_graphs": parts.step_capturing,
 }
 """For the other ranks, which sample nothing."""
+GPU_CHOOSING: Stages = {**SHARED, "sampler": parts.token_sampler, **GPU_MEMBER, "runner": GraphChoosingRunner}
+"""For the ranks that choose tokens together, on a GPU with graphs."""
 
 
 class Probe(Protocol):
@@ -117,16 +123,26 @@ class Assembled:
     tiers: Tiers | None
     capture_graphs: parts.CaptureGraphs
     grammars: Grammars
+    choice: Choice | None
     engine_timeline: Timeline
     timeline: Timeline
 
 
-def stages_of(config: EngineConfig, model: Model, probe: Probe | None, rank: Rank | None = None) -> Stages:
-    """Return the stages for a model, or for a `rank`'s part of one.
+def no_sampler() -> None:
+    """Return no sampler, for a rank that chooses tokens without knowing all logits."""
+
+
+def stages_of(
+    config: EngineConfig, model: Model, probe: Probe | None, rank: Rank | None = None, choice: Choice | None = None
+) -> Stages:
+    """Return the stages for a model, or for a `rank`'s part of one. `choice`: that of tokens, if the rank joins one.
 
     With a probe there are no CUDA graphs, because a graph hides its ops.
     """
     captures = probe is None and has_graphs(config, model.outline, model.device)
+    if choice is not None:
+        found = GPU_CHOOSING if captures else CHOOSING
+        return found if choice.samples else {**found, "sampler": no_sampler}
     if rank is not None and rank.number > 0:
         return GPU_MEMBER if captures else MEMBER
     if model.pooling is not None:
@@ -157,8 +173,9 @@ def assemble(
 ) -> Assembled:
     """Allocate the KV cache and make everything that a step needs. Raises UsageError, SourceError."""
     engine_timeline = Timeline() if probe is None else probe.timeline
+    choice = None if rank is None else rank.choice(loaded.model.outline)
     made = run_stages(
-        stages_of(config, loaded.model, probe, rank),
+        stages_of(config, loaded.model, probe, rank, choice),
         {
             "config": config,
             "model": loaded.model,
@@ -167,6 +184,7 @@ def assemble(
             "backends": budget.backends,
             "num_slots": config.max_sequences,
             "rank": rank,
+            "choice": choice,
             "decoder": loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder),
             "engine_timeline": engine_timeline,
             "timeline": Timeline() if overlaps(config, loaded.model.device.type) else engine_timeline,

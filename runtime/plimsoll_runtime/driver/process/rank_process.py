@@ -32,7 +32,7 @@ from plimsoll_runtime.parallel.channel import BackendFailed, Channel, ChannelClo
 from plimsoll_runtime.parallel.collectives import Exchanging, LocalCollectives, TorchCollectives
 from plimsoll_runtime.parallel.layout import Layout, layout_of
 from plimsoll_runtime.parallel.links import Link, TorchLink
-from plimsoll_runtime.parallel.member import CountedCollectives, Passed, RankSteps
+from plimsoll_runtime.parallel.member import CountedCollectives, Passed, RankSteps, no_choice
 from plimsoll_runtime.parallel.mesh import connected
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.remote_grammars import compile_for
@@ -97,7 +97,9 @@ def _built(
     program = built.model.outline
     assert isinstance(program, Program)
     passed = Passed(torch.float32 if built.model.fused else built.model.dtype, device)
-    return RankSteps(link, built.runner, built.assembled.timeline, collectives, program, passed)
+    choice, timeline = built.assembled.choice, built.assembled.timeline
+    fail = no_choice if choice is None else choice.fail
+    return RankSteps(link, built.runner, timeline, collectives, program, passed, fail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,24 @@ class SlotInit:
     output_ids: Sequence[int] = ()
 
 
+class SlotDraw(msgspec.Struct, frozen=True, array_like=True):
+    """How the tokens of a sequence that takes a slot are drawn, for ranks of a group that sample no tokens themselves.
+
+    - `seed`, `num_outputs`: token i of the output is drawn as a function of (seed, i); it has `num_outputs` so far.
+    - `whole`: sampling needs all logits of a row, because the request has penalties, a bias, a constraint or log
+      probabilities.
+    """
+
+    slot: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    num_outputs: int
+    whole: bool
+
+
 class TableChange(msgspec.Struct, frozen=True):
     """The changes of a sequence's block table in a cache group since its last plan.
 
@@ -80,6 +98,8 @@ class StepPlan:
     Of recurrent states, `resumes` (row, slot) are copied before the step computes, for sequences that resume from a
     snapshot, and `snapshots` (slot, row) after. No row or slot is a target twice.
 
+    A rank of a group that samples no tokens gets `draws` in place of `new_slots`.
+
     Steps run in the order of planning. No block is both a source and a target of `block_copies`. A sequence may read
     blocks that another one fills in the same step, because all keys and values of a layer are written before any row
     attends.
@@ -96,6 +116,7 @@ class StepPlan:
     idle_steps: int = 0
     resumes: Sequence[tuple[int, int]] = ()
     snapshots: Sequence[tuple[int, int]] = ()
+    draws: Sequence[SlotDraw] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.execution.attention.base import AttentionBackend
@@ -23,9 +24,9 @@ from plimsoll_runtime.execution.inputs.batch_state import NO_STATES, SlotStates,
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import snapshot_rows, states_of
 from plimsoll_runtime.execution.parts import StepParts
-from plimsoll_runtime.execution.sampling.sampler import PROMPT_LOGITS
+from plimsoll_runtime.execution.sampling.sampler import GATHERED_BYTES, PROMPT_LOGITS
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.ops.logits import NoLogits
+from plimsoll_runtime.models.ops.logits import Logits, NoLogits
 from plimsoll_runtime.models.program import Facts, Outline, Program
 
 FLOAT32 = 4
@@ -97,7 +98,7 @@ def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     if not isinstance(decoder, KnowsStepBytes):
         return by_outline(decoder.outline, decoder.dtype, step)
     computed = decoder.step_bytes(step.rows, step.head_rows(facts), step.longest)
-    return computed + _choosing(facts, step) + _kept_states(facts, size, step)
+    return computed + _choosing(decoder.outline, step) + _kept_states(facts, size, step)
 
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
@@ -106,7 +107,7 @@ def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
     """
     facts, size = outline.facts, dtype.itemsize
     computed = _torch_bytes(outline, size, step, step.head_rows(facts)) + _made_states(facts, size, step)
-    return computed + _choosing(facts, step) + _kept_states(facts, size, step)
+    return computed + _choosing(outline, step) + _kept_states(facts, size, step)
 
 
 def on_an_accelerator(
@@ -122,7 +123,7 @@ def on_an_accelerator(
     states = states_of(decoder.outline, len(step.prompts), decoder.dtype, cache.device)
     able: list[type[AttentionBackend]] = []
     peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step, states)))
-    return peak + _choosing(facts, step) + _kept_states(facts, decoder.dtype.itemsize, step), able
+    return peak + _choosing(decoder.outline, step) + _kept_states(facts, decoder.dtype.itemsize, step), able
 
 
 def peak_of(work: Callable[[], None]) -> int:
@@ -158,14 +159,21 @@ def _run(
     return forward_pass.backends
 
 
-def _choosing(facts: Facts, step: LargestStep) -> int:
+def _choosing(outline: Outline, step: LargestStep) -> int:
     """Return the bytes of sampling: copies of logits for penalties together with log probabilities, and the
-    probabilities.
+    probabilities. If ranks have parts of the logits, also those of the whole rows that the first one gathers.
     """
-    if facts.pooling is not None:
+    facts, head = outline.facts, outline.head if isinstance(outline, Program) else None
+    if facts.pooling is not None or isinstance(head, NoLogits):
         return 0
-    prompts = step.head_rows(facts)
-    return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
+    rows, row = step.head_rows(facts), FLOAT32 * facts.vocab_size
+    sampling = row * max(2 * step.sequences, rows)
+    if not isinstance(head, Logits) or head.part is None:
+        return sampling
+    own = FLOAT32 * head.width * step.sequences
+    if head.part[0] > 0:
+        return own + Buffer.nbytes(max(row, min(row * rows, GATHERED_BYTES)))
+    return own + sampling + Buffer.nbytes(row * rows)
 
 
 def _kept_states(facts: Facts, size: int, step: LargestStep) -> int:

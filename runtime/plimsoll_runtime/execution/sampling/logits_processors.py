@@ -66,6 +66,16 @@ class Adjustments:
     history: TokenCounts | None
 
 
+def changes_logits(params: SamplingParams) -> bool:
+    """Return whether a request has penalties, a bias, or tokens that `min_tokens` forbids."""
+    return _penalises(params) or bool(params.logit_bias) or params.min_tokens > 0
+
+
+def _penalises(params: SamplingParams) -> bool:
+    unchanged = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (1.0, 0.0, 0.0)
+    return not unchanged
+
+
 def adjustments_of(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: int) -> Adjustments | None:
     """Return the changes of a sequence, new or resumed, that takes a slot; None if its logits do not change, as most
     do.
@@ -74,10 +84,9 @@ def adjustments_of(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: i
     and are left out.
     """
     params = init.context.params
-    repeated = params.repetition_penalty != 1.0
-    penalised = repeated or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    if not penalised and not params.logit_bias and not params.min_tokens:
+    if not changes_logits(params):
         return None
+    repeated, penalised = params.repetition_penalty != 1.0, _penalises(params)
     biased = {t: b for t, b in params.logit_bias.items() if t < vocab_size}
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
     return Adjustments(

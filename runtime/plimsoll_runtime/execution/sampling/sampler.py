@@ -26,6 +26,9 @@ from plimsoll_runtime.structured.matcher import Grammars
 PROMPT_LOGITS = 2**25
 """The most logits (rows x vocabulary) that are computed at once for prompt log probabilities: 128 MiB of float32."""
 
+GATHERED_BYTES = 4 * 2**20
+"""Bytes of whole rows of logits that ranks with parts of them add up at once."""
+
 
 def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
     """Return each row's log probability and rank of its token, and the `top[i]` most likely tokens.
@@ -48,6 +51,30 @@ def token_logprobs(tokens: Sequence[int], found: Reports, top: Sequence[int]) ->
         LogprobEntry(token, logprob, rank, list(zip(ids[:count], values[:count], strict=True)))
         for (token, logprob, rank), (ids, values, count) in zip(chosen, alternative, strict=True)
     ]
+
+
+class PromptPart(NamedTuple):
+    """Prompt targets of a slot whose logits are computed at once; their rows of hidden states begin at `first`."""
+
+    slot: int
+    first: int
+    targets: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.targets)
+
+
+def prompt_parts(sequences: Iterable[ScheduledSequence], vocab_size: int) -> list[PromptPart]:
+    """Return the prompt targets of a step's sequences in parts of at most PROMPT_LOGITS logits."""
+    parts, first = [], 0
+    step = max(1, PROMPT_LOGITS // vocab_size)
+    for sequence in sequences:
+        targets = sequence.prompt_targets
+        for start in range(0, len(targets), step):
+            parts.append(PromptPart(sequence.slot, first + start, targets[start : start + step]))
+        first += len(sequence.token_ids)
+    return parts
 
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity); check its weights, or choose another --dtype"
@@ -94,18 +121,15 @@ class Sampler:
         """Return the log probabilities of the prompt targets of these sequences, whose rows are the hidden states `[T,
         hidden]`, in order.
         """
-        reports, first = [], 0
-        step = max(1, PROMPT_LOGITS // decoder.outline.facts.vocab_size)
-        for sequence in sequences:
-            slot, targets = sequence.slot, sequence.prompt_targets
-            count = self._state.prompt_logprob_count(slot) if targets else 0
-            for start in range(0, len(targets), step):
-                part = targets[start : start + step]
-                logits = decoder.logits(hidden[first + start : first + start + len(part)])
-                tokens = to_device(np.array(part, dtype=np.int64), hidden.device)
-                reports.append(PromptReport(slot, part, count, reports_of(logits, tokens, [count] * len(part))))
-            first += len(sequence.token_ids)
-        return reports
+        parts = prompt_parts(sequences, decoder.outline.facts.vocab_size)
+        return [self.prompt_report(part, decoder.logits(hidden[part.first : part.end])) for part in parts]
+
+    def prompt_report(self, part: PromptPart, logits: Tensor) -> PromptReport:
+        """Return the log probabilities of a part's targets from their rows' logits."""
+        count = self._state.prompt_logprob_count(part.slot)
+        tokens = to_device(np.array(part.targets, dtype=np.int64), logits.device)
+        found = reports_of(logits, tokens, [count] * len(part.targets))
+        return PromptReport(part.slot, part.targets, count, found)
 
     def sample(self, logits: Tensor, slots: Sequence[int]) -> list[SequenceOutput]:
         """Sample a token for each row (logits float32 [R, V], which may be changed) and record it.

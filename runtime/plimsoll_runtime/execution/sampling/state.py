@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.sampling.params import RowParams
-from plimsoll_runtime.engine.protocol.plan import SlotInit
-from plimsoll_runtime.execution.sampling.logits_processors import Adjustments, adjustments_of
+from plimsoll_runtime.engine.protocol.plan import SlotDraw, SlotInit
+from plimsoll_runtime.execution.sampling.logits_processors import Adjustments, adjustments_of, changes_logits
 from plimsoll_runtime.models.layers.device_copy import to_device
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -71,6 +71,22 @@ COLDEST = 1e-4
 NO_TOKEN = -1
 
 _FEWEST = 64
+
+
+def draw_of(init: SlotInit) -> SlotDraw:
+    """Return how the tokens of a sequence that takes a slot are drawn."""
+    params = init.context.params
+    limited = params.constraint is not None or (params.thought is not None and params.thought.budget is not None)
+    return SlotDraw(
+        slot=init.slot,
+        temperature=0.0 if params.greedy else max(params.temperature, COLDEST),
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        seed=init.context.seed,
+        num_outputs=len(init.output_ids),
+        whole=limited or params.logprobs is not None or changes_logits(params),
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +150,7 @@ class SamplingState:
 
     def fill(self, init: SlotInit) -> None:
         """Store the parameters of a sequence that takes a slot."""
-        self._arrays.fill(init, self._vocab_size)
+        self._arrays.fill(draw_of(init), self._vocab_size)
         adjustments = adjustments_of(init, self._eos, self._vocab_size)
         if adjustments is not None:
             self._adjustments[init.slot] = adjustments
@@ -228,18 +244,18 @@ class SlotArrays:
         self.seeds = np.zeros(0, dtype=np.int64)
         self.num_outputs = np.zeros(0, dtype=np.int64)
 
-    def fill(self, init: SlotInit, vocab_size: int) -> None:
+    def fill(self, draw: SlotDraw, vocab_size: int) -> None:
         """Store the parameters of a sequence that takes a slot."""
-        slot, params = init.slot, init.context.params
+        slot = draw.slot
         if slot >= self._taken.size:
             self._grow(max(_FEWEST, 2 * slot))
         self._taken[slot] = True
-        self.temperature[slot] = 0.0 if params.greedy else max(params.temperature, COLDEST)
-        self.top_k[slot] = min(max(params.top_k, 0), vocab_size)
-        self.top_p[slot] = params.top_p
-        self.min_p[slot] = params.min_p
-        self.seeds[slot] = init.context.seed
-        self.num_outputs[slot] = len(init.output_ids)
+        self.temperature[slot] = draw.temperature
+        self.top_k[slot] = min(max(draw.top_k, 0), vocab_size)
+        self.top_p[slot] = draw.top_p
+        self.min_p[slot] = draw.min_p
+        self.seeds[slot] = draw.seed
+        self.num_outputs[slot] = draw.num_outputs
 
     def free(self, slot: int) -> None:
         """Mark a slot as empty."""

@@ -198,7 +198,7 @@ class CpuExecutor:
             return own + logits_rows * head.row_bytes() + kept * (rows + logits_rows * SUB_BLOCK)
         if isinstance(head, NoLogits):
             return own
-        logits = 4 * logits_rows * self.program.facts.vocab_size
+        logits = 4 * logits_rows * head.width
         return own + Buffer.nbytes(logits) + head.copies() * logits
 
     def take_seconds(self) -> dict[str, float]:

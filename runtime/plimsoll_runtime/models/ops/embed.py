@@ -26,7 +26,8 @@ class Embed(Op):
 
     `partial`: tokens beyond the table's last row use its first row. `texts` [texts, hidden]: token-type embeddings; the
     row of a token's text is added. Token ids of a prompt's second text have an offset of the vocabulary size, those of
-    a third of twice that.
+    a third of twice that. `first`: the table is one rank's part of the vocabulary, from this token on; x is zero for
+    other tokens.
     """
 
     table: Weight
@@ -34,9 +35,10 @@ class Embed(Op):
     scale: float | None = None
     partial: bool = False
     texts: Weight | None = None
+    first: int | None = None
     kind: OpKind = OpKind.EMBED
     reads: Values = ()
-    cpu_fields: ClassVar = ("table", "scale", "texts")
+    cpu_fields: ClassVar = ("table", "scale", "texts", "first")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         return OpCost(2 * rows.count * self.table.shape[1] * size)
@@ -49,11 +51,23 @@ class Embed(Op):
         if self.texts is not None:
             return self._with_texts(table, weights.read(self.texts, keep=True))
         scale = None if self.scale is None else rounded(self.scale, table.dtype)
+        if self.first is not None:
+            return self._of_part(table, self.first, scale)
         beyond = len(table) if self.partial else None
 
         def run(step: Step) -> Tensor:
             tokens = step.token_ids
             rows = functional.embedding(tokens if beyond is None else tokens * (tokens < beyond), table)
+            return rows if scale is None else rows * scale
+
+        return run
+
+    @staticmethod
+    def _of_part(table: Tensor, first: int, scale: float | None) -> Run:
+        def run(step: Step) -> Tensor:
+            tokens = step.token_ids - first
+            missing = (tokens < 0) | (tokens >= len(table))
+            rows = functional.embedding(tokens.masked_fill_(missing, 0), table).masked_fill_(missing[:, None], 0.0)
             return rows if scale is None else rows * scale
 
         return run
@@ -88,6 +102,7 @@ class Embed(Op):
                 texts=weights.table(self.texts),
                 target=target,
                 width=width,
+                first=self.first or 0,
                 vocab=vocab,
                 scale=1.0 if self.scale is None else rounded(self.scale, weights.dtype),
             )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
-from plimsoll_runtime.models.ops.weight import Weight, Weights
+from plimsoll_runtime.models.ops.weight import Range, Weight, Weights
 from plimsoll_runtime.models.spec.decoder import Head
 
 
@@ -44,7 +44,10 @@ class NoLogits:
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """h W^T + b in float32, scaled and capped by `head`. `weight` [vocab, hidden] is the embedding if tied."""
+    """h W^T + b in float32, scaled and capped by `head`. `weight` [vocab, hidden] is the embedding if tied.
+
+    Of a rank's program, `weight` and `bias` may be a part of the vocabulary, and so are the logits.
+    """
 
     head: Head
     weight: Weight
@@ -54,6 +57,16 @@ class Logits:
     def weights(self) -> tuple[Weight, ...]:
         """Return the tensors that it reads."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    @property
+    def part(self) -> Range | None:
+        """The tokens of a rank's part of the vocabulary; None if the logits are those of all tokens."""
+        return None if self.weight.part is None else self.weight.part.ranges[0]
+
+    @property
+    def width(self) -> int:
+        """Number of logits of a row."""
+        return self.weight.shape[0]
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """Return the cost, zero if no row has logits."""

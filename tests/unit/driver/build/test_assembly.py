@@ -13,6 +13,7 @@ from kernel_support.recorder import Recorder
 
 from plimsoll_runtime.driver.build import parts
 from plimsoll_runtime.driver.build.assembly import (
+    CHOOSING,
     CPU,
     GPU,
     GPU_FIRST,
@@ -37,6 +38,7 @@ from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.parallel.choice import Choice
 from plimsoll_runtime.parallel.rank import Rank
 
 DECODES, PIECES = "DecodeGraphs", "PiecewiseDecoder"
@@ -150,13 +152,17 @@ GIVEN = {
     "backends": Backends,
     "num_slots": int,
     "rank": Rank,
+    "choice": Choice,
     "decoder": Decoder,
     "engine_timeline": Timeline,
     "timeline": Timeline,
 }
 
 
-@pytest.mark.parametrize("stages", [CPU, GPU, GPU_FIRST, GPU_MEMBER, GPU_WITHOUT_GRAPHS, MEMBER, POOLING])
+STAGES = (CPU, GPU, GPU_FIRST, GPU_MEMBER, GPU_WITHOUT_GRAPHS, MEMBER, POOLING, CHOOSING, GPU_CHOOSING)
+
+
+@pytest.mark.parametrize("stages", STAGES)
 def test_each_stage_gets_what_it_needs(stages: Stages) -> None:
     """Each part is made before it is needed, has the annotated type, and is needed by another part."""
     kinds, needed = dict[str, Any](GIVEN), set[str]()

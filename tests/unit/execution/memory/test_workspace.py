@@ -135,7 +135,9 @@ def test_the_step_that_is_run_is_the_largest(kind: str, tmp_path: Path, monkeypa
     assert slots == list(range(5))
     assert able == [ReferenceBackend]
     kept = (5 + 1 + step.snapshots) * facts.state_bytes(4)
-    assert nbytes == 10**9 + module._choosing(facts, step) + kept, "what a step makes of states is in its peak"
+    assert nbytes == 10**9 + module._choosing(decoder.outline, step) + kept, (
+        "what a step makes of states is in its peak"
+    )
     assert rows == (6 if facts.states else 0)
 
 
@@ -166,7 +168,7 @@ def test_a_second_row_of_states_is_taken_where_ops_do_not_write_in_place(fused: 
     assert any(tensor[:3].any() for tensor in states.tensors), "both have written them"
     more = LargestStep(rows=12, sequences=4, longest=8)
     assert more.head_rows(facts) == step.head_rows(facts)
-    choosing = module._choosing(facts, more) - module._choosing(facts, step)
+    choosing = module._choosing(decoder.outline, more) - module._choosing(decoder.outline, step)
     by_decoder = on_a_cpu(decoder, more) - on_a_cpu(decoder, step) - choosing
     assert by_decoder == (1 if fused else 2) * facts.state_bytes(4)
     by_torch = [by_outline(decoder.outline, torch.float32, each) for each in (step, more)]

@@ -14,7 +14,7 @@ from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.sampling.logits_processors import TokenCounts
-from plimsoll_runtime.execution.sampling.state import COLDEST, SlotArrays
+from plimsoll_runtime.execution.sampling.state import COLDEST, SlotArrays, draw_of
 
 VOCAB = 50
 PARAMS = st.builds(
@@ -36,7 +36,7 @@ def test_fill_and_free(steps: list[tuple[int, SamplingParams | None]]) -> None:
                 arrays.free(slot)
         else:
             context = RequestContext(params, seed=slot + 1)
-            arrays.fill(SlotInit(slot, context, prompt_ids=(), output_ids=(4, 5)), VOCAB)
+            arrays.fill(draw_of(SlotInit(slot, context, prompt_ids=(), output_ids=(4, 5))), VOCAB)
             model[slot] = params
         arrays.check_integrity()
     places = arrays.places(list(model))
