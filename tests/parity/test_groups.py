@@ -191,19 +191,17 @@ def group(model: Path) -> Iterator[LLM]:
         yield llm
 
 
+WISHES: Sequence[Mapping[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.2},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 1.5, "top_k": 40, "top_p": 0.95, "min_p": 0.02},
+    {"temperature": 3.0, "top_k": 900},
+    {"temperature": 0.8, "min_p": 0.1},
+    {"temperature": 1.0, "top_p": 0.999, "repetition_penalty": 1.2, "logprobs": 2, "prompt_logprobs": 1},
+]
 MIXED = [
-    SamplingParams(seed=number, max_tokens=TOKENS, ignore_eos=True, **wishes)
-    for number, wishes in enumerate(
-        [
-            {"temperature": 0.0},
-            {"temperature": 1.2},
-            {"temperature": 1.0, "top_p": 0.9},
-            {"temperature": 1.5, "top_k": 40, "top_p": 0.95, "min_p": 0.02},
-            {"temperature": 3.0, "top_k": 900},
-            {"temperature": 0.8, "min_p": 0.1},
-            {"temperature": 1.0, "top_p": 0.999, "repetition_penalty": 1.2, "logprobs": 2, "prompt_logprobs": 1},
-        ]
-    )
+    SamplingParams(seed=number, max_tokens=TOKENS, ignore_eos=True, **wishes) for number, wishes in enumerate(WISHES)
 ]
 
 
