@@ -10,7 +10,7 @@ from random import Random
 import psutil
 import pytest
 from groups_support.clients import Client
-from groups_support.ranks import OPTIONS, SECONDS, children_of, health, ranks_of, until
+from groups_support.ranks import BOTH, OPTIONS, SECONDS, STAGED, children_of, health, ranks_of, until
 from model_support.tiny import make_model, save_model
 from server_support.process import serving
 
@@ -23,12 +23,13 @@ LONGEST = 30.0
 
 
 @pytest.mark.long
-def test_no_request_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "size"), [(OPTIONS, 2), (STAGED, 2), (BOTH, 4)], ids=["tensor", "stages", "both"])
+def test_no_request_is_lost(tmp_path: Path, options: tuple[str, ...], size: int) -> None:
     folder = tmp_path / "model"
     save_model(make_model("LlamaConfig", {"head_dim": 16, "hidden_size": 64}), folder)
     random, ended = Random(35), threading.Event()
     segments = set(SHARED_MEMORY.iterdir())
-    with serving(folder, tmp_path / "log", *OPTIONS, "--step-timeout", "1") as server:
+    with serving(folder, tmp_path / "log", *options, "--step-timeout", "1") as server:
         # The log of all losses would fill the pipe.
         reading = threading.Thread(target=server.end)
         reading.start()
@@ -52,7 +53,7 @@ def test_no_request_is_lost(tmp_path: Path) -> None:
         ended.set()
         for client in clients:
             client.finish(LONGEST)
-        assert len(ranks_of(server)) == 2
+        assert len(ranks_of(server)) == size
         processes += ranks_of(server).values()
         server.process.terminate()
         reading.join(SECONDS)

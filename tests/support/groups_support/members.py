@@ -73,8 +73,8 @@ def member(
     """Start a member of a group of two. It is killed at the end."""
     command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny"]
     command += ["--host", machine.front, "--port", str(HTTP_PORT), "--kv-memory", "8MiB", "--threads", "1"]
-    command += ["--tensor-parallel", "2", "--group-size", "2", "--group-index", str(index)]
-    command += ["--group-address", f"{leader.address}:{CONTROL_PORT}", "--group-ports", "29501-29510", *options]
+    command += ["--group-size", "2", "--group-index", str(index)]
+    command += ["--group-address", f"{leader.address}:{CONTROL_PORT}", "--group-ports", "29501-29520", *options]
     environment = os.environ | {"PLIMSOLL_GROUP_TOKEN": token}
     with log.open("ab") as file:
         process = subprocess.Popen(machine.command(*command), stderr=file, env=environment)

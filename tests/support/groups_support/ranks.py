@@ -10,7 +10,10 @@ import httpx
 import psutil
 from server_support.process import Served
 
-OPTIONS = ("--dtype", "float32", "--tensor-parallel", "2", "--check-integrity-every", "1", "--check-collectives")
+CHECKED = ("--dtype", "float32", "--check-integrity-every", "1", "--check-collectives")
+OPTIONS = (*CHECKED, "--tensor-parallel", "2")
+STAGED = (*CHECKED, "--pipeline-parallel", "2")
+BOTH = (*CHECKED, "--tensor-parallel", "2", "--pipeline-parallel", "2")
 SECONDS = 60.0
 
 

@@ -83,3 +83,18 @@ def test_every_member_has_the_same_number_of_ranks() -> None:
     assert not group.leads
     with pytest.raises(UsageError, match=r"4 ranks \(--tensor-parallel 4 .* must be a multiple of --group-size 3"):
         EngineConfig(model="m", tensor_parallel=4, group=group)
+
+
+def test_stages_and_their_ranks_are_divided_among_members() -> None:
+    group = GroupOptions(size=3, index=1, address=ADDRESS)
+    config = EngineConfig(model="m", tensor_parallel=2, pipeline_parallel=3, group=group)
+    assert config.ranks == 6
+    with pytest.raises(
+        UsageError, match=r"4 ranks \(--tensor-parallel 2 times --pipeline-parallel 2\) must be a multiple"
+    ):
+        EngineConfig(model="m", tensor_parallel=2, pipeline_parallel=2, group=group)
+
+
+def test_more_ranks_than_a_group_may_have() -> None:
+    with pytest.raises(UsageError, match="--tensor-parallel 64 times --pipeline-parallel 2 are 128 ranks; use at most"):
+        EngineConfig(model="m", tensor_parallel=64, pipeline_parallel=2)

@@ -192,7 +192,7 @@ class Engine(RuleBasedStateMachine):
         self.patience = depth * (1 + alone)
         self.now_ns = SECOND_NS
         sizes = (num_blocks, block_size, budget, sequences)
-        ahead = MOST_FORCED if self.forces and depth == 1 else 0
+        ahead = MOST_FORCED if self.forces and (depth == 1 or self.stages > 1) else 0
         kind = {"recurrent": self.recurrent, "forces": self.forces}
         self.runner = SimulatedRunner(*sizes, self.groups, **kind, most_forced=ahead)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
@@ -576,6 +576,12 @@ class StagedPriority(Staged):
     policy = "priority"
 
 
+class StagedForced(Staged):
+    """With tokens that the grammar forces: a step's next tokens are all known before another one has the sequence."""
+
+    forces = True
+
+
 class StagedRecurrent(Staged, Recurrent):
     """With recurrent layers, and snapshots of their states."""
 
@@ -602,6 +608,7 @@ for machine in (
     Staged,
     StagedGrouped,
     StagedPriority,
+    StagedForced,
     StagedRecurrent,
     Grouped,
     GroupedTiered,
@@ -624,6 +631,7 @@ TestFcfs, TestTiered = Engine.TestCase, Tiered.TestCase
 TestRecurrent, TestGrouped = Recurrent.TestCase, Grouped.TestCase
 TestStaged, TestStagedGrouped = Staged.TestCase, pytest.mark.long(StagedGrouped.TestCase)
 TestStagedPriority = pytest.mark.long(StagedPriority.TestCase)
+TestStagedForced = pytest.mark.long(StagedForced.TestCase)
 TestStagedRecurrent = pytest.mark.long(StagedRecurrent.TestCase)
 TestPriority, TestDeadline = pytest.mark.long(Priority.TestCase), pytest.mark.long(Deadline.TestCase)
 TestPrefix = pytest.mark.long(Prefix.TestCase)

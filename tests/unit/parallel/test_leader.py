@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from parallel_support.steps import Answer, answering
+from parallel_support.steps import Answer, FakeLink, answering
 
 from plimsoll_runtime.engine.protocol.messages import LoadProgress, LogprobEntry, RequestContext
 from plimsoll_runtime.engine.protocol.plan import (
     LAST_CHOSEN,
+    Launched,
     ScheduledSequence,
     SequenceOutput,
     SlotInit,
@@ -289,3 +291,192 @@ def test_the_rank_that_has_begun_the_fewest_sums_hangs(late: int) -> None:
         finally:
             released.set()
         assert [link.shown for link in links] == [1, 1, 1]
+
+
+# Several steps under way: two stages of one rank, or of two. The last ranks are the first stage.
+
+
+def staged(links: Sequence[FakeLink], stages: int = 2, durations: StepDurations | None = None) -> GroupRunner:
+    return GroupRunner(links, Timeline(), durations or unlimited(), tensor=len(links) // stages)
+
+
+def echo(plan: StepPlan) -> Report:
+    """Sample each sequence's first token again."""
+    return StepDone([SequenceOutput(each.token_ids[0]) for each in plan.sequences])
+
+
+def one(token: int) -> StepPlan:
+    return StepPlan([sequence(token, token)])
+
+
+def token_of(step: Launched) -> int | None:
+    return step.result().outputs[0].token_id
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_steps_are_started_before_earlier_ones_have_ended(ranks: int) -> None:
+    arrived = [threading.Semaphore(0) for _ in range(ranks)]
+    go = threading.Event()
+
+    def of_rank(number: int) -> Answer:
+        def answer(plan: StepPlan) -> Report:
+            arrived[number].release()
+            assert go.wait(SECONDS)
+            return echo(plan)
+
+        return answer
+
+    with answering([of_rank(number) for number in range(ranks)]) as links:
+        runner = staged(links)
+        steps = [runner.run(one(token)) for token in (5, 6, 7)]
+        assert not any(step.ready for step in steps)
+        assert all(each.acquire(timeout=SECONDS) for each in arrived)
+        go.set()
+        assert [token_of(step) for step in steps] == [5, 6, 7]
+
+
+def test_reports_of_later_steps_arrive_early() -> None:
+    """The first stage reports all its steps before the last one reports its first."""
+    done = threading.Semaphore(0)
+
+    def last(plan: StepPlan) -> Report:
+        assert done.acquire(timeout=SECONDS)
+        return echo(plan)
+
+    reported = Recorded()
+    with answering([last, reported]) as links:
+        runner = staged(links)
+        steps = [runner.run(one(token)) for token in range(1, 5)]
+        while len(reported.plans) < 4:
+            threading.Event().wait(0.001)
+        done.release(4)
+        assert [token_of(step) for step in steps] == [1, 2, 3, 4]
+        # Nothing is left over for the next steps.
+        done.release(2)
+        assert [token_of(runner.run(one(token))) for token in (8, 9)] == [8, 9]
+
+
+def test_plans_reach_all_stages_in_order() -> None:
+    ranks = [Recorded(echo), Recorded(), Recorded()]
+    with answering(ranks) as links:
+        runner = staged(links, stages=3)
+        steps = [runner.run(one(token)) for token in range(1, 4)]
+        for token in range(4, 9):
+            steps.pop(0).result()
+            steps.append(runner.run(one(token)))
+        for step in steps:
+            step.result()
+    for rank in ranks:
+        assert [tokens_of(plan) for plan in rank.plans] == [[[token]] for token in range(1, 9)]
+
+
+@pytest.mark.parametrize(("stages", "tensor"), [(2, 1), (3, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("under_way", [1, 2, 3])
+def test_the_first_stage_that_hangs_is_named(stages: int, tensor: int, under_way: int) -> None:
+    """The stages after it wait for its values, and those before it have reported."""
+    for hung in range(stages):
+        released = threading.Event()
+
+        def of_rank(number: int, hung: int = hung, released: threading.Event = released) -> Answer:
+            stage = stages - 1 - number // tensor
+
+            def answer(plan: StepPlan) -> Report | None:
+                if stage < hung:
+                    return echo(plan)
+                assert released.wait(SECONDS)
+                return None
+
+            return answer
+
+        with answering([of_rank(number) for number in range(stages * tensor)]) as links:
+            culprit = (stages - 1 - hung) * tensor + tensor - 1
+            for number, link in enumerate(links):
+                # In its stage, the other rank waits in a later sum; other stages have other numbers of sums.
+                link.sums = 50 if number // tensor == culprit // tensor else 3
+            links[culprit].sums -= 1
+            durations = StepDurations(0.05)
+            durations.learn(1, 1e-3)
+            runner = staged(links, stages, durations)
+            steps = [runner.run(one(token)) for token in range(under_way)]
+            try:
+                with pytest.raises(RankLostError, match=f"^rank {culprit} hangs: a step took more than"):
+                    steps[0].result()
+                for step in steps[1:]:
+                    with pytest.raises(RankLostError):
+                        step.result()
+            finally:
+                released.set()
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_steps_after_the_loss_of_a_rank_fail_without_waiting(ended: int, at: int) -> None:
+    """The other ranks never report, and nothing waits for them."""
+    sent, released = threading.Event(), threading.Event()
+
+    def of_rank(number: int) -> Answer:
+        steps = iter(range(10))
+
+        def answer(plan: StepPlan) -> Report | None:
+            step = next(steps)
+            if step < at:
+                return echo(plan)
+            if number != ended:
+                assert released.wait(SECONDS)
+            return None
+
+        return answer
+
+    with answering([of_rank(number) for number in range(3)]) as links:
+        runner = staged(links, stages=3)
+        steps = [runner.run(one(token)) for token in (4, 5, 6)]
+        sent.set()
+        try:
+            for number, step in enumerate(steps):
+                if number < at:
+                    assert token_of(step) == 4 + number
+                else:
+                    pattern = f"rank {ended} has ended" if number == at else "in an earlier step"
+                    with pytest.raises(RankLostError, match=pattern):
+                        step.result()
+        finally:
+            released.set()
+
+
+@pytest.mark.parametrize("short", [{0}, {1}, {0, 1}], ids=str)
+def test_a_short_step_while_the_next_one_runs(short: set[int]) -> None:
+    """Each step has its own reports, whichever rank lacks memory."""
+
+    def of_rank(number: int) -> Answer:
+        steps = iter(range(10))
+
+        def answer(plan: StepPlan) -> Report:
+            if next(steps) == 1 and number in short:
+                return StepShort(f"rank {number} needs more memory")
+            return echo(plan)
+
+        return answer
+
+    with answering([of_rank(number) for number in range(2)]) as links:
+        runner = staged(links)
+        steps = [runner.run(one(token)) for token in (4, 5, 6)]
+        assert token_of(steps[0]) == 4
+        with pytest.raises(StepMemoryError, match=f"rank {min(short)} needs more memory"):
+            steps[1].result()
+        assert token_of(steps[2]) == 6
+        assert token_of(runner.run(one(7))) == 7
+
+
+def test_a_plan_that_cannot_be_sent_loses_the_steps_before() -> None:
+    with answering([echo, lambda _: None]) as links:
+        runner = staged(links)
+        step = runner.run(one(4))
+        message, due = "", time.monotonic() + SECONDS
+        while not message and time.monotonic() < due:
+            try:
+                runner.run(one(5))
+            except RankLostError as error:
+                message = str(error)
+        assert message == "rank 1 has ended"
+        with pytest.raises(RankLostError, match="in an earlier step"):
+            step.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from model_support.forward import hidden_states
 from model_support.random_weights import RandomWeights, reading
 from model_support.tiny import prompts
-from parallel_support.models import MODELS, Model
+from parallel_support.models import GPT, MODELS, WINDOW, Model
 from parallel_support.ranks import ThreadCollectives, on_ranks
 from torch import Tensor
 

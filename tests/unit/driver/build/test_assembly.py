@@ -16,6 +16,7 @@ from plimsoll_runtime.driver.build.assembly import (
     CHOOSING,
     CPU,
     GPU,
+    GPU_CHOOSING,
     GPU_FIRST,
     GPU_MEMBER,
     GPU_WITHOUT_GRAPHS,
@@ -39,6 +40,7 @@ from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.choice import Choice
+from plimsoll_runtime.parallel.layout import Layout
 from plimsoll_runtime.parallel.rank import Rank
 
 DECODES, PIECES = "DecodeGraphs", "PiecewiseDecoder"
@@ -141,7 +143,7 @@ def test_stages_of_ranks(device: str, options: dict[str, Any], first: Stages, me
     config = EngineConfig(model="m", tensor_parallel=3, **options)
     collectives: Any = object()
     for number, expected in ((0, first), (1, member), (2, member)):
-        assert stages_of(config, model, None, Rank(number, 3, 3, collectives)) is expected
+        assert stages_of(config, model, None, Rank(number, Layout(3), 3, collectives, collectives)) is expected
 
 
 GIVEN = {
