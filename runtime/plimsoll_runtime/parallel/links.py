@@ -42,7 +42,9 @@ class NoLink:
 
 
 class SocketLink:
-    """A link over stream sockets. A thread sends, so that a stage never waits for a later one."""
+    """A link over stream sockets. A thread sends what a socket has no room for, so that a stage never waits for a later
+    one.
+    """
 
     def __init__(self, before: socket.socket | None, after: socket.socket | None) -> None:
         """`before`, `after`: blocking sockets to the ranks of these stages, None without such a stage. They are closed
@@ -50,7 +52,9 @@ class SocketLink:
         """
         self._before = before
         self._after = after
-        self._queue: SimpleQueue[tuple[int, Tensor]] = SimpleQueue()
+        self._queue: SimpleQueue[memoryview] = SimpleQueue()
+        self._queued = 0
+        self._written = 0
         self._error: OSError | None = None
         if after is not None:
             threading.Thread(target=self._run, args=(after,), name="plimsoll-stage", daemon=True).start()
@@ -72,9 +76,22 @@ class SocketLink:
 
     def send(self, step: int, values: Tensor) -> None:
         """See `Link`. Raises EngineDeadError if the connection has ended."""
+        assert self._after is not None
+        left = memoryview(_HEADER.pack(step, values.nbytes))
+        parts = [left, _bytes_of(values.contiguous())]
+        if self._error is None and self._written == self._queued:
+            try:
+                sent = self._after.sendmsg(parts, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._error, sent = error, 0
+            parts = [part for part in (left[sent:], parts[1][max(0, sent - len(left)) :]) if part]
         if self._error is not None:
             raise EngineDeadError(f"the connection to the stage after has ended: {self._error}")
-        self._queue.put((step, values.contiguous()))
+        for part in parts:
+            self._queued += 1
+            self._queue.put(part)
 
     def _read(self, target: memoryview) -> memoryview:
         assert self._before is not None
@@ -91,13 +108,12 @@ class SocketLink:
 
     def _run(self, after: socket.socket) -> None:
         while self._error is None:
-            step, values = self._queue.get()
-            data = _bytes_of(values)
+            part = self._queue.get()
             try:
-                after.sendall(_HEADER.pack(step, len(data)))
-                after.sendall(data)
+                after.sendall(part)
             except OSError as error:
                 self._error = error
+            self._written += 1
 
 
 def _bytes_of(values: Tensor) -> memoryview:

@@ -206,6 +206,7 @@ class RankSteps:
         self._collectives = collectives
         self._program = program
         self._passed = passed
+        self._fail = fail
 
     def run(self) -> None:
         """Run until the channel is closed."""
@@ -223,6 +224,7 @@ class RankSteps:
             result = self._runner.run(plan).result()
         except StepMemoryError as error:
             self._collectives.finish(self._program, plan.num_tokens, self._passed)
+            self._fail()
             return StepShort(str(error))
         phases = [(span.phase, span.end_ns - span.start_ns) for span in self._timeline.take()]
         return StepDone(result.outputs, phases, result.attention_fallbacks)

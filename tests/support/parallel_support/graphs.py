@@ -26,6 +26,7 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.parallel.captures import RankCapture, RankForwardPass
 from plimsoll_runtime.parallel.collectives import Exchanging
 from plimsoll_runtime.parallel.gpu_member import GpuMemberRunner
+from plimsoll_runtime.parallel.layout import Layout
 from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.parallel.shard import shard
@@ -214,7 +215,7 @@ class GraphRank:
             self.pieces = PiecewiseDecoder(decoder, backend, cache, self.capture, max_rows=ROWS)
             return FailingGraphs([self.decodes, self.pieces], self.recorder, failing or {})
 
-        rank = Rank(number, size, size, self.collectives)
+        rank = Rank(number, Layout(size), size, group, self.collectives)
         self.forward_pass = Observed(parts, [Splitting], graphs_of, rank)
         self.forward_pass.hidden = []
         self.runner = GpuMemberRunner(self.forward_pass, state, NoEvent())

@@ -35,7 +35,8 @@ from plimsoll_runtime.models.ops.reduce import Reduce
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.parallel.captures import RanksAgreement, merged
-from plimsoll_runtime.parallel.member import CountedCollectives, UnfinishedStepError
+from plimsoll_runtime.parallel.layout import Layout
+from plimsoll_runtime.parallel.member import CountedCollectives, Passed, UnfinishedStepError
 from plimsoll_runtime.parallel.rank import Rank
 
 WIDE = CaptureBounds(math.inf, 2**40)
@@ -243,7 +244,7 @@ def test_a_rank_without_memory_in_a_step(whole: Program, plan: int, replayed: bo
         try:
             rank.runner.run(plans[plan])
         except StepMemoryError:
-            rank.collectives.finish(rank.part, plans[plan].num_tokens)
+            rank.collectives.finish(rank.part, plans[plan].num_tokens, Passed(torch.float32, torch.device("cpu")))
             return "short"
         return "done"
 
@@ -301,7 +302,7 @@ def test_lists_are_the_same_for_all_failures(ranks: list[tuple[set[int], set[tup
     def of_rank(group: ThreadCollectives, number: int) -> Requests:
         rows, failing, size, seconds = ranks[number]
         own = Requests(sorted(rows), sorted(failing), size)
-        agreement = RanksAgreement(Rank(number, len(ranks), 1, CountedCollectives(group)), program)
+        agreement = RanksAgreement(Rank(number, Layout(len(ranks)), 1, group, CountedCollectives(group)), program)
         bounds = CaptureBounds(5.0 if number == 0 else math.inf, 8)
         capture_all(agreement.common(merged(own.wanted)), own, bounds, no_progress, Clock(seconds), agreement)
         return own

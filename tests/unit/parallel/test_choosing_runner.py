@@ -33,10 +33,11 @@ from plimsoll_runtime.parallel.choice import Choice
 from plimsoll_runtime.parallel.choosing_runner import ChoosingRunner
 from plimsoll_runtime.parallel.layout import vocabulary_parts
 from plimsoll_runtime.parallel.leader import of_member
-from plimsoll_runtime.parallel.member import CountedCollectives, RankSteps
+from plimsoll_runtime.parallel.member import CountedCollectives, Passed, RankSteps
 from plimsoll_runtime.parallel.shard import shard
 
 VOCAB, RANKS, BLOCK = 1700, 3, 16
+PASSED = Passed(torch.float32, torch.device("cpu"))
 WISHES: Sequence[Mapping[str, Any]] = [
     {"temperature": 0.0},
     {"temperature": 1.0},
@@ -132,14 +133,14 @@ def of_ranks(
         with ours, theirs:
             engine, counted = Channel(ours, Report), CountedCollectives(group)
             for plan in plans:
-                engine.send(encoded(plan if rank == 0 else of_member(plan, {})))
+                engine.send(encoded(plan if rank == 0 else of_member(plan)))
             ours.shutdown(socket.SHUT_WR)
             program, choice = shard(whole, RANKS, rank), Choice(counted, parts, rank)
             sampler = Sampler(VOCAB, (2,)) if rank == 0 else None
             runner = ChoosingRunner(parts_of(program, weights, counted), sampler, choice, len(WISHES))
             scarce = Scarcity(runner, step if rank == failed else -1, place)
             scarce.install()
-            RankSteps(Channel(theirs, StepPlan), scarce, Timeline(), counted, program, choice.fail).run()
+            RankSteps(Channel(theirs, StepPlan), scarce, Timeline(), counted, program, PASSED, choice.fail).run()
             return [engine.receive() for _ in plans]
 
     return list(on_ranks(RANKS, of_rank))
@@ -196,7 +197,7 @@ def test_a_members_plan_of_a_new_sequence_is_small() -> None:
     prompt = list(range(5000))
     init = SlotInit(3, RequestContext(SamplingParams(logit_bias={7: 1.0}), seed=2**62), prompt, output_ids=[1] * 700)
     plan = StepPlan([], new_slots=[init])
-    member = of_member(plan, {})
+    member = of_member(plan)
     assert member == replace(plan, new_slots=(), draws=member.draws)
     assert (member.draws[0].num_outputs, member.draws[0].whole) == (700, True)
     assert len(encoded(member)) - len(encoded(StepPlan([]))) < 64

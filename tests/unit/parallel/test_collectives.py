@@ -112,8 +112,8 @@ GATHERED = [b"", b"one", bytes(range(256)) * 300]
 
 def _exchanged(rank: int, meeting: str, results: Queue[Exchanged], done: Event) -> None:
     """Run one of three ranks, as with nccl: messages of different lengths, and sums of each dtype."""
-    collectives = CountedCollectives(TorchCollectives("gloo", meeting, rank, len(GATHERED), check=True))
-    messages = collectives.gathered(GATHERED[rank])
+    group = TorchCollectives("gloo", meeting, rank, len(GATHERED), check=True)
+    collectives, messages = CountedCollectives(group), group.gathered(GATHERED[rank])
     sums = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         part = torch.randn(7, 33, generator=torch.Generator().manual_seed(rank)).to(dtype)

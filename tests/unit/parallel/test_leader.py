@@ -120,7 +120,7 @@ def test_results_of_rank_0_arrive_whole() -> None:
     assert list(result.outputs[0].prompt_logprobs) == [entry] * 500
 
 
-def test_members_get_the_tokens_that_rank_0_sampled() -> None:
+def test_all_ranks_get_the_tokens_that_rank_0_sampled() -> None:
     members = [Recorded(), Recorded()]
     sampled = iter([11, 12, 13, 14, 15])
     first = Recorded(sampling(lambda _: next(sampled)))
@@ -130,13 +130,9 @@ def test_members_get_the_tokens_that_rank_0_sampled() -> None:
         StepPlan([sequence(0, LAST_CHOSEN, start=3), sequence(1, LAST_CHOSEN, start=3)]),
     ]
     results([first, *members], plans)
-    assert [tokens_of(plan) for plan in first.plans] == [
-        [[5, 6], [7, 8]],
-        [[9], [LAST_CHOSEN]],
-        [[LAST_CHOSEN], [LAST_CHOSEN]],
-    ]
-    for member in members:
-        assert [tokens_of(plan) for plan in member.plans] == [[[5, 6], [7, 8]], [[9], [11]], [[13], [12]]]
+    for rank in (first, *members):
+        assert [tokens_of(plan) for plan in rank.plans] == [[[5, 6], [7, 8]], [[9], [11]], [[13], [12]]]
+    assert tokens_of(plans[1]) == [[9], [LAST_CHOSEN]], "the caller's plan is left as it is"
 
 
 def test_a_step_without_a_slot_leaves_its_last_token() -> None:
@@ -180,10 +176,10 @@ def test_members_get_draws_in_place_of_parameters_and_prompts() -> None:
 
 
 def test_a_members_plan_leaves_the_other_plan_as_it_is() -> None:
-    plan = StepPlan([sequence(0, LAST_CHOSEN), sequence(1, 5)], new_slots=[new_slot(1, 5)])
-    changed = of_member(plan, {0: 8})
-    assert [list(each.token_ids) for each in changed.sequences] == [[8], [5]]
-    assert [list(each.token_ids) for each in plan.sequences] == [[LAST_CHOSEN], [5]]
+    plan = StepPlan([sequence(1, 5)], new_slots=[new_slot(1, 5)])
+    changed = of_member(plan)
+    assert len(changed.draws) == 1
+    assert not changed.new_slots
     assert len(plan.new_slots) == 1
 
 

@@ -18,6 +18,7 @@ from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.parallel.channel import BackendFailed
+from plimsoll_runtime.parallel.layout import Layout
 from plimsoll_runtime.parallel.leader import RankLostError
 from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.rank import Rank
@@ -77,7 +78,7 @@ def test_all_ranks_follow_rank_0(
 
     def of(group: ThreadCollectives, number: int) -> list[str]:
         failed = known if number == 0 else ()
-        rank = Rank(number, 2, 2, CountedCollectives(group), failed_backends=failed)
+        rank = Rank(number, Layout(2), 2, group, CountedCollectives(group), failed_backends=failed)
         return [backend.name for backend in of_rank(config, files, torch.device("cpu"), rank).backends]
 
     assert on_ranks(2, of) == [[expected]] * 2
