@@ -102,8 +102,12 @@ def graphs_on_a_cpu(module: ModuleType) -> None:
         rank.collectives._exchanging = DeviceExchange(rank.collectives._exchanging, recorder)
         return RankCapture(recorder, rank.collectives, lambda: recorder.phase != "")
 
-    def stages_of(config: Any, model: Any, probe: Any, rank: Any) -> assembly.Stages:
+    def stages_of(config: Any, model: Any, probe: Any, rank: Any, choice: Any) -> assembly.Stages:
         stages = assembly.GPU_MEMBER if rank.number else assembly.GPU_FIRST
+        if choice is not None:
+            stages = assembly.GPU_CHOOSING
+            if rank.number:
+                stages = {**stages, "sampler": assembly.no_sampler}
         return {**stages, "capture": capture, "event": NoEvent}
 
     warm_up = module.warm_up
