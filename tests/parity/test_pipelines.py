@@ -48,7 +48,7 @@ GEMMA4: Mapping[str, Any] = {
     **INPUTS,
     "global_head_dim": 32,
     "num_hidden_layers": 5,
-    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+    "layer_types": [SLIDING, FULL, SLIDING, FULL, FULL],
 }
 BY_BRANCHES: Mapping[str, Case] = {
     "gemma3n": Case("Gemma3nTextConfig", {**GEMMA3N, "num_kv_shared_layers": 1}),

@@ -277,7 +277,7 @@ def test_members_join_a_restarted_leader(group: Group) -> None:
 @pytest.mark.long
 def test_a_member_that_differs_exits_and_others_go_on(group: Group, model: Path, tmp_path: Path) -> None:
     leader = group.machines[0]
-    options = (*OPTIONS, *layout(2, 1), "--port", "8001")
+    options = (*group.options, "--port", "8001")
     with member(model, leader, leader, 1, tmp_path / "differs", *options, "--block-size", "32") as found:
         assert found.end() == 2
         assert found.says("has block_size 32, but member 0 has 16")
