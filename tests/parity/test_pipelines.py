@@ -66,7 +66,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return saved_cases(tmp_path_factory, PIPELINES, PROMPTS)
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("backend", ["gloo", "local"])
 @pytest.mark.parametrize(("tensor", "stages"), LAYOUTS)
 @pytest.mark.parametrize("name", PIPELINES)
