@@ -48,7 +48,7 @@ GEMMA4: Mapping[str, Any] = {
     **INPUTS,
     "global_head_dim": 32,
     "num_hidden_layers": 5,
-    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+    "layer_types": [SLIDING, FULL, SLIDING, FULL, FULL],
 }
 BY_BRANCHES: Mapping[str, Case] = {
     "gemma3n": Case("Gemma3nTextConfig", {**GEMMA3N, "num_kv_shared_layers": 1}),
@@ -66,7 +66,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return saved_cases(tmp_path_factory, PIPELINES, PROMPTS)
 
 
-@pytest.mark.matrix(3)
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("backend", ["gloo", "local"])
 @pytest.mark.parametrize(("tensor", "stages"), LAYOUTS)
 @pytest.mark.parametrize("name", PIPELINES)

@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from random import Random
 
@@ -18,7 +17,7 @@ import pytest
 from groups_support.answers import assert_same, completed
 from groups_support.clients import Client
 from groups_support.machines import Machine, two_machines
-from groups_support.members import START_SECONDS, MemberProcess, member, served
+from groups_support.members import START_SECONDS, Group, layout, member, running
 from groups_support.ranks import steps_of, text, until
 from server_support.process import Served, serving
 from structured_support.models import spelling_model
@@ -47,46 +46,6 @@ def machines() -> Iterator[tuple[Machine, Machine]]:
         yield found
 
 
-@dataclass
-class Group:
-    """Two members, which can be started again."""
-
-    model: Path
-    machines: tuple[Machine, Machine]
-    logs: Path
-    options: tuple[str, ...]
-    stack: ExitStack
-    members: dict[int, MemberProcess]
-
-    def start(self, index: int) -> MemberProcess:
-        leader, machine = self.machines[0], self.machines[index]
-        log = self.logs / f"member-{index}"
-        found = self.stack.enter_context(member(self.model, machine, leader, index, log, *self.options))
-        self.members[index] = found
-        return found
-
-    def until_ready(self) -> float:
-        return until(lambda: all(each.status() == 200 for each in self.members.values()), START_SECONDS)
-
-    @property
-    def server(self) -> Served:
-        return served(self.members[0], self.stack)
-
-
-def layout(tensor: int, stages: int) -> tuple[str, ...]:
-    return ("--tensor-parallel", str(tensor), "--pipeline-parallel", str(stages))
-
-
-@contextmanager
-def running(model: Path, machines: tuple[Machine, Machine], logs: Path, *options: str) -> Iterator[Group]:
-    with ExitStack() as stack:
-        found = Group(model, machines, logs, (*OPTIONS, *RECOVERY, *options), stack, {})
-        for index in (1, 0):
-            found.start(index)
-        found.until_ready()
-        yield found
-
-
 @pytest.fixture(
     scope="module", params=[layout(2, 1), pytest.param(layout(1, 2), marks=pytest.mark.long)], ids=["tensor", "stages"]
 )
@@ -97,7 +56,7 @@ def group(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Group]:
     """Two ranks, one on each machine: halves of each layer, or stages."""
-    with running(model, machines, tmp_path_factory.mktemp("logs"), *request.param) as found:
+    with running(model, machines, tmp_path_factory.mktemp("logs"), *OPTIONS, *RECOVERY, *request.param) as found:
         yield found
 
 
@@ -133,30 +92,6 @@ def test_prefixes_grammars_and_cancelled_streams(alone: Served, group: Group) ->
     metrics = httpx.get(f"{group.members[1].url}/metrics", timeout=10).text
     assert 'plimsoll_member_ready{member="1"} 1.0' in metrics
     assert httpx.get(f"{group.members[1].url}/v1/models", timeout=10).status_code == 404
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sizes", [(2, 2), (2, 3)], ids=["a-stage-on-each", "a-stage-on-both"])
-def test_stages_of_two_ranks(
-    alone: Served, model: Path, machines: tuple[Machine, Machine], tmp_path: Path, sizes: tuple[int, int]
-) -> None:
-    """With three stages of two ranks, the middle stage has a rank on each machine. Any rank is lost, and replaced."""
-    tensor, stages = sizes
-    with running(model, machines, tmp_path, *layout(tensor, stages)) as group, ThreadPoolExecutor(4) as pool:
-        server = group.server
-        for prompt in PROMPTS:
-            for options in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 5, "n": 3}):
-                ours, theirs = completed(alone, prompt, **options), completed(server, prompt, **options)
-                assert [each for each, _, _ in ours] == [each for each, _, _ in theirs]
-        expected = [text(server, prompt, TOKENS, n) for n, prompt in enumerate(STREAMS)]
-        of_member = tensor * stages // 2
-        for rank in (0, of_member - 1, of_member, 2 * of_member - 1):
-            found = pool.map(text, [server] * 4, STREAMS, [TOKENS] * 4, range(4))
-            steps = steps_of(server)
-            until(lambda: steps_of(server) > steps + 20)  # noqa: B023 (called at once)
-            group.members[rank // of_member].rank(rank).send_signal(signal.SIGKILL)
-            assert list(found) == expected
-            group.until_ready()
 
 
 def kill_a_remote_rank(group: Group) -> None:
@@ -277,7 +212,7 @@ def test_members_join_a_restarted_leader(group: Group) -> None:
 @pytest.mark.long
 def test_a_member_that_differs_exits_and_others_go_on(group: Group, model: Path, tmp_path: Path) -> None:
     leader = group.machines[0]
-    options = (*OPTIONS, *layout(2, 1), "--port", "8001")
+    options = (*group.options, "--port", "8001")
     with member(model, leader, leader, 1, tmp_path / "differs", *options, "--block-size", "32") as found:
         assert found.end() == 2
         assert found.says("has block_size 32, but member 0 has 16")

@@ -15,6 +15,7 @@ import httpx
 import openai
 import psutil
 from groups_support.machines import Machine
+from groups_support.ranks import until
 from server_support.process import Served
 
 TOKEN = "a-token-of-this-group"
@@ -90,3 +91,43 @@ def served(leader: MemberProcess, stack: ExitStack) -> Served:
     client = stack.enter_context(openai.OpenAI(base_url=f"{leader.url}/v1", api_key="-", max_retries=0))
     process: subprocess.Popen[str] = leader.process  # type: ignore[assignment]
     return Served(process, client, leader.log, [])
+
+
+@dataclass
+class Group:
+    """Two members, which can be started again."""
+
+    model: Path
+    machines: tuple[Machine, Machine]
+    logs: Path
+    options: tuple[str, ...]
+    stack: ExitStack
+    members: dict[int, MemberProcess]
+
+    def start(self, index: int) -> MemberProcess:
+        leader, machine = self.machines[0], self.machines[index]
+        log = self.logs / f"member-{index}"
+        found = self.stack.enter_context(member(self.model, machine, leader, index, log, *self.options))
+        self.members[index] = found
+        return found
+
+    def until_ready(self) -> float:
+        return until(lambda: all(each.status() == 200 for each in self.members.values()), START_SECONDS)
+
+    @property
+    def server(self) -> Served:
+        return served(self.members[0], self.stack)
+
+
+def layout(tensor: int, stages: int) -> tuple[str, ...]:
+    return ("--tensor-parallel", str(tensor), "--pipeline-parallel", str(stages))
+
+
+@contextmanager
+def running(model: Path, machines: tuple[Machine, Machine], logs: Path, *options: str) -> Iterator[Group]:
+    with ExitStack() as stack:
+        found = Group(model, machines, logs, options, stack, {})
+        for index in (1, 0):
+            found.start(index)
+        found.until_ready()
+        yield found

@@ -417,8 +417,7 @@ def test_steps_after_the_loss_of_a_rank_fail_without_waiting(ended: int, at: int
             step = next(steps)
             if step < at:
                 return echo(plan)
-            if number != ended:
-                assert released.wait(SECONDS)
+            assert (sent if number == ended else released).wait(SECONDS)
             return None
 
         return answer

@@ -52,7 +52,8 @@ def test_values_arrive_in_order_with_the_same_bits(pair: Pair, dtype: torch.dtyp
     for step, values in enumerate(sent, 1):
         pair.first.send(step, values)
     for step, values in enumerate(sent, 1):
-        found = pair.second.receive(step, *values.shape, dtype)
+        rows, columns = values.shape
+        found = pair.second.receive(step, rows, columns, dtype)
         assert found.dtype == dtype
         assert torch.equal(found, values)
 
@@ -68,7 +69,12 @@ def test_values_that_are_not_contiguous(pair: Pair) -> None:
 def test_a_stage_does_not_wait_for_a_later_one(pair: Pair) -> None:
     """The values of four steps are larger than the buffers, and nothing receives them until all are sent."""
     values = torch.arange(float(LARGE * LARGE)).view(LARGE, LARGE)
-    sending = threading.Thread(target=lambda: [pair.first.send(step, values + step) for step in range(4)], daemon=True)
+
+    def send() -> None:
+        for step in range(4):
+            pair.first.send(step, values + step)
+
+    sending = threading.Thread(target=send, daemon=True)
     sending.start()
     sending.join(SECONDS)
     assert not sending.is_alive()

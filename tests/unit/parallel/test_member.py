@@ -269,6 +269,15 @@ def test_a_stage_without_memory_passes_on_values_and_the_next_step_is_right(fail
             assert rank in LAYOUT.together(failed) or not totals
 
 
+def test_each_step_gets_its_own_values(parts: list[Program]) -> None:
+    """Steps of the same size, so that nothing but the values differs."""
+    for rank, (_, runner) in enumerate(of_stages(LAYOUT, parts, {}, [plan(1, 2)] * 6)):
+        assert runner.received == ([] if LAYOUT.before(rank) is None else [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    # The values of a short step are not those of the step before.
+    found = of_stages(LAYOUT, parts, {4: {3: 0}}, [plan(1, 2)] * 6)
+    assert found[2][1].received == [0.0, 1.0, 2.0, 0.0, 4.0, 5.0]
+
+
 def test_several_ranks_lack_memory_in_steps_under_way(parts: list[Program]) -> None:
     failing = {0: {1: 0, 2: 1}, 2: {2: 0}, 5: {1: 1, 4: 0}, 4: {4: 0}}
     plans = [plan(1), plan(3), plan(2, 2), NOTHING, plan(1), plan(5)]
