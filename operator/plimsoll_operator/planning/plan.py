@@ -127,13 +127,16 @@ def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
 
 
 def _missing_members(seen: PodView[Workload], kept: Sequence[Unit]) -> list[CreatePod]:
-    """Return the creations of pods that units to keep lack, for example because the operator was killed in between."""
+    """Return the creations of pods that units to keep lack, for example because the operator was killed in between. A
+    pod that drains is replaced when it is gone.
+    """
+    draining = {(pod.group, pod.index) for pod in seen.observed.pods if pod.stopping and not pod.lost}
     return [
         CreatePod(f"its group has {len(unit.pods)} of {seen.spec.pods_per_replica} pods", unit.group, index)
         for unit in kept
         if unit in seen.current and not unit.whole
         for index in range(seen.spec.pods_per_replica)
-        if all(pod.index != index for pod in unit.pods)
+        if (unit.group, index) not in draining and all(pod.index != index for pod in unit.pods)
     ]
 
 

@@ -54,12 +54,13 @@ def units_of(pods: Iterable[Pod]) -> tuple[Unit, ...]:
     single pods are units of their own, even if they have the same group.
     """
     units: list[dict[int, Pod]] = []
-    latest: dict[tuple[str, str, bool, bool], dict[int, Pod]] = {}
+    found: dict[tuple[str, str, bool, bool], list[dict[int, Pod]]] = {}
     for pod in pods:
-        key = (pod.group, pod.hash, pod.stopping, pod.dead)
-        unit = latest.get(key)
-        if unit is None or pod.index in unit or len(unit) >= pod.size:
-            unit = latest[key] = {}
+        alike = found.setdefault((pod.group, pod.hash, pod.stopping, pod.dead), [])
+        unit = next((unit for unit in alike if len(unit) < pod.size and pod.index not in unit), None)
+        if unit is None:
+            unit = {}
+            alike.append(unit)
             units.append(unit)
         unit[pod.index] = pod
     return tuple(_unit([unit[index] for index in sorted(unit)]) for unit in units)
