@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from plimsoll_operator.planning.pods import Pod
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.scaling.demand import Demand, Latency, ModelDemand, RevisionDemand
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.scaling.status import scaling_fields
@@ -96,7 +97,7 @@ class ScalerPolicy:
             self._woken = False
             pods = [_pod(replica, service.now) for replica in service.staying]
             decision = self._scaler.decide(
-                KEY, self._scaling, self._status, pods, revision=REVISION, startup=STARTUP_SECONDS
+                KEY, self._scaling, self._status, units_of(pods), revision=REVISION, startup=STARTUP_SECONDS
             )
             self._status = {"desiredReplicas": decision.replicas, **scaling_fields(decision)}
         found: int = self._status["desiredReplicas"]

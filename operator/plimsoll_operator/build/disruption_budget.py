@@ -43,7 +43,7 @@ def build_budget(spec: Workload, budgets: Budgets = Budgets()) -> dict[str, Any]
             "ownerReferences": [spec.owner.reference()],
         },
         "spec": {
-            "minAvailable": least,
+            "minAvailable": least * spec.pods_per_replica,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": selector_labels(spec.key.name, spec.owner.uid, spec.owner.kind)},
         },

@@ -13,8 +13,8 @@ from plimsoll_operator.spec.identity import REVISION_LABEL, SERVING, selector_la
 from plimsoll_operator.spec.model_deployment import Spec
 
 
-def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[str, Any]:
-    """Build the pod of one replica. Two pods of one spec and image differ only in `suffix` and `group`."""
+def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0", index: int = 0) -> dict[str, Any]:
+    """Build a pod of one replica. Two pods of one spec and image differ only in `suffix`, `group` and `index`."""
     claim = claim_name(spec.source)
     parts = Parts(
         role=SERVING,
@@ -25,6 +25,7 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
         claims={claim: "model"} if claim else {},
         stores=stores(spec),
         labels={REVISION_LABEL: user_part(spec), **keeper_label(spec, group)},
+        index=index,
     )
     return build_runtime_pod(spec, image, suffix, parts)
 

@@ -17,6 +17,7 @@ from plimsoll_operator.spec.identity import (
     INDEX_LABEL,
     PORT,
     ROLE_LABEL,
+    SIZE_LABEL,
     selector_labels,
 )
 from plimsoll_operator.spec.workload import Workload
@@ -56,17 +57,19 @@ class Parts:
     claims: Mapping[str, str] = field(default_factory=dict)
     stores: Sequence[Store] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    index: int = 0
 
 
 def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -> dict[str, Any]:
-    """Build one pod. Two pods of one spec, image and group differ only in `suffix`."""
+    """Build one pod. Two pods of one spec, image, group and index differ only in `suffix`."""
     body = _with_defaults(_pod_spec(spec, image, parts), spec)
     ours = {
         **_selector(spec, spec.owner.uid),
         HASH_LABEL: parts.revision,
         ROLE_LABEL: parts.role,
         GROUP_LABEL: parts.group,
-        INDEX_LABEL: "0",
+        INDEX_LABEL: str(parts.index),
+        **({SIZE_LABEL: str(spec.pods_per_replica)} if spec.pods_per_replica > 1 else {}),
         **parts.labels,
     }
     metadata: dict[str, Any] = {

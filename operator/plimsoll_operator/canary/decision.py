@@ -15,6 +15,7 @@ from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_ba
 from plimsoll_operator.canary.split import CanarySplit, Sides, split_of
 from plimsoll_operator.canary.state import Canary, State, canary_fields, read_canary, read_mark
 from plimsoll_operator.planning.pods import Observed
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.spec.canary import CanarySpec
 from plimsoll_operator.spec.identity import Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import Spec
@@ -147,16 +148,16 @@ class CanaryController:
         return Sides(spec, found, fits(spec, self._image), fits(found, self._image))
 
     def _serves_alone(self, spec: Spec, observed: Observed) -> bool:
-        """Return whether at least `replicas` pods run, and all of them are ready and of the present spec, so that a
+        """Return whether at least `replicas` units run, and all of them are ready and of the present spec, so that a
         later canary can roll back to it.
         """
-        fit, live = fits(spec, self._image), [pod for pod in observed.pods if pod.live]
-        return len(live) >= spec.replicas > 0 and all(pod.ready and fit(pod.hash) is not Fit.OLDER for pod in live)
+        fit, live = fits(spec, self._image), [unit for unit in units_of(observed.pods) if unit.live]
+        return len(live) >= spec.replicas > 0 and all(unit.ready and fit(unit.hash) is not Fit.OLDER for unit in live)
 
     def _facts(self, spec: Spec, canary: Canary, split: CanarySplit, now: datetime) -> Facts:
         totals = self._totals_of(spec.key)
         seen = None if totals is None else self._evidence.since(spec.key, canary, totals)
-        failure = next((p.failure for p in split.canary_view.observed.pods if p.live and p.failure is not None), None)
+        failure = next((u.failure for u in split.canary_view.live if u.failure is not None), None)
         hindrance = failure.message if failure is not None else ""
         if not split.wanted:
             hindrance = NO_ROOM if spec.replicas else "the model has 0 replicas"
@@ -180,7 +181,7 @@ def _deadline(spec: Spec, canary: Canary, split: CanarySplit) -> datetime:
     """Return when canary pods that are not ready count as failed: after `progress_seconds` without progress, but not
     before the startup deadline of each loading pod.
     """
-    pods = split.canary_view.observed.pods
-    moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))
-    loaded_by = [p.loads_since + timedelta(seconds=spec.startup_seconds) for p in pods if p.loads_since is not None]
+    units = split.canary_view.units
+    moved = max((canary.lacking or canary.since, *(u.ended if u.dead else u.moved for u in units)))
+    loaded_by = [u.loads_since + timedelta(seconds=spec.startup_seconds) for u in units if u.loads_since is not None]
     return max((moved + timedelta(seconds=spec.rollout.progress_seconds), *loaded_by))

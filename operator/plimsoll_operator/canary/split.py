@@ -6,7 +6,7 @@ The same function plans the pods of each revision as of any model, with its part
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -22,6 +22,7 @@ from plimsoll_operator.canary.state import Canary, State
 from plimsoll_operator.planning.plan import ROOM_PATIENCE, Action, CreatePod, DeletePod, Plan, free_groups, plan
 from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState
+from plimsoll_operator.planning.units import Unit, units_of
 from plimsoll_operator.spec.canary import CanarySpec
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.status.reasons import Reason
@@ -91,6 +92,7 @@ class CanarySplit:
         return PodView(
             replace(self.sides.present, replicas=one.spec.replicas + other.spec.replicas),
             self.observed,
+            units=one.units + other.units,
             live=one.live + other.live,
             current=one.current + other.current,
             held=one.held + other.held,
@@ -109,9 +111,8 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
     over = canary.state is State.TAKEN_BACK
     wanted = 0 if over else canary_pods(terms.steps[canary.step - 1].weight, replicas, rollout)
     first = view(spec, sides.fits_present, _only(ours, observed), may_roll=False)
-    live = [pod for pod in ours if pod.live]
-    kept = kept_pods(replicas, rollout, sum(p.ready for p in live), sum(p.ready for p in others if p.live), over=over)
-    stays = max(min(len(live), wanted), kept)
+    kept = kept_pods(replicas, rollout, first.ready, sum(u.ready for u in units_of(others)), over=over)
+    stays = max(min(len(first.live), wanted), kept)
     ready = min(first.good_ready, wanted)
     count = stable_pods(replicas, rollout, wanted, ready, blocked=_is_blocked(first.good, observed.now))
     count = max(min(1, replicas), min(count, replicas + rollout.surge(replicas) - stays))
@@ -124,9 +125,10 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
     )
     planned = plan(stable)
     left = _left(stable, planned)
-    there = max(count, len(left) + sum(isinstance(action, CreatePod) for action in planned.actions))
-    size = max(min(wanted, max(len(live), room_beside(there, replicas, rollout))), kept)
-    limits = side_rollout(replicas, rollout, size, there, sum(pod.ready for pod in left))
+    created = sum(isinstance(action, CreatePod) and action.index == 0 for action in planned.actions)
+    there = max(count, len(left) + created)
+    size = max(min(wanted, max(len(first.live), room_beside(there, replicas, rollout))), kept)
+    limits = side_rollout(replicas, rollout, size, there, sum(unit.ready for unit in left))
     mine = replace(first, spec=replace(spec, replicas=size, rollout=limits))
     return CanarySplit(canary, sides, observed, stable, mine, planned, wanted, kept)
 
@@ -149,21 +151,20 @@ def plan_split(split: CanarySplit) -> SplitPlan:
         (present, [a for a in mine if isinstance(a, CreatePod)]),
     )
     waits = [t for t in (first.wait, wait) if t is not None]
-    return SplitPlan(
-        tuple((spec, tuple(_numbered(actions, groups))) for spec, actions in parts), min(waits, default=None)
-    )
+    return SplitPlan(tuple((spec, _numbered(actions, groups)) for spec, actions in parts), min(waits, default=None))
 
 
 def _removed(split: CanarySplit) -> tuple[Action, ...]:
-    pods = [p for p in split.observed.pods if p.revision == split.canary.revision and not p.stopping]
-    kept = [p for p in pods if p.ready][: split.kept]
-    return tuple(DeletePod(p.name, p.uid, "its revision was rolled back") for p in pods if p not in kept)
+    units = [u for u in split.canary_view.units if not u.stopping]
+    kept = [u for u in units if u.ready][: split.kept]
+    gone = [pod for unit in units if unit not in kept for pod in unit.pods]
+    return tuple(DeletePod(p.name, p.uid, "its revision was rolled back") for p in gone)
 
 
-def _left(seen: PodView[Spec], planned: Plan) -> list[Pod]:
-    """Return the pods that the plan does not delete."""
+def _left(seen: PodView[Spec], planned: Plan) -> list[Unit]:
+    """Return the units that the plan does not delete."""
     gone = {action.uid for action in planned.actions if isinstance(action, DeletePod)}
-    return [pod for pod in seen.live if pod.uid not in gone]
+    return [unit for unit in seen.live if unit.uid not in gone]
 
 
 def _only(pods: Iterable[Pod], observed: Observed) -> Observed:
@@ -173,14 +174,15 @@ def _only(pods: Iterable[Pod], observed: Observed) -> Observed:
     return replace(observed, pods=tuple(pods), service=ServiceState.OURS)
 
 
-def _numbered(actions: Iterable[Action], groups: Iterator[str]) -> Iterator[Action]:
-    """Give new pods distinct groups, because each plan chose groups without the other's new pods."""
-    return (replace(a, group=next(groups)) if isinstance(a, CreatePod) else a for a in actions)
+def _numbered(actions: Sequence[Action], groups: Iterator[str]) -> tuple[Action, ...]:
+    """Give new units distinct groups, because each plan chose groups without the other's new units."""
+    new = {a.group: next(groups) for a in actions if isinstance(a, CreatePod) and a.index == 0}
+    return tuple(replace(a, group=new.get(a.group, a.group)) if isinstance(a, CreatePod) else a for a in actions)
 
 
-def _is_blocked(pods: Iterable[Pod], now: datetime) -> bool:
+def _is_blocked(units: Iterable[Unit], now: datetime) -> bool:
     """Return whether a canary pod has found no node for `ROOM_PATIENCE`."""
     return any(
-        p.failure is not None and p.failure.reason is Reason.UNSCHEDULABLE and p.moved + ROOM_PATIENCE <= now
-        for p in pods
+        u.failure is not None and u.failure.reason is Reason.UNSCHEDULABLE and u.moved + ROOM_PATIENCE <= now
+        for u in units
     )

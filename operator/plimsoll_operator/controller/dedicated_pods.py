@@ -35,6 +35,7 @@ from plimsoll_operator.planning.pods import (
     observe_service,
 )
 from plimsoll_operator.planning.revision_history import plan_history
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue, view_with_upgrades
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.status import news, scaling_fields
@@ -82,7 +83,7 @@ class DedicatedPods:
         planned = _planned(seen) if split is None else plan_split(split)
         rejections, failure = await self._act(item, planned, service)
         budget = build_budget(spec, self.context.budgets)
-        late = await self.executor.keep_budget(item, spec.owner, budget, found)
+        late = await self.executor.keep_budget(item, spec.owner, budget, seen.units)
         error = failure or late
         if planned.actions and rejections == Rejections() and error is None:
             # The status is written after the stores show these writes.
@@ -110,7 +111,7 @@ class DedicatedPods:
         if spec.rollout.canary is not None and stable:  # A canary starts next to a revision that has loaded.
             revision = stable
         startup = float(spec.startup_seconds)
-        return self.scaler.decide(spec.key, spec.scaling, status, pods, revision=revision, startup=startup)
+        return self.scaler.decide(spec.key, spec.scaling, status, units_of(pods), revision=revision, startup=startup)
 
     async def _roll(self, item: Object, spec: Spec, observed: Observed) -> CanaryDecision:
         """Decide on a canary, and store the revisions that pods are made from before the first pod is created.

@@ -12,6 +12,7 @@ from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import PATIENCE, ReconcileResult, unless_namespace_ends
 from plimsoll_operator.kube.writer import Writer
 from plimsoll_operator.planning.pods import Pod, observe_pods
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.model_status import describe_invalid_pooled
 from plimsoll_operator.scaling.scaler import Scaler
@@ -74,24 +75,23 @@ class ModelReconciler:
         return await unless_namespace_ends(key, self._bring_apart(model.value, spec, pods))
 
     async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
-        """Reconcile a model with dedicated pods. Once one of them is ready, the pool that had the model may remove
-        it.
-        """
+        """Reconcile a model with dedicated pods. Once a replica is ready, the pool that had the model may remove it."""
         result = await self._own.bring_closer(item, spec, pods)
-        if any(pod.ready for pod in pods):
+        if any(unit.ready for unit in units_of(pods)):
             self._placed_models.served_elsewhere(spec.key)
         return result
 
     async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> ReconcileResult:
         self._wake_all(self._upgrades.end(key_of(item)))
-        found, pool = observe_pods(pods, self._context.clock(), self._context.nodes.known), pool_of(item)
+        units = units_of(observe_pods(pods, self._context.clock(), self._context.nodes.known))
+        pool = pool_of(item)
         if pool is None:
-            await self._executor.write_status(item, *describe_invalid(item, found, str(error)))
+            await self._executor.write_status(item, *describe_invalid(item, units, str(error)))
             return ReconcileResult()
         placement = self._placed_models.placement(key_of(item), pool)
         if placement is None:
             return unknown_pool(self._context, pool)
-        own_ready = sum(pod.ready for pod in found)
+        own_ready = sum(unit.ready for unit in units)
         await self._executor.write_status(item, *describe_invalid_pooled(item, placement, own_ready, str(error)))
         return ReconcileResult()
 

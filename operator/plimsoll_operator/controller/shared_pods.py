@@ -13,6 +13,7 @@ from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import A_MOMENT, ReconcileResult
 from plimsoll_operator.planning.plan import DeletePod
 from plimsoll_operator.planning.pods import Pod, observe_pods
+from plimsoll_operator.planning.units import Unit, units_of
 from plimsoll_operator.pools.model_placement import ModelPlacement, PlacementEvent, Where
 from plimsoll_operator.pools.model_status import describe_pooled
 from plimsoll_operator.scaling.scaler import Decision, Scaler
@@ -42,12 +43,13 @@ def unknown_pool(context: ReconcileContext, pool: ObjectKey) -> ReconcileResult:
     return ReconcileResult(again=A_MOMENT if context.stores.pools.get(pool) is None else None)
 
 
-def plan_dedicated(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:
-    """Return the dedicated pods to delete: unready ones immediately, the others once the pool serves the model
-    (`answered`). A pod that was ready when its node last reported counts as ready.
+def plan_dedicated(units: Iterable[Unit], *, answered: bool, pool: str) -> list[DeletePod]:
+    """Return the dedicated pods to delete: those of unready units immediately, the others once the pool serves the
+    model (`answered`). A unit that was ready when its nodes last reported counts as ready.
     """
-    going = [pod for pod in pods if not pod.stopping and (answered or not (pod.ready or pod.cut_off))]
-    return [DeletePod(pod.name, pod.uid, f"RuntimePool {pool} serves its model") for pod in going]
+    going = [unit for unit in units if not unit.stopping and (answered or not (unit.ready or unit.cut_off))]
+    why = f"RuntimePool {pool} serves its model"
+    return [DeletePod(pod.name, pod.uid, why) for unit in going for pod in unit.pods]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,12 @@ class SharedPods:
             return unknown_pool(self.context, spec.placement.key)
         found = observe_pods(pods, self.context.clock(), self.context.nodes.known)
         self.context.nodes.note_use(spec.key.of(KIND), (p.node for p in found if p.node))
-        going = plan_dedicated(found, answered=placement.answering > 0 or spec.replicas == 0, pool=placement.pool)
+        units = units_of(found)
+        going = plan_dedicated(units, answered=placement.answering > 0 or spec.replicas == 0, pool=placement.pool)
         _, failure = await self.executor.apply(item, spec.key, going)
         for told in self.placed_models.untold(spec.key):
             await self.executor.tell(item, told.reason, told.why, warning=told.warning)
-        own = sum(pod.ready for pod in found if not any(a.uid == pod.uid for a in going))
+        own = sum(unit.ready for unit in units if not any(a.uid == unit.uid for a in going))
         decision = self._decide(spec, item, placement)
         spec = spec if decision is None else spec.scaled(decision.replicas)
         fields, conditions = describe_pooled(spec, placement, own, self.context.names.conflicts(spec))

@@ -20,8 +20,9 @@ from plimsoll_operator.planning.disruption_budget import (
     plan_budget,
 )
 from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
-from plimsoll_operator.planning.pods import FoundService, Pod
+from plimsoll_operator.planning.pods import FoundService
 from plimsoll_operator.planning.revision_history import CreateRevision, ForgetRevision, HistoryAction, StoreRevision
+from plimsoll_operator.planning.units import Unit
 from plimsoll_operator.spec.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.status.conditions import OURS, Condition, news, with_times
@@ -91,9 +92,9 @@ class PlanExecutor:
         self, item: Object, key: ObjectKey, action: Action, factory: PodFactory | None, service: Object | None
     ) -> None:
         match action:
-            case CreatePod(why, group):
+            case CreatePod(why, group, index):
                 assert factory is not None
-                name = await self._writer.create_pod(key, factory, group)
+                name = await self._writer.create_pod(key, factory, group, index)
                 await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):
                 await self._writer.delete(key, self._stores.pods, name, uid)
@@ -108,10 +109,10 @@ class PlanExecutor:
                 await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
 
     async def keep_budget(
-        self, item: Object, owner: Owner, wanted: Object | None, pods: Iterable[Pod] = ()
+        self, item: Object, owner: Owner, wanted: Object | None, units: Iterable[Unit] = ()
     ) -> ApiError | None:
         """Create, update or (with `wanted` None) delete the disruption budget. Call this before the status reports
-        `pods` as ready. Log a rejected budget.
+        `units` as ready. Log a rejected budget.
 
         Return an error for the caller to raise once the status is written, so that this is tried again; None without
         one. An outage or a conflict is raised immediately.
@@ -119,7 +120,7 @@ class PlanExecutor:
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
             entry = await self._found(key, self._stores.budgets, budget)
-            action = plan_budget(owner, entry[0], wanted, serves=any(pod.ready for pod in pods))
+            action = plan_budget(owner, entry[0], wanted, serves=any(unit.ready for unit in units))
             if action is not None:
                 self.check_lease()
             match action:

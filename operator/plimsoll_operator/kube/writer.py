@@ -21,10 +21,12 @@ SUFFIX_LENGTH = 5
 
 @dataclass(frozen=True, slots=True)
 class PodFactory:
-    """Builds pods of a spec: `pod` builds one from a suffix and a group, `revision` identifies all other content."""
+    """Builds pods of a spec: `pod` builds one from a suffix, a group and an index, `revision` identifies all other
+    content.
+    """
 
     revision: str
-    pod: Callable[[str, str], Object]
+    pod: Callable[[str, str, int], Object]
 
 
 class Writer:
@@ -38,7 +40,7 @@ class Writer:
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
         self._taken: dict[ObjectKey, set[str]] = {}
 
-    async def create_pod(self, owner: ObjectKey, factory: PodFactory, group: str) -> str:
+    async def create_pod(self, owner: ObjectKey, factory: PodFactory, group: str, index: int) -> str:
         """Create a pod and return its name. The name is left out of errors, because a message that differs each time
         would change the status in every reconcile.
 
@@ -48,7 +50,7 @@ class Writer:
         kept, present = self._unsure.setdefault(owner, []), factory.revision
         again = next((known for known in kept if known[0] == present), None)
         made = again or (present, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-        pod = factory.pod(made[1], group)
+        pod = factory.pod(made[1], group, index)
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:

@@ -7,6 +7,8 @@ being drained is replaced in the same way before it is evicted. Deletions come b
 killed in between leaves too few pods, never too many. Pods that take over stored data of their predecessors are created
 after those are gone.
 
+A replica is a unit of one or several pods, which are created and deleted together.
+
 The kubelet restarts a container that crashes, with back-off. The operator replaces a pod that has ended for good
 (evicted, rejected by its node): the first one immediately, others after increasing waits. The dead pods record how
 often that has happened, so they stay until their replacements serve.
@@ -17,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
+from itertools import count, islice
 
 from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState
+from plimsoll_operator.planning.units import Unit
 from plimsoll_operator.spec.workload import Workload
 from plimsoll_operator.status.reasons import Reason
 
@@ -42,10 +45,11 @@ ROUNDS_KEPT = 7
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    """Create a pod from the spec of the plan, with this group number."""
+    """Create a pod from the spec of the plan, with this group number and this index in the group."""
 
     why: str
     group: str
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +90,28 @@ def plan(seen: PodView[Workload]) -> Plan:
     """Return the actions that bring the pods closer to the spec; none if nothing is to do, or if it must wait."""
     spec, observed = seen.spec, seen.observed
     actions: list[Action] = [*_service(observed.service)]
-    dead = [p for p in observed.pods if p.dead and not p.stopping]
+    dead = [u for u in seen.units if u.dead and not u.stopping]
     going = seen.older + seen.leaving
 
     surplus = _surplus(seen)
-    removed = [(p, f"{spec.replicas} are wanted in total") for p in surplus]
-    kept = [p for p in seen.staying if p not in surplus]
-    removed += [(p, _why_gone(p, seen)) for p in _replaced(seen)]
-    first, wait = _first(seen, kept, {p.uid for p, _ in removed})
-    removed += [(p, f"{_why_gone(p, seen)}, and its replacement cannot start before it is gone") for p in first]
+    removed = [(u, f"{spec.replicas} are wanted in total") for u in surplus]
+    kept = [u for u in seen.staying if u not in surplus]
+    removed += [(u, _why_gone(u, seen)) for u in _replaced(seen)]
+    first, wait = _first(seen, kept, {u.uid for u, _ in removed})
+    removed += [(u, f"{_why_gone(u, seen)}, and its replacement cannot start before it is gone") for u in first]
     there = len(seen.live) + seen.stopping if spec.rollout.takes_over else len(seen.live) - len(removed)
     room = spec.replicas + (spec.rollout.surge(spec.replicas) if going else 0) - there
     missing = max(0, min(spec.replicas - len(kept), room))
-    pause = _wait(seen.ended, spec.replicas, observed) if missing else None
+    members = _missing_members(seen, kept)
+    pause = _wait(seen.ended, spec.replicas, observed) if missing or members else None
     buried = _buried(dead, seen.ended, ready=seen.good_ready, replicas=spec.replicas)
-    removed += [(p, "it has ended for good") for p in buried]
-    actions += [DeletePod(p.name, p.uid, why) for p, why in removed]
+    removed += [(u, "it has ended for good") for u in buried]
+    removed += [(u, "the leader of its group is gone") for u in seen.units if u.leaderless]
+    actions += [DeletePod(pod.name, pod.uid, why) for unit, why in removed for pod in unit.pods]
     if pause is None:
-        groups = free_groups(observed.pods)
-        actions += [CreatePod(_why(seen), next(groups)) for _ in range(missing)]
+        actions += members
+        for group in islice(free_groups(observed.pods), missing):
+            actions += [CreatePod(_why(seen), group, index) for index in range(spec.pods_per_replica)]
     return Plan(tuple(actions), min((t for t in (wait, pause) if t is not None), default=None))
 
 
@@ -119,68 +126,82 @@ def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
             return []
 
 
-def _surplus(seen: PodView[Workload]) -> list[Pod]:
-    """Return the good pods beyond `replicas`, without those on nodes that are being drained. Pods that are not ready go
-    first (cut-off ones last of these), then those without a node, of the lowest worth, and the newest.
+def _missing_members(seen: PodView[Workload], kept: Sequence[Unit]) -> list[CreatePod]:
+    """Return the creations of pods that units to keep lack, for example because the operator was killed in between. A
+    pod that drains is replaced when it is gone.
+    """
+    draining = {(pod.group, pod.index) for pod in seen.observed.pods if pod.stopping and not pod.lost}
+    return [
+        CreatePod(f"its group has {len(unit.pods)} of {seen.spec.pods_per_replica} pods", unit.group, index)
+        for unit in kept
+        if unit in seen.current and not unit.whole
+        for index in range(seen.spec.pods_per_replica)
+        if (unit.group, index) not in draining and all(pod.index != index for pod in unit.pods)
+    ]
+
+
+def _surplus(seen: PodView[Workload]) -> list[Unit]:
+    """Return the good units beyond `replicas`, without those on nodes that are being drained. Units that are not ready
+    go first (cut-off ones last of these), then those without a node, of the lowest worth, and the newest.
     """
     order = sorted(
-        seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, p.worth, -p.created.timestamp(), p.name)
+        seen.staying, key=lambda u: (u.ready, u.cut_off, u.scheduled, u.worth, -u.created.timestamp(), u.name)
     )
     return order[: max(0, len(order) - seen.spec.replicas)]
 
 
-def _replaced(seen: PodView[Workload]) -> list[Pod]:
-    """Return the pods to replace that can be deleted now.
+def _replaced(seen: PodView[Workload]) -> list[Unit]:
+    """Return the units to replace that can be deleted now.
 
-    Pods of an older spec that do not serve are deleted immediately. The others, and those on a node that is being
-    drained, are deleted while enough pods serve. After an outage of the API server all pods look cut off for a while
-    but still serve.
+    Units of an older spec that do not serve are deleted immediately. The others, and those on a node that is being
+    drained, are deleted while enough units serve. After an outage of the API server all pods look cut off for a
+    while but still serve.
     """
-    idle = [p for p in seen.older if not p.ready and not p.cut_off]
+    idle = [u for u in seen.older if not u.ready and not u.cut_off]
     spare = max(0, seen.ready - seen.spec.replicas)
-    doubtful = [p for p in seen.older if p.cut_off] + [p for p in seen.leaving if not p.ready]
+    doubtful = [u for u in seen.older if u.cut_off] + [u for u in seen.leaving if not u.ready]
     return [*idle, *(doubtful if seen.ready >= seen.spec.replicas else ()), *_serving(seen)[:spare]]
 
 
-def _serving(seen: PodView[Workload]) -> list[Pod]:
-    """Return the pods that serve and are to be replaced, lowest worth first."""
-    return sorted((p for p in (*seen.leaving, *seen.older) if p.ready), key=lambda p: p.worth)
+def _serving(seen: PodView[Workload]) -> list[Unit]:
+    """Return the units that serve and are to be replaced, lowest worth first."""
+    return sorted((u for u in (*seen.leaving, *seen.older) if u.ready), key=lambda u: u.worth)
 
 
-def _first(seen: PodView[Workload], kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
-    """Return ready pods to delete before their replacements exist, if both do not fit, and the time until the next
+def _first(seen: PodView[Workload], kept: Sequence[Unit], removed: Set[str]) -> tuple[list[Unit], timedelta | None]:
+    """Return ready units to delete before their replacements exist, if both do not fit, and the time until the next
     plan.
 
-    `maxUnavailable` limits them. Draining pods free their room already. Room on a node that is being drained is of no
+    `maxUnavailable` limits them. Draining units free their room already. Room on a node that is being drained is of no
     use.
     """
     spec, now = seen.spec, seen.observed.now
-    spare = seen.ready - sum(p.ready for p in seen.live if p.uid in removed)
+    spare = seen.ready - sum(u.ready for u in seen.live if u.uid in removed)
     spare -= spec.replicas - spec.rollout.unavailable(spec.replicas)
-    serving = [p for p in _serving(seen) if p.uid not in removed]
+    serving = [u for u in _serving(seen) if u.uid not in removed]
     if not spec.rollout.surge(spec.replicas):
         return serving[: max(0, spare)], None
-    usable = [p for p in serving if not p.leaving]
+    usable = [u for u in serving if not u.leaving]
     if spare <= 0 or not usable:
         return [], None
-    unplaced = [p for p in kept if p.failure is not None and p.failure.reason is Reason.UNSCHEDULABLE]
-    due = [p.moved + ROOM_PATIENCE for p in unplaced]
+    unplaced = [u for u in kept if u.failure is not None and u.failure.reason is Reason.UNSCHEDULABLE]
+    due = [u.moved + ROOM_PATIENCE for u in unplaced]
     wanted = sum(time <= now for time in due) - seen.stopping
     wait = min((time - now for time in due if time > now), default=None)
     return usable[: max(0, min(spare, wanted))], wait
 
 
-def _why_gone(pod: Pod, seen: PodView[Workload]) -> str:
-    return "its spec or image has changed" if pod in seen.older else f"its node {pod.node} is being drained"
+def _why_gone(unit: Unit, seen: PodView[Workload]) -> str:
+    return "its spec or image has changed" if unit in seen.older else f"its node {unit.node} is being drained"
 
 
-def _rounds(ended: Sequence[Pod], replicas: int) -> int:
-    """Return how many times all replicas have ended for good, counted by dead pods that still exist."""
+def _rounds(ended: Sequence[Unit], replicas: int) -> int:
+    """Return how many times all replicas have ended for good, counted by dead units that still exist."""
     return len(ended) // max(1, replicas)
 
 
-def _wait(ended: Sequence[Pod], replicas: int, observed: Observed) -> timedelta | None:
-    """Return how long dead pods must not be replaced yet; None if they may be."""
+def _wait(ended: Sequence[Unit], replicas: int, observed: Observed) -> timedelta | None:
+    """Return how long dead units must not be replaced yet; None if they may be."""
     rounds = _rounds(ended, replicas)
     if rounds < 2:
         return None
@@ -189,11 +210,11 @@ def _wait(ended: Sequence[Pod], replicas: int, observed: Observed) -> timedelta 
     return left if left > timedelta(0) else None
 
 
-def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: int) -> list[Pod]:
-    """Return the dead pods to delete. Those not of the present spec and image are deleted; of the others (`ended`) all
-    if enough pods serve, else the oldest beyond `ROUNDS_KEPT` for each replica.
+def _buried(dead: Sequence[Unit], ended: Sequence[Unit], *, ready: int, replicas: int) -> list[Unit]:
+    """Return the dead units to delete. Those not of the present spec and image are deleted; of the others (`ended`) all
+    if enough units serve, else the oldest beyond `ROUNDS_KEPT` for each replica.
     """
-    older = [p for p in dead if p not in ended]
+    older = [u for u in dead if u not in ended]
     kept = 0 if ready >= replicas else ROUNDS_KEPT * max(1, replicas)
     return older + list(ended[: max(0, len(ended) - kept)])
 

@@ -17,10 +17,12 @@ from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.spec.identity import (
     GROUP_LABEL,
     HASH_LABEL,
+    INDEX_LABEL,
     KIND,
     OWNER_LABEL,
     POOL_LABEL,
     POOL_UID_LABEL,
+    SIZE_LABEL,
     UID_LABEL,
     Object,
     controller_of,
@@ -43,7 +45,8 @@ class Pod:
     `ended`. `node` and `address` are "" while it has none. `cut_off`: it was ready at its node's last report, and may
     still serve. `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became
     unready. `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of
-    several, the lowest goes first. `group`: the number of its group.
+    several, the lowest goes first. `group`: the number of its group. `index`: its number in the group, which has `size`
+    pods.
     """
 
     name: str
@@ -66,6 +69,8 @@ class Pod:
     address: str = ""
     worth: float = 0.0
     group: str = ""
+    index: int = 0
+    size: int = 1
 
     @property
     def stopping(self) -> bool:
@@ -186,6 +191,8 @@ def read_pod(item: Object) -> Pod:
         node=node,
         address=str(status.get("podIP") or ""),
         group=labels.get(GROUP_LABEL, ""),
+        index=_number(labels.get(INDEX_LABEL), 0),
+        size=_number(labels.get(SIZE_LABEL), 1),
         cut_off=cut_off,
         moved=max(placed_at, _transition(conditions, "Ready") or created),
         loads_since=placed_at if node and not ready and not dead and failure is None else None,
@@ -219,6 +226,11 @@ def _ends(status: Object, conditions: Mapping[str, Any]) -> list[datetime]:
         for c in status.get("containerStatuses") or ()
     ]
     return [_time(stamp) for stamp in stamps if stamp]
+
+
+def _number(label: str | None, default: int) -> int:
+    """Return the number in a label, which a user may have changed or removed."""
+    return int(label) if label is not None and label.isdecimal() else default
 
 
 def _time(stamp: str) -> datetime:

@@ -18,6 +18,7 @@ from plimsoll_operator.kube.writer import PodFactory, Writer
 from plimsoll_operator.planning.plan import Action, plan
 from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState, lost_in, observe_pods
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue, view_with_upgrades
 from plimsoll_operator.pools.drain import Drained, drain
 from plimsoll_operator.pools.host_executor import Connect
@@ -113,7 +114,7 @@ class PoolReconciler:
 
     async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> ReconcileResult:
         found = observe_pods(pods, self._clock(), self._nodes.known)
-        await self._executor.write_status(item, *describe_invalid(item, found, str(error)))
+        await self._executor.write_status(item, *describe_invalid(item, units_of(found), str(error)))
         return ReconcileResult()
 
     def _hear(self, spec: PoolSpec, pods: Sequence[Pod]) -> Sequence[Pod]:
@@ -137,7 +138,7 @@ class PoolReconciler:
         )
         rejections, failure = await self._executor.apply(item, spec.key, drained.actions, factory)
         budget = build_budget(spec, self._budgets)
-        late = await self._executor.keep_budget(item, spec.owner, budget, found)
+        late = await self._executor.keep_budget(item, spec.owner, budget, seen.units)
         error = failure or late
         if drained.actions and rejections == Rejections() and error is None:
             return ReconcileResult(again=PATIENCE)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.kube.clock import utc_now
-from plimsoll_operator.planning.pods import Pod
+from plimsoll_operator.planning.units import Unit
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
 from plimsoll_operator.scaling.demand_window import DemandWindow
 from plimsoll_operator.scaling.facts import Facts
@@ -29,21 +29,21 @@ WEIGHT = 0.5
 
 
 class Starts:
-    """Measures the start times of one model's pods."""
+    """Measures the start times of one model's replicas."""
 
     def __init__(self) -> None:
         self._starting: set[str] = set()
 
-    def see(self, pods: Iterable[Pod], expected: float | None) -> float | None:
-        """Return the expected seconds from a pod's creation until it is ready: `expected`, updated with pods that have
-        become ready since the last call. None if none has been measured.
+    def see(self, units: Iterable[Unit], expected: float | None) -> float | None:
+        """Return the expected seconds from a replica's creation until it is ready: `expected`, updated with those that
+        have become ready since the last call. None if none has been measured.
         """
-        live = [pod for pod in pods if pod.live]
-        for pod in live:
-            if pod.ready and pod.uid in self._starting:
-                took = max(0.0, (pod.moved - pod.created).total_seconds())
+        live = [unit for unit in units if unit.live]
+        for unit in live:
+            if unit.ready and unit.uid in self._starting:
+                took = max(0.0, (unit.moved - unit.created).total_seconds())
                 expected = took if expected is None else WEIGHT * took + (1 - WEIGHT) * expected
-        self._starting = {pod.uid for pod in live if not pod.ready and (not pod.cut_off)}
+        self._starting = {unit.uid for unit in live if not unit.ready and (not unit.cut_off)}
         return expected
 
 
@@ -110,16 +110,16 @@ class Scaler:
         key: ObjectKey,
         scaling: Scaling,
         status: Mapping[str, Any],
-        pods: Iterable[Pod],
+        units: Iterable[Unit],
         *,
         revision: str,
         startup: float,
     ) -> Decision:
-        """Return the decision for a model with this status and these pods. The scaler follows the model from then on.
+        """Return the decision for a model with this status and these units. The scaler follows the model from then on.
 
         `revision` is the one that should serve, and `startup` the seconds that a replica may take to load it.
         """
-        found = [pod for pod in pods if pod.live]
+        found = [unit for unit in units if unit.live]
         now, scaling_status = self._clock().timestamp(), _standing_before(status, len(found))
         served = served_since(found, revision) if scaling_status.desired else None
         if served is not None or status.get("stableRevision") == revision:
@@ -132,7 +132,7 @@ class Scaler:
             until=loads_until(found, scaling_status.since, startup),
             served=model.history.served or 0.0,
         )
-        decision = self._decide(key, model, sum(pod.ready for pod in found), found, now)
+        decision = self._decide(key, model, sum(unit.ready for unit in found), found, now)
         gave_up = None if decision.replicas or model.loading.loaded else scaling_status.gave_up
         if not (decision.replicas or model.loading.loaded or model.loading.failed):
             gave_up = LoadFailure(revision, failure_of_status(status.get("conditions") or (), startup))
@@ -155,9 +155,9 @@ class Scaler:
         model.scaling, model.scaling_status = scaling, scaling_status
         return model
 
-    def _decide(self, key: ObjectKey, model: Model, ready: int, pods: Sequence[Pod], now: float) -> Decision:
+    def _decide(self, key: ObjectKey, model: Model, ready: int, units: Sequence[Unit], now: float) -> Decision:
         model.ready = ready
-        model.history.start = model.starts.see(pods, model.history.start)
+        model.history.start = model.starts.see(units, model.history.start)
         desired_replicas = self._desired_replicas(key, model, now)
         return Decision(
             desired_replicas,

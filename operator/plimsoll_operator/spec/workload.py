@@ -53,6 +53,11 @@ class Workload(ABC):
         """Seconds for running requests to end when a pod stops."""
 
     @property
+    def pods_per_replica(self) -> int:
+        """The number of pods of one replica."""
+        return 1
+
+    @property
     def startup_seconds(self) -> int:
         """Seconds for a pod to start before the kubelet restarts it."""
         return self.template.startup_seconds or STARTUP_SECONDS

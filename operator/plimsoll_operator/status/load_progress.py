@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_operator.planning.pods import Pod
+from plimsoll_operator.planning.units import Unit
 from plimsoll_operator.status.conditions import LOADED, PLACED
 from plimsoll_operator.status.pod_failure import Failure
 from plimsoll_operator.status.reasons import NOT_LOADED, NOT_PLACED, Reason
@@ -53,17 +53,17 @@ def failure_of_status(conditions: Iterable[Mapping[str, Any]], startup: float) -
     return Failure(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no replica has loaded the model within {startup:.0f} s")
 
 
-def loads_until(live: Sequence[Pod], since: float, startup: float) -> float:
+def loads_until(live: Sequence[Unit], since: float, startup: float) -> float:
     """Return when the startup deadline of the last loading replica ends, 0 if none loads.
 
     A replica without a node, or one that crashes, counts as loading: scheduler and kubelet try again. If there are no
     pods because none can be created, the deadline counts from `since`, when replicas were last wanted.
     """
-    loading = [max(pod.created, pod.moved).timestamp() for pod in live if not pod.ready and not pod.cut_off]
+    loading = [max(unit.created, unit.moved).timestamp() for unit in live if not unit.ready and not unit.cut_off]
     began = loading if live else [since]
     return max(began, default=-startup) + startup
 
 
-def served_since(live: Iterable[Pod], revision: str) -> float | None:
+def served_since(live: Iterable[Unit], revision: str) -> float | None:
     """Return when the first ready replica of the revision became ready; None if none is ready."""
-    return min((pod.moved.timestamp() for pod in live if pod.ready and pod.revision == revision), default=None)
+    return min((unit.moved.timestamp() for unit in live if unit.ready and unit.revision == revision), default=None)

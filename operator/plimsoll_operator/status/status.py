@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.planning.pod_view import PodView
-from plimsoll_operator.planning.pods import Pod, ServiceState
+from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.planning.units import Unit
 from plimsoll_operator.spec.identity import Object, selector
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.rollout import read_rollout
@@ -65,15 +66,15 @@ def describe(
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
 
-def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[Fields, list[Condition]]:
+def describe_invalid(item: Object, units: Sequence[Unit], message: str) -> tuple[Fields, list[Condition]]:
     """Return the status of an object whose spec has errors: its pods stay as they are, under its present names."""
-    live = [p for p in pods if p.live]
+    live = [u for u in units if u.live]
     least = read_rollout(item["spec"].get("rollout", {})).least_ready(_wanted_before(item))
-    return describe_unread(item, len(live), sum(p.ready for p in live), least, message)
+    return describe_unread(item, len(live), sum(u.ready for u in live), least, message)
 
 
 def describe_unread(item: Object, there: int, ready: int, least: int, message: str) -> tuple[Fields, list[Condition]]:
-    """Return the status of an object whose spec has errors. Of its `there` pods, `ready` are ready; it is Ready if
+    """Return the status of an object whose spec has errors. Of its `there` replicas, `ready` are ready; it is Ready if
     these are at least `least`.
     """
     meta, before = item["metadata"], item.get("status") or {}
@@ -152,7 +153,7 @@ def placed_of(seen: PodView[Workload], rejection: str | None) -> Condition:
         return Condition(PLACED, False, Reason.REJECTED, f"the API server rejects the pod: {rejection}")
     if (failure := seen.failure(NOT_PLACED)) is not None:
         return Condition(PLACED, False, failure.reason, failure.message)
-    scheduled = sum(p.scheduled for p in seen.good)
+    scheduled = sum(u.scheduled for u in seen.good)
     if scheduled < replicas:
         return Condition(PLACED, False, Reason.WAITING_FOR_PODS, f"{scheduled} of {replicas} replicas have a node")
     return Condition(PLACED, True, Reason.SCHEDULED, f"{scheduled} of {replicas} replicas have a node")
@@ -230,7 +231,7 @@ def _under_way(seen: PodView[Workload], parts: Sequence[Condition]) -> tuple[Rea
         if _is_failing(part) and seen.observed.gave_up is None:
             return Reason.FAILING, f"waiting for a fix: {part.message}"
     if seen.older:
-        ready = sum(p.ready for p in seen.current)
+        ready = sum(u.ready for u in seen.current)
         return Reason.ROLLING, f"{ready} of {replicas} replicas have the present spec and image and are ready"
     if seen.leaving:
         count = len(seen.leaving)
@@ -246,8 +247,8 @@ def _under_way(seen: PodView[Workload], parts: Sequence[Condition]) -> tuple[Rea
     return None
 
 
-def _nodes(pods: Sequence[Pod]) -> str:
-    return ", ".join(sorted({p.node for p in pods}))
+def _nodes(units: Sequence[Unit]) -> str:
+    return ", ".join(sorted({p.node for u in units for p in u.pods if p.leaving}))
 
 
 def _hindrance(parts: Sequence[Condition]) -> str:

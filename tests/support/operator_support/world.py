@@ -16,7 +16,16 @@ from plimsoll_operator.build.pod_revision import Fit, Fits
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.planning.pods import Observed, ServiceState, observe_pods, read_pod
-from plimsoll_operator.spec.identity import API_VERSION, CONTAINER, GROUP_LABEL, HASH_LABEL, KIND, UID_LABEL
+from plimsoll_operator.spec.identity import (
+    API_VERSION,
+    CONTAINER,
+    GROUP_LABEL,
+    HASH_LABEL,
+    INDEX_LABEL,
+    KIND,
+    SIZE_LABEL,
+    UID_LABEL,
+)
 
 DRAIN = timedelta(seconds=45)
 
@@ -58,6 +67,8 @@ class SimulatedPod:
     ended: datetime | None = None
     node: str = "n1"
     group: str = ""
+    index: int = 0
+    size: int = 1
 
     @property
     def live(self) -> bool:
@@ -99,7 +110,13 @@ class SimulatedPod:
         return {"metadata": meta, "spec": {"nodeName": self.node} if placed else {}, "status": self._status()}
 
     def _labels(self) -> Json:
-        return {HASH_LABEL: self.hash, GROUP_LABEL: self.group, UID_LABEL: self.owner}
+        size = {SIZE_LABEL: str(self.size)} if self.size > 1 else {}
+        return {
+            HASH_LABEL: self.hash,
+            GROUP_LABEL: self.group,
+            INDEX_LABEL: str(self.index),
+            UID_LABEL: self.owner,
+        } | size
 
     def _status(self) -> Json:
         ready = {"type": "Ready", "status": str(self.state is State.READY)}
@@ -135,6 +152,8 @@ class World:
     nodes: dict[str, Node] = field(default_factory=dict)
     slots: int | None = None
     """Number of pods that fit on all open nodes together; None for any number."""
+    size: int = 1
+    """Pods of a replica."""
     _made: int = 0
 
     def observed(self) -> Observed:
@@ -147,7 +166,12 @@ class World:
 
     def groups(self) -> list[str]:
         """Return the groups of pods that have not ended."""
-        return [p.group for p in self.ours() if p.gone_by is not None or p.state not in (State.DEAD, State.DONE)]
+        return [group for group, _ in self.members()]
+
+    def members(self) -> list[tuple[str, int]]:
+        """Return group and index of the pods that have not ended."""
+        there = [p for p in self.ours() if p.gone_by is not None or p.state not in (State.DEAD, State.DONE)]
+        return [(p.group, p.index) for p in there]
 
     @property
     def live(self) -> int:
@@ -165,11 +189,10 @@ class World:
         """Execute actions, like the API server."""
         for action in actions:
             match action:
-                case CreatePod(_, group):
+                case CreatePod(_, group, index):
+                    assert (group, index) not in self.members(), f"pod {index} of group {group} is there already"
                     self._made += 1
-                    assert group not in self.groups(), f"group {group} is there already"
-                    made = SimulatedPod(f"made-{self._made}", pod_hash, State.UNSCHEDULED, self.now, group=group)
-                    self.pods.append(made)
+                    self.pods.append(self._new(pod_hash, group, index))
                 case DeletePod(name, uid, _):
                     (pod,) = [p for p in self.pods if p.name == name]
                     assert pod.json()["metadata"]["uid"] == uid
@@ -181,6 +204,10 @@ class World:
                 case ApplyService():
                     assert self.service is ServiceState.CHANGED
                     self.service = ServiceState.OURS
+
+    def _new(self, pod_hash: str, group: str, index: int) -> SimulatedPod:
+        name = f"made-{self._made}"
+        return SimulatedPod(name, pod_hash, State.UNSCHEDULED, self.now, group=group, index=index, size=self.size)
 
     def proceed(self, pod: SimulatedPod) -> None:
         """Let the next step of a pod succeed."""

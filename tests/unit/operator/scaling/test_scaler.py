@@ -18,6 +18,7 @@ from operator_support.objects import EPOCH
 from operator_support.stub_gateway import StubGateway
 
 from plimsoll_operator.planning.pods import Pod
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
 from plimsoll_operator.scaling.gateways import GatewayRegistry
 from plimsoll_operator.scaling.history import ScalingStatus, read_scaling_status, write_scaling_status
@@ -88,7 +89,7 @@ class World:
         """Reconcile: decide, write the status, create and delete pods."""
         pods = [pod(name, made, self.start, self.now, self.revision) for name, made in self.pods.items()]
         decision = self.scaler.decide(
-            KEY, self.scaling, self.status, pods, revision=self.revision, startup=self.startup
+            KEY, self.scaling, self.status, units_of(pods), revision=self.revision, startup=self.startup
         )
         self.note(decision)
         self.status = {"desiredReplicas": decision.replicas, **scaling_fields(decision)}

@@ -14,6 +14,7 @@ from operator_support.world import SimulatedPod, State, World, fits_of
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.pod_view import view
 from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.planning.units import units_of
 from plimsoll_operator.spec.identity import selector
 from plimsoll_operator.spec.model_deployment import read_spec
 from plimsoll_operator.spec.rollout import PROGRESS_SECONDS
@@ -254,7 +255,7 @@ def test_what_the_api_server_refuses() -> None:
 
 @pytest.mark.parametrize(("pods", "phase"), [([], "Failed"), ([pod("a"), pod("b", State.LOADING)], "Degraded")])
 def test_a_spec_that_cannot_be_read_leaves_what_runs(pods: list[SimulatedPod], phase: str) -> None:
-    found, serves = World(list(pods)).observed().pods, bool(pods)
+    found, serves = units_of(World(list(pods)).observed().pods), bool(pods)
     item = model(generation=7, replicas=max(1, len(pods))) | {"status": {"servedNames": ["g"], "names": "g"}}
     fields, conditions = describe_invalid(item, found, "too little memory")
     assert (fields["phase"], fields["replicas"], fields["readyReplicas"]) == (phase, len(pods), bool(pods))
