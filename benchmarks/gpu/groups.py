@@ -132,14 +132,15 @@ def _rank(
     place = torch.device(device, rank % devices) if device == "cuda" else torch.device(device)
     if device == "cuda":
         torch.cuda.set_device(place)
-    collectives = CountedCollectives(TorchCollectives(backend, meeting, rank, ranks))
+    group = TorchCollectives(backend, meeting, rank, ranks)
+    collectives = CountedCollectives(group)
     rows: list[Row] = []
     for size in kib:
         rows += _of_size(backend, ranks, collectives, size, place)
     if rank == 0:
         results.put(rows)
     # No rank leaves before all have finished.
-    collectives.gathered(b"")
+    group.gathered(b"")
     if backend == "nccl":
         # As the end of a lost generation: communicators are dropped, and nothing is waited for.
         dist.distributed_c10d._abort_process_group()

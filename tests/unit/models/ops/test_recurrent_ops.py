@@ -33,6 +33,7 @@ class RandomWeights:
 
     found: dict[str, Tensor]
     device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
 
     def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
         generator = torch.Generator().manual_seed(len(self.found))
