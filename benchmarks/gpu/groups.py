@@ -142,7 +142,7 @@ def _rank(
     # No rank leaves before all have finished.
     group.gathered(b"")
     if backend == "nccl":
-        # As the end of a lost generation: communicators are dropped, and nothing is waited for.
+        # As at the end of a lost generation: drop the communicators without waiting.
         dist.distributed_c10d._abort_process_group()
     else:
         dist.destroy_process_group()

@@ -117,7 +117,7 @@ class ChoosingRunner(StepRunner):
 
 
 class GraphChoosingRunner(ChoosingRunner):
-    """The same on a GPU, with the forward pass of a step as a graph if there is one."""
+    """A ChoosingRunner on a GPU. The forward pass of a step is a graph if there is one."""
 
     def __init__(
         self, forward_pass: GraphForwardPass, sampler: Sampler | None, choice: Choice, state: DeviceState

@@ -35,7 +35,7 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A rank's exchange with its stage, and its link to the stages next to it; None where there are no others."""
+    """A rank's exchange with its stage, and its link to the stages next to it; each is None if there are no others."""
 
     stage: LocalCollectives | None
     link: SocketLink | None

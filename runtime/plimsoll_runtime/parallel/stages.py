@@ -73,7 +73,7 @@ def borders_of(program: Program, stages: int) -> tuple[int, ...]:
 
 
 def _needed(program: Program) -> str:
-    """Return what each stage needs, and what must stay together."""
+    """Return the layers that each stage needs, and those that must stay together."""
     kinds = [name for name, counts in zip(("attention", "recurrent"), _kept(program), strict=True) if any(counts)]
     layers = " and ".join(f"one {name} layer" for name in kinds) if len(kinds) > 1 else "one"
     shares = any(isinstance(op, AttendShared) for op in program.ops)
@@ -213,6 +213,6 @@ def _columns(program: Program, at: int, name: str) -> int:
         case JoinInputs():
             return op.width * op.layers
     raise ModelError(
-        f"{program.facts.architecture} has {type(op).__name__} at the end of a layer, where it cannot be divided into "
+        f"{program.facts.architecture} has {type(op).__name__} at the end of a layer, so it cannot be divided into "
         "stages; serve it with one stage (--pipeline-parallel 1)"
     )

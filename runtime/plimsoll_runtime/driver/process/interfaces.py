@@ -82,7 +82,7 @@ def _matches(interface: str, name: str, exact: bool) -> bool:
 
 
 def _nccl_problem(value: str, interfaces: Sequence[str]) -> str:
-    """Return what is wrong with a value of NCCL_SOCKET_IFNAME; empty if nothing is."""
+    """Return the fault of a value of NCCL_SOCKET_IFNAME; empty if there is none."""
     excludes, _, names = _nccl_list(value)
     if not all(names):
         return "has an empty name"
@@ -95,7 +95,7 @@ def _nccl_problem(value: str, interfaces: Sequence[str]) -> str:
 
 
 def _gloo_problem(value: str, interfaces: Sequence[str]) -> str:
-    """Return what is wrong with a value of GLOO_SOCKET_IFNAME, a list of exact names; empty if nothing is."""
+    """Return the fault of a value of GLOO_SOCKET_IFNAME, a list of exact names; empty if there is none."""
     for name in value.split(","):
         if not name:
             return "has an empty name"
