@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from model_support.cases import Case, Saved, saved_cases
+from model_support.configs import DELTA
 from model_support.forward import largest_difference, of_engine
 from model_support.tiny import VOCAB, make_model, save_model
 from parallel_support.parity import (
@@ -56,9 +57,27 @@ BY_BRANCHES: Mapping[str, Case] = {
     "gemma4-all-caches": Case("Gemma4TextConfig", {**GEMMA4, "num_kv_shared_layers": 0}),
 }
 """Models whose first stage computes inputs of all layers. Tensor parallelism may refuse them."""
-PIPELINES: Mapping[str, Case] = {**CASES, **BY_BRANCHES}
+RECURRENT: Mapping[str, Case] = {
+    "mamba2": Case("Mamba2Config", {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 10}),
+    "lfm2": Case("Lfm2Config", {"num_hidden_layers": 6, "layer_types": ["conv", "full_attention"] * 3}),
+    "qwen3.5": Case(
+        "Qwen3_5TextConfig",
+        {**DELTA, "num_hidden_layers": 6, "layer_types": ["linear_attention", "full_attention"] * 3},
+    ),
+}
+"""Tensor parallelism refuses recurrent layers."""
+PIPELINES: Mapping[str, Case] = {**CASES, **BY_BRANCHES, **RECURRENT}
 LAYOUTS = [(1, 2), (1, 3), (2, 2)]
 """Ranks of a stage, and stages."""
+BACKENDS = ["gloo", "local"]
+
+
+def runs() -> Iterator[tuple[str, int, int, str]]:
+    """Yield two runs of each model, with different layouts and backends. Each pair of both has several models."""
+    for number, name in enumerate(PIPELINES):
+        layouts = LAYOUTS if name in CASES else LAYOUTS[:2]
+        for run in (number, number + 1):
+            yield (name, *layouts[run % len(layouts)], BACKENDS[(run + number // 2) % 2])
 
 
 @pytest.fixture(scope="session")
@@ -67,13 +86,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 
 @pytest.mark.matrix(2)
-@pytest.mark.parametrize("backend", ["gloo", "local"])
-@pytest.mark.parametrize(("tensor", "stages"), LAYOUTS)
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(("name", "tensor", "stages", "backend"), list(runs()))
 def test_logits_equal_transformers(name: str, tensor: int, stages: int, backend: str, saved: Saved) -> None:
     """With gloo, torch computes; with local, the CPU kernels do."""
-    if tensor > 1 and name in BY_BRANCHES:
-        pytest.skip("tensor parallelism refuses some ops of this model")
     folder, expected = saved(name)
     options = {"tensor_parallel": tensor, "pipeline_parallel": stages, "group_backend": backend}
     actual = of_engine(str(folder), PROMPTS, max_batch_tokens=24, check_collectives=True, **options, **ON_A_CPU)

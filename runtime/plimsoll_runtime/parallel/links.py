@@ -140,6 +140,7 @@ class TorchLink:
         """See `Link`. Raises CollectivesDifferError, with `check` only, if another step or another number of values
         arrives.
         """
+        values = torch.empty(rows, columns, dtype=dtype, device=self._device)
         if self._check:
             header = torch.empty(2, dtype=torch.int64, device=self._device)
             dist.recv(header, self._before)
@@ -149,14 +150,14 @@ class TorchLink:
                     f"the stages' steps differ: this one waits for {rows * columns} values of its step {step}, and the "
                     f"stage before has sent {size} values of its step {found}"
                 )
-        values = torch.empty(rows, columns, dtype=dtype, device=self._device)
         dist.recv(values, self._before)
         return values
 
     def send(self, step: int, values: Tensor) -> None:
+        values = values.contiguous()
         if self._check:
             self._begin(torch.tensor([step, values.numel()], device=self._device))
-        self._begin(values.contiguous())
+        self._begin(values)
 
     def _begin(self, values: Tensor) -> None:
         """Start to send a tensor, which is kept until it is sent."""

@@ -157,8 +157,8 @@ class CountedCollectives:
 
     def send(self, values: Tensor) -> None:
         if not self._is_muted:
-            self._has_sent = True
             self._link.send(self._step, values)
+            self._has_sent = True
 
     def add_up(self, part: Tensor) -> None:
         """Replace a contiguous float32 tensor by the sum over the ranks of a stage. `finish` joins no such sum."""
