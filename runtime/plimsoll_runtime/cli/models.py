@@ -229,7 +229,9 @@ def fit(args: argparse.Namespace) -> int:
     if lacking > 0:
         print(f"\nthe model does not fit: it needs {_size(lacking)} more than {args.memory}")
         if ranks is not None:
-            print(f"it fits with --tensor-parallel {ranks}: {ranks} devices with {args.memory} each")
+            stages = args.pipeline_parallel
+            options = f"--tensor-parallel {ranks}" + (f" --pipeline-parallel {stages}" if stages > 1 else "")
+            print(f"it fits with {options}: {ranks * stages} devices with {args.memory} each")
         return 1
     return 0
 

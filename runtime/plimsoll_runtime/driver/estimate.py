@@ -120,9 +120,12 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
         checked_source(files, outline)
     if (layout := layout_of(config)).size == 1:
         return _fit(files, config, outline, device, dtype)
-    # The first rank of each stage has the most of it.
-    parts = [part_of(outline, layout, rank, in_kernels=True) for rank in range(0, layout.size, layout.tensor)]
-    return max((_fit(files, config, part, device, dtype) for part in parts), key=_least_memory)
+    # Of each stage: its first rank, which gathers logits, and the one with most weights.
+    parts = {rank: part_of(outline, layout, rank, in_kernels=True) for rank in range(layout.size)}
+    stages = [layout.together(rank) for rank in range(0, layout.size, layout.tensor)]
+    largest = {max(stage, key=lambda rank: parts[rank].weight_bytes(dtype)) for stage in stages}
+    ranks = largest.union(stage[0] for stage in stages)
+    return max((_fit(files, config, parts[rank], device, dtype) for rank in sorted(ranks)), key=_least_memory)
 
 
 def _least_memory(found: Fit) -> int:

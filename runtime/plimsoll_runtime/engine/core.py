@@ -19,7 +19,7 @@ from plimsoll_runtime.engine.limits import (
     blocks_within,
     check_request,
     longest_sequence,
-    staged_tokens,
+    planned_tokens,
     step_tokens,
 )
 from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, StagedSteps, ThreadedSteps, keep_all
@@ -409,7 +409,8 @@ class EngineCore:
         return failed
 
     def _plan_ahead(self) -> None:
-        while len(self._under_way) < self._pipeline.depth and (step := self._scheduler.schedule()) is not None:
+        most = 1 if self._scheduler.suspects else self._pipeline.depth
+        while len(self._under_way) < most and (step := self._scheduler.schedule()) is not None:
             self._pipeline.submit(step.plan)
             self._under_way.append(step)
 
@@ -425,9 +426,7 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         num_blocks=info.num_blocks,
         block_size=info.block_size,
         max_len=longest,
-        max_batch_tokens=step_tokens(
-            staged_tokens(config.max_batch_tokens, config.max_sequences, config.pipeline_parallel), longest, whole=whole
-        ),
+        max_batch_tokens=step_tokens(planned_tokens(config), longest, whole=whole),
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
         prefix_caching=config.prefix_caching

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.protocol.prompt import Prompt
@@ -32,7 +33,7 @@ class Limits:
     whole_prompts: bool = False
     """Whether each prompt must be computed in one step."""
     stages: int = 1
-    """Number of steps under way at once, if they are of different sequences: the stages of a pipeline."""
+    """Number of steps under way at once: the stages of a pipeline. No two of them sample from the same sequence."""
     snapshots: int = 0
     """Rows for state snapshots; 0 if no layer is recurrent."""
     snapshot_worth: int = 64
@@ -63,11 +64,12 @@ STAGED_TOKENS = 256
 """Tokens of a step that keep a stage of a pipeline busy: with more, the next stage waits longer for the first step."""
 
 
-def staged_tokens(max_batch_tokens: int, max_sequences: int, stages: int) -> int:
-    """Return the most tokens of a step of a pipeline. Large steps are divided, so that all stages soon have one."""
+def planned_tokens(config: EngineConfig) -> int:
+    """Return the most tokens of a step. Those of a pipeline are smaller, so that all stages soon have one."""
+    stages, most = config.pipeline_parallel, config.max_batch_tokens
     if stages == 1:
-        return max_batch_tokens
-    return min(max_batch_tokens, max(STAGED_TOKENS, max_batch_tokens // (4 * stages), 2 * max_sequences // stages))
+        return most
+    return min(most, max(STAGED_TOKENS, most // (4 * stages), 2 * config.max_sequences // stages))
 
 
 def longest_sequence(info: EngineInfo) -> int:

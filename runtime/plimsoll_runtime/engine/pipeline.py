@@ -31,8 +31,8 @@ class Pipeline(Protocol):
         """Queue a plan, which runs after all plans that were submitted before."""
 
     def result(self) -> StepResult:
-        """Return the next result, in the order of submission. Raises the exception of that step; later plans are then
-        not run.
+        """Return the next result, in the order of submission. Raises the exception of that step; the results of later
+        plans are then of no use.
 
         After a StepMemoryError or GenerationLostError, the results of later plans are of no use until `go_on` is
         called.

@@ -214,7 +214,7 @@ class Program:
             tokens = "" if part is None else f" of tokens {part[0]} to {part[1] - 1}"
             return "\n".join([*lines, f"logits = {text_of(self.head, (self.result,))}{tokens}"])
         if isinstance(self.head, NoLogits):
-            return "\n".join([*lines, "logits: on rank 0"])
+            return "\n".join([*lines, "logits: on other ranks"])
         assert self.facts.pooling is not None
         lines.append(f"pooled = {self.facts.pooling.kind}({self.result})")
         lines += [f"pooled = {text_of(part, ('pooled',))}" for part in self.head.parts]

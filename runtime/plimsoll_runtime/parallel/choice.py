@@ -158,8 +158,8 @@ class Choice:
         """Return the tokens of the weighed rows, for the first rank. `left`: the rows to gather next."""
         rows = weights.rows
         owners, targets = weights.shares(uniforms)
-        told = bool((owners[finite[rows.weighed]] > 0).any())
-        if not told:
+        is_elsewhere = bool((owners[finite[rows.weighed]] > 0).any())
+        if not is_elsewhere:
             self._expect_rows(left)
             return weights.found(owners, targets)
         self._exchange.expect(rows.weighed.size)

@@ -147,10 +147,10 @@ class ChoiceWeights:
             tokens.append(token[of])
             used.append(listed[of])
         whole, names = np.concatenate(values, axis=1), np.concatenate(tokens, axis=1)
-        there = np.concatenate(used, axis=1)
-        if not there.all():
+        is_listed = np.concatenate(used, axis=1)
+        if not is_listed.all():
             # Stable, so that candidates stay in order.
-            order = np.argsort(~there, axis=1, kind="stable")
+            order = np.argsort(~is_listed, axis=1, kind="stable")
             whole, names = np.take_along_axis(whole, order, axis=1), np.take_along_axis(names, order, axis=1)
         return np.ascontiguousarray(whole), names
 

@@ -50,6 +50,7 @@ class TorchCollectives:
         self._ranks = ranks
         self._check = check
         self._group: Any = None
+        self._first = 0
 
     def among(self, layout: Layout) -> TorchCollectives:
         """Return the collectives of this rank's stage. All ranks of the group must call this."""
@@ -59,7 +60,7 @@ class TorchCollectives:
         for first in range(0, layout.size, layout.tensor):
             group = dist.new_group(list(range(first, first + layout.tensor)), timeout=TIMEOUT)
             if own // layout.tensor == first // layout.tensor:
-                found._group, found._ranks = group, layout.tensor
+                found._group, found._ranks, found._first = group, layout.tensor, first
         return found
 
     @property
@@ -86,8 +87,8 @@ class TorchCollectives:
         for rank, other in enumerate(others, 1):
             if other != first:
                 raise CollectivesDifferError(
-                    f"the ranks' calls differ: rank 0 called sum with {first} bytes, rank {rank} called sum with "
-                    f"{other} bytes"
+                    f"the ranks' calls differ: rank {self._first} called sum with {first} bytes, rank "
+                    f"{self._first + rank} called sum with {other} bytes"
                 )
 
     def gathered(self, data: bytes) -> list[bytes]:

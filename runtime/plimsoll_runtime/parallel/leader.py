@@ -14,7 +14,15 @@ from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, Launched, Schedul
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
 from plimsoll_runtime.execution.sampling.state import draw_of
-from plimsoll_runtime.parallel.channel import Channel, ChannelClosed, Report, StepDone, StepShort, encoded
+from plimsoll_runtime.parallel.channel import (
+    BackendFailed,
+    Channel,
+    ChannelClosed,
+    Report,
+    StepDone,
+    StepShort,
+    encoded,
+)
 
 
 class RankLink(Protocol):
@@ -44,6 +52,8 @@ class RankLostError(Exception):
     """A rank has ended or hangs."""
 
 
+CAUSE_SECONDS = 0.3
+"""Time for the end of a rank to be noticed that made another one fail."""
 STACKS_SECONDS = 0.2
 """Time for hung ranks to write their stacks before they are killed."""
 
@@ -130,10 +140,10 @@ class GroupRunner:
         first = encoded(plan)
         # Most plans are the same for all ranks, and are encoded once.
         others = encoded(of_member(plan)) if plan.new_slots else first
-        messages = [first, *[others] * (len(self._ranks) - 1)]
-        for rank, message in zip(self._ranks, messages, strict=True):
+        # The last ranks are those of the first stage.
+        for number, rank in reversed(list(enumerate(self._ranks))):
             try:
-                rank.channel.send(message)
+                rank.channel.send(others if number else first)
             except ChannelClosed as error:
                 raise RankLostError(str(rank.death())) from error
 
@@ -164,10 +174,28 @@ class GroupRunner:
                 except ChannelClosed as error:
                     raise RankLostError(str(rank.death())) from error
                 if not isinstance(report, StepDone | StepShort):
-                    failure = rank.failure(report)
+                    failure = self._cause(rank, report)
                     raise RankLostError(str(failure)) from failure
                 reports[number] = report
         return [reports[number] for number in range(len(self._ranks))]
+
+    def _cause(self, failed: RankLink, report: Report) -> Exception:
+        """Return the error of a rank that has failed, or of another one, whose end may be the cause."""
+        if isinstance(report, BackendFailed):
+            return failed.failure(report)
+        others = [number for number, rank in enumerate(self._ranks) if rank is not failed]
+        due = time.monotonic() + CAUSE_SECONDS
+        while others and (ready := self._polled(others, max(0.0, due - time.monotonic()) * 1e3)):
+            for number in ready:
+                try:
+                    found = self._ranks[number].channel.receive()
+                except ChannelClosed:
+                    return self._ranks[number].death()
+                if isinstance(found, BackendFailed):
+                    return self._ranks[number].failure(found)
+                if not isinstance(found, StepDone | StepShort):
+                    others.remove(number)
+        return failed.failure(report)
 
     def _has_report(self, number: int) -> bool:
         """Return whether a rank's report has arrived, or something that is no message."""

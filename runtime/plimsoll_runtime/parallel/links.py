@@ -123,10 +123,13 @@ def _bytes_of(values: Tensor) -> memoryview:
 
 
 class TorchLink:
-    """A link over torch's process group, of which the ranks are members. With `check`, numbers are compared first."""
+    """A link over torch's process group, of which the ranks are members. With `check`, numbers are compared first.
+
+    Values are sent and received on `device`: with gloo, on the host.
+    """
 
     def __init__(self, layout: Layout, rank: int, device: torch.device, *, check: bool = False) -> None:
-        """`rank`: this rank's number; `device`: that of the values."""
+        """`rank`: this rank's number."""
         self._before = layout.before(rank)
         self._after = layout.after(rank)
         self._device = device
@@ -154,7 +157,7 @@ class TorchLink:
         return values
 
     def send(self, step: int, values: Tensor) -> None:
-        values = values.contiguous()
+        values = values.to(self._device).contiguous()
         if self._check:
             self._begin(torch.tensor([step, values.numel()], device=self._device))
         self._begin(values)

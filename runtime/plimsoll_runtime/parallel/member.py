@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 import torch
 from torch import Tensor
@@ -148,12 +150,12 @@ class CountedCollectives:
     def summed(self, count: int) -> None:
         self._sums += count
 
-    def receive(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    def receive(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._is_muted:
-            return torch.zeros(rows, columns, dtype=dtype, device=self.device)
+            return torch.zeros(rows, columns, dtype=dtype, device=device)
         values = self._link.receive(self._step, rows, columns, dtype)
         self._has_received = True
-        return values
+        return values.to(device)
 
     def send(self, values: Tensor) -> None:
         if not self._is_muted:
@@ -173,7 +175,7 @@ class CountedCollectives:
         """
         first, last = program.ops[0], program.ops[-1]
         if isinstance(first, Receive) and not self._has_received:
-            self.receive(rows, first.columns, passed.dtype)
+            self.receive(rows, first.columns, passed.dtype, passed.device)
         if self._exchanging is not None:
             widths = [op.width for op in program.ops if isinstance(op, Reduce)][self._sums :]
             if widths and not self._is_launched:
@@ -210,12 +212,27 @@ class RankSteps:
 
     def run(self) -> None:
         """Run until the channel is closed."""
-        while True:
-            try:
-                plan = self._channel.receive()
-            except ChannelClosed:
-                return
+        receive: Callable[[], StepPlan | None] = self._received
+        if self._program.facts.stages:
+            # The leader sends the next plans while this rank computes, and reads no report until it has sent them.
+            plans = SimpleQueue[StepPlan | None]()
+            threading.Thread(target=self._read_ahead, args=(plans,), name="plimsoll-plans", daemon=True).start()
+            receive = plans.get
+        while (plan := receive()) is not None:
             self._channel.send(encoded(self._step(plan)))
+
+    def _received(self) -> StepPlan | None:
+        """Wait for the next plan and return it; None if the channel is closed."""
+        try:
+            plan: StepPlan = self._channel.receive()
+        except ChannelClosed:
+            return None
+        return plan
+
+    def _read_ahead(self, plans: SimpleQueue[StepPlan | None]) -> None:
+        while (plan := self._received()) is not None:
+            plans.put(plan)
+        plans.put(None)
 
     def _step(self, plan: StepPlan) -> StepDone | StepShort:
         self._collectives.begin()

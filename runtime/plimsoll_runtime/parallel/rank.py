@@ -64,8 +64,8 @@ class Rank:
         return part_of(outline, self.layout, self.number, in_kernels=self.collectives.exchange is not None)
 
     def choice(self, outline: Outline) -> Choice | None:
-        """Return the choice of tokens that this rank joins; None if rank 0 has the whole output layer, or if the
-        model has none.
+        """Return the choice of tokens that this rank joins; None if rank 0 has the whole output layer, or if its
+        stage has none.
         """
         head = outline.head if isinstance(outline, Program) else None
         if not isinstance(head, Logits) or head.part is None:

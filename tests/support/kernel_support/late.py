@@ -55,7 +55,7 @@ class Copies:
     def install(self, patch: pytest.MonkeyPatch, *, graphs: bool = False) -> None:
         """Build engines for such a device from here on; with `graphs`, of all steps that may have some."""
         stages = {**assembly.GPU, "event": lambda: self, "capture": lambda device: Recorder()}
-        patch.setattr(assembly, "stages_of", lambda config, model, probe, rank: stages)
+        patch.setattr(assembly, "stages_of", lambda config, model, probe, rank, choice: stages)
         if graphs:
             patch.setattr(engine, "warm_up", _capturing)
             choose = SamplingGraphs.run

@@ -195,7 +195,7 @@ class StageRunner:
                 raise StepMemoryError(f"no memory for step {number}")
             match op:
                 case Receive():
-                    values = self._collectives.receive(rows, op.columns, torch.float32)
+                    values = self._collectives.receive(rows, op.columns, torch.float32, torch.device("cpu"))
                     assert values.shape == (rows, op.columns)
                     self.received.append(float(values.mean()))
                 case Reduce():
@@ -299,6 +299,6 @@ def test_values_of_another_step_end_the_rank(parts: list[Program]) -> None:
         counted.begin()
     first.send(torch.ones(2, 3))
     with pytest.raises(CollectivesDifferError, match=r"waits for 24 bytes of its step 1, .* of its step 2"):
-        second.receive(2, 3, torch.float32)
+        second.receive(2, 3, torch.float32, torch.device("cpu"))
     ours.close()
     theirs.close()

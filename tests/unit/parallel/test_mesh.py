@@ -86,7 +86,7 @@ def of_layout(layout: Layout, in_memory: Collection[int] = ()) -> None:
                 counted.begin()
                 values = torch.full((2, WIDTH), float(step))
                 if layout.before(rank) is not None:
-                    values = counted.receive(2, WIDTH, torch.float32)
+                    values = counted.receive(2, WIDTH, torch.float32, torch.device("cpu"))
                 # Each shard adds its own number, so a link between other shards or stages shows.
                 values = values * 10 + shard
                 if found.stage is not None:

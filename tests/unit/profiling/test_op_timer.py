@@ -21,7 +21,9 @@ from plimsoll_runtime.weights.sources.resolve import resolve
 ATTENTION = (OpKind.NORM, OpKind.QKV, OpKind.ROPE, OpKind.ATTENTION, OpKind.OUTPUT)
 LAYER = (*ATTENTION, OpKind.NORM, OpKind.GATE_UP, OpKind.DOWN)
 DENSE_OPS = tuple(
-    kind for kind in FORWARD_OPS if kind not in (OpKind.ROUTE, OpKind.EXPERTS, OpKind.STATE, OpKind.REDUCE)
+    kind
+    for kind in FORWARD_OPS
+    if kind not in (OpKind.ROUTE, OpKind.EXPERTS, OpKind.STATE, OpKind.REDUCE, OpKind.STAGE)
 )
 
 

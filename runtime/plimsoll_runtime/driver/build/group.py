@@ -31,6 +31,11 @@ def check_group_options(config: EngineConfig, *, probed: bool, hosted: bool) -> 
     ):
         if used:
             raise UsageError(f"a model with {config.ranks} ranks does not support {what}; omit it, or use one rank")
+    if config.overlap is not None and config.pipeline_parallel > 1:
+        raise UsageError(
+            f"--pipeline-parallel {config.pipeline_parallel} has one step for each stage under way in any case; omit "
+            "--overlap and --no-overlap"
+        )
     device = choose(config.device)
     if config.group_backend == "local":
         _check_local(config, device)

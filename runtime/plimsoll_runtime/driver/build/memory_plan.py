@@ -65,7 +65,7 @@ def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, 
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
     if not facts.token_bytes(model.dtype.itemsize):
-        return _without_cache(config, loaded, grant, 1 if rank is None else rank.neighbours)
+        return _without_cache(config, loaded, grant, rank)
     layout = model.kv_layout(config)
     if grant is None:
         free = free_memory(model.device) // (1 if rank is None else rank.neighbours)
@@ -116,18 +116,16 @@ def _on_all_ranks(kv: KvBudget, layout: KvLayout, rank: Rank) -> KvBudget:
     )
 
 
-def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, neighbours: int) -> Budget:
-    """Return the plan of a model without KV cache. States of recurrent layers are part of the workspace.
-
-    `neighbours`: ranks that share this machine's memory.
-    """
+def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None, rank: Rank | None) -> Budget:
+    """Return the plan of a model without KV cache. States of recurrent layers are part of the workspace."""
     model = loaded.model
     kv = no_kv_cache(config, model.outline.facts)
-    workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
+    with nullcontext() if rank is None else rank.collectives.muted():
+        workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
     if grant is not None:
         graphs = _granted_graphs(config, model, grant, workspace)
     else:
-        free = free_memory(model.device) // neighbours
+        free = free_memory(model.device) // (1 if rank is None else rank.neighbours)
         graphs = graph_bytes(config, model.outline, model.device, free)
         check_step_fits(FreeMemory(loaded.weight_bytes, free, workspace + graphs))
     return Budget(kv, [()], workspace + graphs, backends, graphs)

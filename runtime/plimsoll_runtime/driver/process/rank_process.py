@@ -10,9 +10,10 @@ import socket
 import threading
 from dataclasses import dataclass, replace
 
+import msgspec
 import torch
 
-from plimsoll_kernels.cpu.exchange import MOST_RANKS, Exchange
+from plimsoll_kernels.cpu.exchange import MOST_RANKS, Exchange, ExchangeError
 from plimsoll_kernels.cpu.library import library
 from plimsoll_runtime.driver.build.engine import build_runner
 from plimsoll_runtime.driver.build.group_devices import check_machine, place_of
@@ -66,6 +67,10 @@ def run_rank(order: StartRank, page: int, steps_fd: int, constraints_fd: int, se
         if not isinstance(error, PlimsollError):
             logger.exception("the rank failed")
         failed = failed_by(error)
+        if isinstance(error, ExchangeError) and order.config.pipeline_parallel > 1:
+            together = layout_of(order.config).together(order.rank)
+            where = f"rank {together.start} is rank 0 of its stage, in which"
+            failed = msgspec.structs.replace(failed, message=f"{where} {failed.message}")
         link.send(encoded(failed))
         return ErrorKind(failed.kind).exit_code
     return 0
@@ -134,7 +139,7 @@ def _joined(order: StartRank, layout: Layout, device: torch.device, segment: int
         return _Joined(group, found.stage, found.link)
     link = None
     if layout.stages > 1:
-        link = TorchLink(layout, rank, device, check=check)
+        link = TorchLink(layout, rank, group.device, check=check)
     return _Joined(group, group.among(layout) if layout.tensor > 1 else None, link)
 
 

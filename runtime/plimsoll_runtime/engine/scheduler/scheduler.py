@@ -287,18 +287,25 @@ class Scheduler:
             self._kv.sharing.merge(step.merges)
         self._kv.forget_all()
         self._running.slots.collect_freed()
-        return self._blamed(steps[0]) if steps else []
+        return self._blamed(steps)
 
-    def _blamed(self, first: Step) -> list[RequestOutput]:
-        """Count a lost step for its sequences. End one that is lost too often, alone; return its message."""
-        running = [each for each in first.sequences if each.phase is not Phase.FINISHED]
-        for sequence in running:
-            self._losses[sequence.request_id] = self._losses.get(sequence.request_id, 0) + 1
-        if max((self._losses[each.request_id] for each in running), default=0) <= MOST_LOSSES:
+    @property
+    def suspects(self) -> bool:
+        """Whether a sequence was lost more than MOST_LOSSES times. Then only one step may be under way, which shows
+        which sequence is the cause.
+        """
+        return max(self._losses.values(), default=0) > MOST_LOSSES
+
+    def _blamed(self, steps: Sequence[Step]) -> list[RequestOutput]:
+        """Count lost steps for their sequences. End one that is lost too often, alone; return its message."""
+        names = {each.request_id: each for step in steps for each in step.sequences if each.phase is not Phase.FINISHED}
+        for name in names:
+            self._losses[name] = self._losses.get(name, 0) + 1
+        if max((self._losses[name] for name in names), default=0) <= MOST_LOSSES:
             return []
-        if len(first.sequences) == 1:
-            return [self._break_off(running[0], LOST_EACH_TIME)]
-        self._batching.shorten(max(1, first.tokens // 2))
+        if len(steps) == 1 and len(steps[0].sequences) == 1:
+            return [self._break_off(steps[0].sequences[0], LOST_EACH_TIME)]
+        self._batching.shorten(max(1, steps[0].tokens // 2))
         return []
 
     def give_up(self, error: str) -> list[RequestOutput]:

@@ -169,7 +169,7 @@ class CpuExecutor:
         """
         rows, incoming = token_ids.numel(), None
         if self._receives:
-            incoming = collectives.receive(rows, self._receives, torch.float32)
+            incoming = collectives.receive(rows, self._receives, torch.float32, token_ids.device)
         outgoing = torch.empty(rows, self._sends) if self._sends else None
         result = self._decoder(token_ids, positions, turns, paged, incoming, outgoing)
         collectives.summed(self._sums)

@@ -25,8 +25,8 @@ class Collectives(Protocol):
         The sum is computed in float32. If there is too little memory for it, the rank has not joined the exchange.
         """
 
-    def receive(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-        """Return the values [rows, columns] that the stage before has sent for this step."""
+    def receive(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the values [rows, columns] that the stage before has sent for this step, on a device."""
 
     def send(self, values: Tensor) -> None:
         """Send values [rows, columns] to the stage after, without waiting for it. They must not change later."""

@@ -49,7 +49,7 @@ class Receive(Op):
         dtype, widths, columns = weights.dtype, list(self.widths), self.columns
 
         def run(step: Step) -> Tensor | tuple[Tensor, ...]:
-            values = _collectives(step).receive(step.token_ids.numel(), columns, dtype)
+            values = _collectives(step).receive(step.token_ids.numel(), columns, dtype, step.token_ids.device)
             if len(widths) == 1:
                 return values
             return tuple(each.contiguous() for each in torch.split(values, widths, dim=1))

@@ -170,7 +170,8 @@ def test_everyone_is_answered_as_without_a_loss(overlap: bool, lost: tuple[int, 
     core.check_integrity()
 
 
-def test_a_request_that_ends_the_runner_each_time_ends_alone() -> None:
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_a_request_that_ends_the_runner_each_time_ends_alone(stages: int) -> None:
     """The runner is lost in every step of one request; all others are answered."""
     made: list[Poisoned] = []
 
@@ -178,7 +179,7 @@ def test_a_request_that_ends_the_runner_each_time_ends_alone() -> None:
         made.append(Poisoned(inner, token=49))
         return made[0]
 
-    core, _ = make_core(wrap=wrap)
+    core, _ = make_core(wrap=wrap, pipeline_parallel=stages)
     core.recovery = made[0]
     requests = [request(f"r{i}", [i, *range(10, 20)], max_tokens=12) for i in range(5)]
     for each in (*requests[:3], request("poison", [49] * 9, max_tokens=12), *requests[3:]):
