@@ -24,15 +24,11 @@ def _collectives(step: Step) -> Collectives:
     return step.collectives
 
 
-@dataclass(frozen=True, slots=True)
-class Receive(Op):
-    """Values that the stage before has sent, each with its columns in `widths`. The first op of a later stage."""
+class Passing(Op):
+    """An op that passes values, each with its columns in `widths`, from one stage to the next."""
 
+    __slots__ = ()
     widths: tuple[int, ...]
-    writes: Values
-    reads: Values = ()
-    kind: OpKind = OpKind.STAGE
-    cpu_fields: ClassVar = ("widths",)
 
     @property
     def columns(self) -> int:
@@ -44,6 +40,17 @@ class Receive(Op):
 
     def row_bytes(self, size: int) -> int:
         return self.columns * size
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Passing):
+    """Values that the stage before has sent, each with its columns in `widths`. The first op of a later stage."""
+
+    widths: tuple[int, ...]
+    writes: Values
+    reads: Values = ()
+    kind: OpKind = OpKind.STAGE
+    cpu_fields: ClassVar = ("widths",)
 
     def compiled(self, weights: Weights) -> Run:
         dtype, widths, columns = weights.dtype, list(self.widths), self.columns
@@ -69,7 +76,7 @@ class Receive(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Send(Op):
+class Send(Passing):
     """Sends values to the stage after, each with its columns in `widths`. The last op of a stage before the last.
 
     Its result is the first value.
@@ -80,17 +87,6 @@ class Send(Op):
     writes: Values
     kind: OpKind = OpKind.STAGE
     cpu_fields: ClassVar = ("widths",)
-
-    @property
-    def columns(self) -> int:
-        """Columns of all values together."""
-        return sum(self.widths)
-
-    def cost(self, rows: StepRows, size: int) -> OpCost:
-        return OpCost(2 * rows.count * self.columns * size)
-
-    def row_bytes(self, size: int) -> int:
-        return self.columns * size
 
     def compiled(self, weights: Weights) -> Run:
         def run(step: Step, *values: Tensor) -> Tensor:
