@@ -80,18 +80,17 @@ CHOOSING: Stages = {**PLAIN, "sampler": parts.token_sampler, "runner": ChoosingR
 """For the ranks that share the output layer and choose tokens together, on a CPU, and on a GPU without graphs."""
 GPU_FIRST: Stages = {**GPU, "capture": parts.rank_capture, "forward_pass": RankForwardPass}
 """For rank 0 of a parallel group, which samples, on a GPU with graphs."""
-GPU_MEMBER: Stages = {
+GPU_RANK: Stages = {
     **SHARED,
     "state": parts.device_state,
-    "event": parts.results_event,
     "capture": parts.rank_capture,
     "graphs_of": parts.step_graphs,
     "forward_pass": RankForwardPass,
-    "runner": GpuMemberRunner,
     "capture_graphs": parts.step_capturing,
 }
+GPU_MEMBER: Stages = {**GPU_RANK, "event": parts.results_event, "runner": GpuMemberRunner}
 """For the other ranks, which sample nothing."""
-GPU_CHOOSING: Stages = {**SHARED, "sampler": parts.token_sampler, **GPU_MEMBER, "runner": GraphChoosingRunner}
+GPU_CHOOSING: Stages = {**GPU_RANK, "sampler": parts.token_sampler, "runner": GraphChoosingRunner}
 """For the ranks that choose tokens together, on a GPU with graphs."""
 
 
