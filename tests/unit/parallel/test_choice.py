@@ -70,10 +70,20 @@ def test_any_rows_parameters_and_cuts(implementation: Implementation, data: st.D
     logits = data.draw(rows(ends[-1]))
     wishes = [data.draw(WISH) for _ in logits]
     uniforms = torch.tensor([data.draw(UNIFORM) for _ in logits], dtype=torch.float64)
-    expected = sample(logits.clone(), row_params(*wishes), uniforms, implementation=implementation)
-    assert chosen(logits, wishes, uniforms, cut_at(ends), implementation).tokens == expected_tokens(*expected)
+    found = chosen(logits, wishes, uniforms, cut_at(ends), implementation).tokens
+    params = row_params(*wishes)
+    below, expected, above = (
+        expected_tokens(*sample(logits.clone(), params, uniforms * factor, implementation=implementation))
+        for factor in (1.0 - ROUNDING, 1.0, 1.0 + ROUNDING)
+    )
+    for token, *allowed in zip(found, expected, below, above, strict=True):
+        assert token in allowed
 
 
+ROUNDING = 2.0**-48
+"""Sums over parts differ from those of a whole row in the last bits of a double. So a uniform number that is this close
+to the border between two tokens may draw either.
+"""
 ENDS = [1024, 1536, 2100]
 VOCAB = ENDS[-1]
 KINDS = [
