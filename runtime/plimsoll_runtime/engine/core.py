@@ -19,7 +19,6 @@ from plimsoll_runtime.engine.limits import (
     blocks_within,
     check_request,
     longest_sequence,
-    planned_tokens,
     step_tokens,
 )
 from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, StagedSteps, ThreadedSteps, keep_all
@@ -426,7 +425,7 @@ def _limits(config: EngineConfig, info: EngineInfo) -> Limits:
         num_blocks=info.num_blocks,
         block_size=info.block_size,
         max_len=longest,
-        max_batch_tokens=step_tokens(planned_tokens(config), longest, whole=whole),
+        max_batch_tokens=step_tokens(config, longest, whole=whole),
         max_sequences=config.max_sequences,
         eos_token_ids=frozenset(info.eos_token_ids),
         prefix_caching=config.prefix_caching

@@ -55,21 +55,19 @@ def check_length(max_model_len: int | None, model_limit: int) -> None:
         raise UsageError(f"--max-model-len {max_model_len} exceeds the model's limit of {model_limit} tokens")
 
 
-def step_tokens(max_batch_tokens: int, longest: int, *, whole: bool) -> int:
-    """Return the most tokens of a step. `whole`: each prompt is computed in one step, so the longest one must fit."""
-    return max(max_batch_tokens, longest) if whole else max_batch_tokens
-
-
 STAGED_TOKENS = 256
 """Tokens of a step that keep a stage of a pipeline busy: with more, the next stage waits longer for the first step."""
 
 
-def planned_tokens(config: EngineConfig) -> int:
-    """Return the most tokens of a step. Those of a pipeline are smaller, so that all stages soon have one."""
+def step_tokens(config: EngineConfig, longest: int, *, whole: bool) -> int:
+    """Return the most tokens of a step. Those of a pipeline are smaller, so that all stages soon have one.
+
+    `whole`: each prompt is computed in one step, so the longest one must fit.
+    """
     stages, most = config.pipeline_parallel, config.max_batch_tokens
-    if stages == 1:
-        return most
-    return min(most, max(STAGED_TOKENS, most // (4 * stages), 2 * config.max_sequences // stages))
+    if stages > 1:
+        most = min(most, max(STAGED_TOKENS, most // (4 * stages), 2 * config.max_sequences // stages))
+    return max(most, longest) if whole else most
 
 
 def longest_sequence(info: EngineInfo) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -29,23 +30,22 @@ from plimsoll_runtime.parallel.choice_rows import DrawnSlots, StepRows
 from plimsoll_runtime.parallel.member import NoParams
 
 
-class ChoosingRunner(StepRunner):
+class ChoosingSteps(StepRunner):
     """Computes a step and chooses its tokens together with other ranks. Only the outputs of the first one have tokens.
 
-    It waits for each step, also on a GPU.
+    It waits for each step, also on a GPU. Subclasses compute the hidden states.
     """
 
-    def __init__(self, forward_pass: ForwardPass, sampler: Sampler | None, choice: Choice, num_slots: int) -> None:
+    def __init__(self, forward_pass: ForwardPass, state: SlotTables, sampler: Sampler | None, choice: Choice) -> None:
         """`sampler`: of the first rank."""
-        cache = forward_pass.parts.cache
-        self._batch = BatchState(num_slots, len(cache.groups), cache.num_blocks)
-        self._begin(forward_pass, self._batch, sampler, choice)
-
-    def _begin(self, forward_pass: ForwardPass, state: SlotTables, sampler: Sampler | None, choice: Choice) -> None:
         self._sampler = sampler
         self._choice = choice
         self._drawn = DrawnSlots(choice.parts)
         super().__init__(forward_pass, state, sampler or NoParams())
+
+    @abstractmethod
+    def _hidden(self, plan: StepPlan) -> Tensor:
+        """Return the hidden states of all rows of a plan."""
 
     def run(self, plan: StepPlan) -> Launched:
         for draw in plan.draws or map(draw_of, plan.new_slots):
@@ -68,12 +68,6 @@ class ChoosingRunner(StepRunner):
             return StepResult([SequenceOutput()] * len(sequences), self._forward_pass.fallbacks)
         outputs = merged_outputs(sequences, dict(zip(rows.slots, sampled, strict=True)), found)
         return StepResult(outputs, self._forward_pass.fallbacks)
-
-    def _hidden(self, plan: StepPlan) -> Tensor:
-        """Return the hidden states of all rows of a plan."""
-        cache = self._parts.cache
-        inputs = step_inputs(plan, self._batch, cache.block_size, cache.device)
-        return self._forward(plan, self._forward_pass.run, inputs)
 
     def _sample(
         self, rows: StepRows, special: Sequence[int], sequences: Sequence[ScheduledSequence], hidden: Tensor
@@ -116,18 +110,31 @@ class ChoosingRunner(StepRunner):
         return prompt_logprobs_by_slot(reports, [report.found for report in reports])
 
 
-class GraphChoosingRunner(ChoosingRunner):
-    """A ChoosingRunner on a GPU. The forward pass of a step is a graph if there is one."""
+class ChoosingRunner(ChoosingSteps):
+    """Launches the forward pass of a step kernel by kernel."""
+
+    def __init__(self, forward_pass: ForwardPass, sampler: Sampler | None, choice: Choice, num_slots: int) -> None:
+        cache = forward_pass.parts.cache
+        self._state = BatchState(num_slots, len(cache.groups), cache.num_blocks)
+        super().__init__(forward_pass, self._state, sampler, choice)
+
+    def _hidden(self, plan: StepPlan) -> Tensor:
+        cache = self._parts.cache
+        inputs = step_inputs(plan, self._state, cache.block_size, cache.device)
+        return self._forward(plan, self._forward_pass.run, inputs)
+
+
+class GraphChoosingRunner(ChoosingSteps):
+    """Replays the forward pass of a step as a graph if there is one, on a GPU."""
 
     def __init__(
         self, forward_pass: GraphForwardPass, sampler: Sampler | None, choice: Choice, state: DeviceState
     ) -> None:
-        """`sampler`: of the first rank."""
         self._graph_pass = forward_pass
-        self._device_state = state
-        self._begin(forward_pass, state, sampler, choice)
+        self._state = state
+        super().__init__(forward_pass, state, sampler, choice)
 
     def _hidden(self, plan: StepPlan) -> Tensor:
-        self._device_state.upload_buffer.start_step()
-        rows = DeviceRows.of(plan, self._device_state, self._parts.cache.block_size)
+        self._state.upload_buffer.start_step()
+        rows = DeviceRows.of(plan, self._state, self._parts.cache.block_size)
         return self._forward(plan, self._graph_pass.run_rows, rows)

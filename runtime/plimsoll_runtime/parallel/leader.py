@@ -127,11 +127,7 @@ class GroupRunner:
         """Raise RankLostError if a rank has ended. Call it while no step runs."""
         for number in self._polled(range(len(self._ranks)), 0):
             rank = self._ranks[number]
-            try:
-                report = rank.channel.receive()
-            except ChannelClosed as error:
-                raise RankLostError(str(rank.death())) from error
-            failure = rank.failure(report)
+            failure = rank.failure(self._received(rank))
             raise RankLostError(str(failure)) from failure
 
     def _send(self, plan: StepPlan) -> None:
@@ -169,15 +165,21 @@ class GroupRunner:
                 raise self._hung(seconds, [self._ranks[number] for number in missing])
             for number in ready:
                 rank = self._ranks[number]
-                try:
-                    report = rank.channel.receive()
-                except ChannelClosed as error:
-                    raise RankLostError(str(rank.death())) from error
+                report = self._received(rank)
                 if not isinstance(report, StepDone | StepShort):
                     failure = self._cause(rank, report)
                     raise RankLostError(str(failure)) from failure
                 reports[number] = report
         return [reports[number] for number in range(len(self._ranks))]
+
+    @staticmethod
+    def _received(rank: RankLink) -> Report:
+        """Return the next report of a rank. Raises RankLostError if it has ended."""
+        try:
+            report: Report = rank.channel.receive()
+        except ChannelClosed as error:
+            raise RankLostError(str(rank.death())) from error
+        return report
 
     def _cause(self, failed: RankLink, report: Report) -> Exception:
         """Return the error of a rank that has failed, or of another one, whose end may be the cause."""

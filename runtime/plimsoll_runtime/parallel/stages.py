@@ -37,8 +37,9 @@ BYTES = 2
 
 
 def borders_of(program: Program, stages: int) -> tuple[int, ...]:
-    """Return the number of the layer at which each stage begins, and the number of layers, so that the slowest stage is
-    as fast as possible. The output layer belongs to the last stage.
+    """Return the first layer of each stage, then the number of layers, such that the slowest stage is fastest.
+
+    The output layer belongs to the last stage.
 
     Raises UsageError if the program cannot be divided into so many stages.
     """
@@ -101,8 +102,8 @@ def stage_of(program: Program, borders: Sequence[int], stage: int) -> Program:
     caches = [_caches(program.ops[first:end]) for first, end in ranges]
     first, end = ranges[stage]
     is_last = stage == len(ranges) - 1
-    own = program.ops[first:end]
-    ops: list[Op] = [_renumbered(op, caches[stage], _states(own)) for op in own]
+    states = _states(program.ops[first:end])
+    ops: list[Op] = [_renumbered(op, caches[stage], states) for op in program.ops[first:end]]
     if stage:
         names, widths = _passed(program, first)
         ops.insert(0, Receive(widths, names))
@@ -119,7 +120,7 @@ def stage_of(program: Program, borders: Sequence[int], stage: int) -> Program:
         facts=replace(
             program.facts,
             attention=shapes[stage],
-            states=tuple(program.facts.states[state] for state in _states(own)),
+            states=tuple(program.facts.states[state] for state in states),
             stages=shapes,
             stage=stage,
         ),

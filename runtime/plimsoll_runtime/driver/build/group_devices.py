@@ -34,6 +34,15 @@ def place_of(place: int, neighbours: int, devices: int) -> Place:
     return Place(number, len(range(number, neighbours, devices)))
 
 
+def backend_of(config: EngineConfig, device: torch.device) -> str:
+    """Return the backend of a group's ranks for their option and device: nccl, gloo or local."""
+    if config.group_backend != "auto":
+        return config.group_backend
+    if device.type == "cuda":
+        return "nccl"
+    return "local" if config.tensor_parallel <= MOST_RANKS and library() is not None else "gloo"
+
+
 def check_machine(
     config: EngineConfig, device: torch.device, ranks: int, environment: Mapping[str, str] = os.environ
 ) -> None:
@@ -45,13 +54,11 @@ def check_machine(
         check_visible(environment, OF_ROCM if torch.version.hip else OF_CUDA)
     if config.group_backend == "nccl" and device.type != "cuda":
         raise UsageError("--group-backend nccl needs a GPU for each rank, and the device is a CPU; use gloo")
-    backend = config.group_backend
-    if backend == "auto":
-        backend = "nccl" if device.type == "cuda" else "local"
+    backend = backend_of(config, device)
     if backend == "nccl":
         _check_gpus(config, ranks, environment)
-    is_alone = config.ranks == ranks == config.tensor_parallel <= MOST_RANKS and library() is not None
-    if backend != "local" or not is_alone:
+    is_one_place = ranks == config.ranks and config.pipeline_parallel == 1
+    if backend != "local" or not is_one_place:
         # Also the CPU kernels' ranks on several machines, or in several stages, find each other by gloo.
         check_interface("nccl" if backend == "nccl" else "gloo", environment)
 
@@ -68,7 +75,10 @@ def _check_gpus(config: EngineConfig, ranks: int, environment: Mapping[str, str]
         of_members = "" if members == 1 else f" and --group-size {members}"
         stages = "" if config.pipeline_parallel == 1 else f" and --pipeline-parallel {config.pipeline_parallel}"
         most = devices * members
-        fewer = f"use {most} ranks" if most > 1 else "use one rank"
+        if stages:
+            fewer = f"use at most {most} ranks"
+        else:
+            fewer = f"use --tensor-parallel {most}" if most > 1 else "omit --tensor-parallel"
         raise UsageError(
             f"--tensor-parallel {config.tensor_parallel}{stages}{of_members} need {ranks} GPUs here, but torch finds "
             f"{devices}{_seen_through(environment)}; {fewer}, or use --device cpu"

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import msgspec
 import torch
 
-from plimsoll_kernels.cpu.exchange import MOST_RANKS, Exchange, ExchangeError
-from plimsoll_kernels.cpu.library import library
+from plimsoll_kernels.cpu.exchange import Exchange, ExchangeError
 from plimsoll_runtime.driver.build.engine import build_runner
-from plimsoll_runtime.driver.build.group_devices import check_machine, place_of
+from plimsoll_runtime.driver.build.group_devices import backend_of, check_machine, place_of
 from plimsoll_runtime.driver.process.engine_process import failed_by, name_process
 from plimsoll_runtime.driver.process.handshake import StartRank
 from plimsoll_runtime.driver.process.heartbeat import Pulse
@@ -120,13 +119,11 @@ class _Joined:
 
 def _joined(order: StartRank, layout: Layout, device: torch.device, segment: int) -> _Joined:
     """Join the group, and return when all ranks have joined."""
-    backend = backend_of(order, device)
+    backend, rank = backend_of(order.config, device), order.rank
     check = order.config.check_collectives
-    rank, together = order.rank, layout.together(order.rank)
-    first = rank - order.place
-    is_here = together.start >= first and together.stop <= first + order.neighbours
     in_memory = None
-    if backend == "local" and layout.tensor > 1 and is_here:
+    # The segment is empty if the ranks of the stage cannot share memory.
+    if backend == "local" and os.fstat(segment).st_size:
         in_memory = LocalCollectives(Exchange(segment, layout.tensor, layout.shard(rank), check=check))
     os.close(segment)
     if in_memory is not None and layout.stages == 1:
@@ -147,16 +144,6 @@ def rank_config(order: StartRank) -> EngineConfig:
     """Return the options of one rank, with its part of the machine's threads."""
     config = order.config
     return replace(config, threads=max(1, (config.threads or cores()) // order.neighbours))
-
-
-def backend_of(order: StartRank, device: torch.device) -> str:
-    """Return the backend of a rank for its option and device."""
-    option = order.config.group_backend
-    if option != "auto":
-        return option
-    if device.type == "cuda":
-        return "nccl"
-    return "local" if order.config.tensor_parallel <= MOST_RANKS and library() is not None else "gloo"
 
 
 def _no_progress(stage: str, fraction: float, transfer: object = None) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.limits import planned_tokens, step_tokens
+from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs.batch_state import NO_STATES, SlotStates, padding_inputs
@@ -76,7 +76,7 @@ def largest_step(config: EngineConfig, facts: Facts, longest: int) -> LargestSte
     Raises UsageError for snapshots that the model does not support.
     """
     most = config.max_sequences * longest
-    rows = min(most, step_tokens(planned_tokens(config), longest, whole=bool(facts.whole)))
+    rows = min(most, step_tokens(config, longest, whole=bool(facts.whole)))
     return LargestStep(rows, config.max_sequences, longest, snapshot_rows(config, facts))
 
 
