@@ -73,7 +73,8 @@ struct TcpExchange : Exchange {
         send(stream, own(sending), size_of(sending));
         sending++;
       }
-      if (!stream.in_left && receiving < pieces) receive(stream, theirs, size_of(receiving));
+      // Only pieces that were read: the other rank may be faster than this one sends.
+      if (!stream.in_left && receiving < sending) receive(stream, theirs, size_of(receiving));
       if (stream.done()) return true;
       const size_t waited = stream.in_left;
       if (!advance(&stream, 1)) return false;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -311,6 +312,26 @@ def test_a_killed_rank_leaves_the_others_waiting_until_they_are_aborted() -> Non
             for each in waiting:
                 with pytest.raises(ExchangeError, match="aborted"):
                     each.result(timeout=60)
+
+
+def test_a_rank_that_sends_slowly_adds_its_own_part() -> None:
+    """All pieces of the other rank arrive before this rank has sent its first one."""
+    small = 32 * 1024
+    parts = parts_of(2, 256 * KIB + 5)
+    with connections(2) as sockets, group("tcp", 2) as threads:
+        here, there = sockets[0][1], sockets[1][0]
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, small)
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, small)
+        with TcpExchange(sockets[0], 2, 0) as exchange:
+            found = threads.start(0, lambda _: summed(exchange, parts[0]))
+            there.setblocking(True)
+            there.sendall(parts[1].numpy().tobytes())
+            wait_until_asleep()
+            received = bytearray()
+            while len(received) < parts[0].nbytes:
+                received += there.recv(1 << 20)
+            assert same_bits(found.result(timeout=60), sum_of(parts))
+        assert received == parts[0].numpy().tobytes()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
