@@ -41,11 +41,12 @@ def choose(
     """Decide whether models share a process: as `asked` says or, if it is None, if at least two models have replicas
     and together need more bytes than `memory` returns (by default the free memory).
 
-    Models whose files are not on this machine yet count without their weights. If one brings code, models share only if
-    `asked`.
+    Models whose files are not on this machine yet count without their weights. If one brings code or is divided among
+    ranks, models share only if `asked`.
     """
     running = [model for model in models if model.replicas]
-    if asked is not None or len(running) < 2 or any(model.brings_code for model in running):
+    alone = any(model.brings_code or model.is_divided for model in running)
+    if asked is not None or len(running) < 2 or alone:
         return SharingDecision(bool(asked))
     needed, free = sum(map(predicted, running)), (memory or memory_left)()
     if needed <= free:
@@ -60,13 +61,18 @@ def choose(
 def share(models: Sequence[LocalModel]) -> tuple[LocalModel, ...]:
     """Return the models with `in_host` set, and with notes on fields that have no effect in a shared process.
 
-    Raises UsageError if their environments or stores contradict each other, or if one brings code, which never runs in
-    a shared process.
+    Raises UsageError if their environments or stores contradict each other, or if one brings code or is divided among
+    ranks, which never run in a shared process.
     """
     if names := [model.name for model in models if model.brings_code]:
         raise UsageError(
             f"{', '.join(names)}: a model with code of its own (spec.model.trustRemoteCode) cannot share a process "
             "with other models; run them with --apart"
+        )
+    if names := [model.name for model in models if model.is_divided]:
+        raise UsageError(
+            f"{', '.join(names)}: a model that is divided among ranks (spec.parallel) cannot share a process with "
+            "other models; run them with --apart"
         )
     shared_environment(models)
     shared_stores(models)

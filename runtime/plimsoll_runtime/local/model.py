@@ -34,6 +34,19 @@ def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(arguments)
 
 
+def rank_arguments(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments of `plimsoll serve` for `spec.parallel`: all ranks of a replica run on this machine."""
+    parallel = spec.get("parallel")
+    if parallel is None:
+        return ()
+    seconds = parallel.get("recoverSeconds")
+    return (
+        *("--tensor-parallel", str(parallel.get("tensor", 1))),
+        *("--pipeline-parallel", str(parallel.get("pipeline", 1))),
+        *(() if seconds is None else ("--recover-seconds", str(seconds))),
+    )
+
+
 def _model_argument(source: str) -> str:
     """Return the path of a `file:///path` source; the runtime accepts all other sources unchanged."""
     return source.removeprefix("file://") if source.startswith("file://") else source
@@ -103,6 +116,8 @@ def _folder(claims: Path, claim: str) -> Path:
 
 # Parts of a spec that only a cluster can apply. In `template`, plain values of `env` are applied.
 CLUSTER_ONLY = ("resources", "template")
+OF_PODS = ("pods", "topologyKey", "tokenSecret")
+"""Fields of `parallel` that place a replica's ranks in pods."""
 WHOLE = ("scaling",)
 
 
@@ -138,6 +153,11 @@ class LocalModel:
     def brings_code(self) -> bool:
         """Whether the spec lets code from the model's repository run."""
         return bool(self.spec.get("model", {}).get("trustRemoteCode"))
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether each replica is divided among ranks."""
+        return "parallel" in self.spec
 
 
 def load_models(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None) -> list[LocalModel]:
@@ -192,7 +212,7 @@ def _model(document: Document, body: Mapping[str, Any]) -> LocalModel:
         source=source,
         served_names=served,
         replicas=spec.get("replicas", 1),
-        arguments=serve_arguments(meta["name"], spec),
+        arguments=(*serve_arguments(meta["name"], spec), *rank_arguments(spec)),
         sets_threads="threads" in spec.get("runtime", {}),
         environment=environment,
         notes=(f"{meta['name']}: without effect on a laptop: {', '.join(ignored)}",) if ignored else (),
@@ -232,6 +252,7 @@ def _ignored(spec: Mapping[str, Any]) -> list[str]:
             for field in spec.get(part) or {}
             if (part, field) != ("template", "env")
         ]
+        + [f"spec.parallel.{field}" for field in OF_PODS if field in (spec.get("parallel") or {})]
         + [f"spec.{part}" for part in WHOLE if part in spec]
     )
 

@@ -49,6 +49,29 @@ def test_a_profile_of_a_cluster_is_said_to_have_no_effect() -> None:
     assert model.notes == ("m: without effect on a laptop: spec.resources.profile",)
 
 
+PARALLEL = {
+    **{"tensor": 2, "pods": 2, "topologyKey": "topology.kubernetes.io/zone"},
+    "tokenSecret": {"name": "group", "key": "token"},
+}
+
+
+def test_the_pods_of_a_group_are_said_to_have_no_effect() -> None:
+    (model,) = loaded(document("m", "demo://gemma-3-270m", replicas=2, parallel=PARALLEL))
+    paths = [f"spec.parallel.{field}" for field in ("pods", "topologyKey", "tokenSecret")]
+    assert model.notes == (f"m: without effect on a laptop: {', '.join(paths)}",)
+    assert model.replicas == 2
+    assert build_parser().parse_args(["serve", *model.arguments]).tensor_parallel == 2
+
+
+def test_a_divided_model_shares_no_process() -> None:
+    models = loaded(
+        document("divided", "demo://gemma-3-270m", parallel={"pipeline": 2}), document("other", "demo://gemma-3-270m")
+    )
+    assert not choose(models, None, lambda: 0).together
+    with pytest.raises(UsageError, match=r"^divided: a model that is divided among ranks .* run them with --apart"):
+        share(models)
+
+
 def test_what_a_model_takes(folder: Path) -> None:
     one, two, unknown, broken = loaded(
         document("one", f"file://{folder}"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.local.model import serve_arguments
+from plimsoll_runtime.local.model import rank_arguments, serve_arguments
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,19 @@ from plimsoll_runtime.local.model import serve_arguments
 )
 def test_the_mechanical_rule(spec: dict[str, Any], arguments: list[str]) -> None:
     assert serve_arguments("obj", spec) == tuple(arguments)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "arguments"),
+    [
+        ({}, ["--tensor-parallel", "1", "--pipeline-parallel", "1"]),
+        ({"tensor": 2, "pods": 2}, ["--tensor-parallel", "2", "--pipeline-parallel", "1"]),
+        (
+            {"tensor": 2, "pipeline": 3, "recoverSeconds": 60},
+            ["--tensor-parallel", "2", "--pipeline-parallel", "3", "--recover-seconds", "60"],
+        ),
+    ],
+)
+def test_all_ranks_of_a_replica_are_one_server(parallel: dict[str, Any], arguments: list[str]) -> None:
+    assert rank_arguments({"parallel": parallel}) == tuple(arguments)
+    assert rank_arguments({}) == ()

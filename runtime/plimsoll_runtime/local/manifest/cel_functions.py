@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from celpy.celtypes import BoolType, IntType, StringType
+from celpy.celtypes import BoolType, IntType, ListType, StringType
 from celpy.evaluation import bool_eq
 
 from plimsoll_runtime.utils.sizes import Quantity
@@ -32,6 +33,12 @@ def _replace(text: StringType, old: StringType, new: StringType, limit: int = -1
     return StringType(str(text).replace(str(old), str(new), int(limit)))
 
 
+def _format(text: StringType, values: ListType) -> StringType:
+    """Put the values into a text at its `%d` and `%s`; `%%` is a percent sign."""
+    rest = iter(values)
+    return StringType(re.sub("%[ds%]", lambda found: "%" if found[0] == "%%" else str(next(rest)), text))
+
+
 def _equals(one: Any, other: Any) -> Any:
     """Compare two values like CEL's `==`: false for values of different types, for which celpy raises TypeError."""
     try:
@@ -51,4 +58,5 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "isLessThan": lambda one, other: BoolType(one < other),
     "isGreaterThan": lambda one, other: BoolType(one > other),
     "replace": _replace,
+    "format": _format,
 }
