@@ -42,6 +42,9 @@ class Engine(Protocol):
         """Send the engine the tokenizer's vocabulary, before the first request with a constraint or a reasoning budget.
         Further calls do nothing."""
 
+    def drain(self) -> None:
+        """Keep what running requests need until `stop`. Called before the server waits for their end."""
+
     async def wait_dead(self) -> None:
         """Wait until the engine has died."""
 

@@ -191,6 +191,7 @@ class EngineConfig:
         OF_GROUP,
         unit="",
         maximum=MOST_RANKS,
+        deployment="parallel.tensor",
     )
     pipeline_parallel: int = option(
         1,
@@ -199,6 +200,7 @@ class EngineConfig:
         OF_GROUP,
         unit="",
         maximum=MOST_RANKS,
+        deployment="parallel.pipeline",
     )
     group_backend: str = option(
         "auto",
@@ -206,6 +208,7 @@ class EngineConfig:
         "kernels, over shared memory or TCP); auto: nccl on GPUs, else local if possible",
         OF_GROUP,
         choices=GROUP_BACKENDS,
+        deployment="runtime.*",
     )
     check_collectives: bool = option(
         False,
@@ -219,6 +222,7 @@ class EngineConfig:
         "if a rank ends, requests wait for its replacement for this long, then get the status 503",
         OF_GROUP,
         unit="seconds",
+        deployment="parallel.*",
     )
     attention_backend: str = option(
         "auto",

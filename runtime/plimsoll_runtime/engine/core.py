@@ -220,7 +220,7 @@ class EngineCore:
             attention_fallbacks=self._attention_fallbacks,
             kernels_compiled=0 if self._compiled is None else self._compiled.count,
             recovering=self._lost_since is not None,
-            refused_connections=0 if self.recovery is None else self.recovery.refused_connections,
+            group=None if self.recovery is None else self.recovery.stats,
             phase_seconds=tuple(map(sum, totals)),
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from plimsoll_runtime.engine.protocol.messages import GroupStats
+
 
 class GenerationLostError(Exception):
     """All processes that computed steps have been ended: the steps in progress and every KV block are lost."""
@@ -18,8 +20,11 @@ class Recovery(Protocol):
         """Descriptors of which one becomes readable if a process ends while no step runs."""
 
     @property
-    def refused_connections(self) -> int:
-        """Number of connections from other machines that were closed because they did not prove their identity."""
+    def stats(self) -> GroupStats:
+        """The present generation, and the losses so far."""
+
+    def drain(self) -> None:
+        """Keep the members of the group, also those that leave, until the end. Any thread may call this."""
 
     def check(self) -> None:
         """Raise GenerationLostError if a process has ended."""

@@ -30,11 +30,15 @@ class RankReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="done"):
-    """A step has ended; see `plan.StepResult`. Outputs have tokens on rank 0 only. `phases`: in nanoseconds."""
+    """A step has ended; see `plan.StepResult`. Outputs have tokens on rank 0 only. `phases`: in nanoseconds.
+
+    `waited`: seconds in which the rank has waited for others since its last report; None: it does not measure them.
+    """
 
     outputs: Sequence[SequenceOutput] = ()
     phases: Sequence[tuple[StepPhase, int]] = ()
     attention_fallbacks: int = 0
+    waited: float | None = None
 
 
 class StepShort(msgspec.Struct, frozen=True, tag="short"):

@@ -114,6 +114,10 @@ class LocalCollectives:
     def exchange(self) -> int:
         return self._exchange.handle
 
+    def waiting(self) -> float:
+        """Return the seconds in which this rank has waited for others so far."""
+        return self._exchange.statistics().waiting
+
     def close(self) -> None:
         """Release the exchange. No other call may be running."""
         self._exchange.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -26,6 +26,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     - `host`: name of the member's machine, for messages.
     - `proof`: see `proofs`; empty without a token.
     - `generation`: the largest number of a generation that this member has seen.
+    - `instructions`: see `instruction_sets.Sets`.
     """
 
     group: str
@@ -35,6 +36,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     nonce: bytes
     proof: bytes
     generation: int = 0
+    instructions: Sequence[str] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -55,7 +57,8 @@ class StartGeneration(msgspec.Struct, frozen=True, tag="start", kw_only=True):
     """Starts a member's ranks, numbers `first` to `end` - 1 of `size`.
 
     All ranks meet gloo at `meeting`. Each opens a connection to `host` and `port`, whose first message is `Hello`.
-    `num_blocks`: see `parallel.rank`. `max_model_len`: None if the option decides.
+    `num_blocks`: see `parallel.rank`. `max_model_len`: None if the option decides. `instructions`: the instruction set
+    that the CPU kernels of all ranks use; None if each rank chooses.
     """
 
     generation: int
@@ -68,6 +71,7 @@ class StartGeneration(msgspec.Struct, frozen=True, tag="start", kw_only=True):
     port: int
     num_blocks: int | None = None
     max_model_len: int | None = None
+    instructions: str | None = None
 
 
 class GenerationReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -111,6 +115,10 @@ class Sums(msgspec.Struct, frozen=True, tag="sums"):
     sums: Mapping[int, int]
 
 
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """The member's process is to end. It stays until the leader closes the connection."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The first message on a rank's connection for steps."""
 
@@ -120,4 +128,4 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 FromLeader = Challenge | Welcome | Refused | StartGeneration | GenerationReady | EndGeneration | AskSums | ShowStacks
-FromMember = Join | GenerationFailed | Sums
+FromMember = Join | GenerationFailed | Sums | Leaving

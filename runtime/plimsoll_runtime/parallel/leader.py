@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from plimsoll_runtime.parallel.channel import (
     StepShort,
     encoded,
 )
+from plimsoll_runtime.parallel.losses import LossCause, LossError, RankLostError, cause_of
 
 
 class RankLink(Protocol):
@@ -48,10 +49,6 @@ class RankLink(Protocol):
         """Return the error for a report that is no result of a step."""
 
 
-class RankLostError(Exception):
-    """A rank has ended or hangs."""
-
-
 CAUSE_SECONDS = 0.3
 """Time for the end of a rank to be noticed that made another one fail."""
 STACKS_SECONDS = 0.2
@@ -67,11 +64,18 @@ class GroupRunner:
     """
 
     def __init__(
-        self, ranks: Sequence[RankLink], timeline: Timeline, durations: StepDurations, tensor: int | None = None
+        self,
+        ranks: Sequence[RankLink],
+        timeline: Timeline,
+        durations: StepDurations,
+        tensor: int | None = None,
+        waited: MutableMapping[int, float] | None = None,
     ) -> None:
         """`durations`: how long a step may take before a rank counts as hung. `tensor`: ranks of each stage of a
-        pipeline; None: there is one stage.
+        pipeline; None: there is one stage. `waited`: seconds in which ranks have waited for others, by rank, to which
+        those of each step are added.
         """
+        self._waited = {} if waited is None else waited
         self._ranks = ranks
         self._tensor = tensor or len(ranks)
         self._ended = 0.0
@@ -111,6 +115,9 @@ class GroupRunner:
         began, self._ended = max(began, self._ended), time.monotonic()
         if tokens:
             self._durations.learn(tokens, self._ended - began)
+        for number, report in enumerate(reports):
+            if isinstance(report, StepDone) and report.waited is not None:
+                self._waited[number] = self._waited.get(number, 0.0) + report.waited
         for report in reports:
             if isinstance(report, StepShort):
                 raise StepMemoryError(report.message)
@@ -128,7 +135,7 @@ class GroupRunner:
         for number in self._polled(range(len(self._ranks)), 0):
             rank = self._ranks[number]
             failure = rank.failure(self._received(rank))
-            raise RankLostError(str(failure)) from failure
+            raise RankLostError(str(failure), LossCause.RANK_ENDED) from failure
 
     def _send(self, plan: StepPlan) -> None:
         if any(each.token_ids[0] == LAST_CHOSEN for each in plan.sequences):
@@ -141,7 +148,7 @@ class GroupRunner:
             try:
                 rank.channel.send(others if number else first)
             except ChannelClosed as error:
-                raise RankLostError(str(rank.death())) from error
+                raise _lost(rank.death()) from error
 
     def _known(self, sequence: ScheduledSequence) -> ScheduledSequence:
         """Return a sequence with the token that rank 0 sampled in place of LAST_CHOSEN."""
@@ -168,7 +175,9 @@ class GroupRunner:
                 report = self._received(rank)
                 if not isinstance(report, StepDone | StepShort):
                     failure = self._cause(rank, report)
-                    raise RankLostError(str(failure)) from failure
+                    # A rank that sends an error ends.
+                    cause = failure.cause if isinstance(failure, LossError) else LossCause.RANK_ENDED
+                    raise RankLostError(str(failure), cause) from failure
                 reports[number] = report
         return [reports[number] for number in range(len(self._ranks))]
 
@@ -178,7 +187,7 @@ class GroupRunner:
         try:
             report: Report = rank.channel.receive()
         except ChannelClosed as error:
-            raise RankLostError(str(rank.death())) from error
+            raise _lost(rank.death()) from error
         return report
 
     def _cause(self, failed: RankLink, report: Report) -> Exception:
@@ -226,7 +235,8 @@ class GroupRunner:
         time.sleep(STACKS_SECONDS)
         return RankLostError(
             f"rank {' and rank '.join(names)} hangs: a step took more than {seconds:.1f} s; if such steps are normal "
-            "here, raise --step-timeout"
+            "here, raise --step-timeout",
+            LossCause.RANK_HUNG,
         )
 
     def _first_stage(self, late: Sequence[RankLink]) -> list[RankLink]:
@@ -251,6 +261,10 @@ class GroupStep:
     def result(self) -> StepResult:
         """Wait for the result. Raises StepMemoryError, RankLostError."""
         return self._runner.finish(self._plan, self._began)
+
+
+def _lost(death: Exception) -> RankLostError:
+    return RankLostError(str(death), cause_of(death))
 
 
 def of_member(plan: StepPlan) -> StepPlan:

@@ -200,8 +200,11 @@ class RankSteps:
         program: Program,
         passed: Passed,
         fail: Callable[[], None] = no_choice,
+        waiting: Callable[[], float] | None = None,
     ) -> None:
-        """`fail`: joins what other ranks wait for after a step's sums, if this rank lacks memory."""
+        """`fail`: joins what other ranks wait for after a step's sums, if this rank lacks memory. `waiting`: returns
+        the seconds in which this rank has waited for others so far.
+        """
         self._channel = channel
         self._runner = runner
         self._timeline = timeline
@@ -209,6 +212,8 @@ class RankSteps:
         self._program = program
         self._passed = passed
         self._fail = fail
+        self._waiting = waiting
+        self._waited = 0.0 if waiting is None else waiting()
 
     def run(self) -> None:
         """Run until the channel is closed."""
@@ -244,4 +249,10 @@ class RankSteps:
             self._fail()
             return StepShort(str(error))
         phases = [(span.phase, span.end_ns - span.start_ns) for span in self._timeline.take()]
-        return StepDone(result.outputs, phases, result.attention_fallbacks)
+        return StepDone(result.outputs, phases, result.attention_fallbacks, self._newly_waited())
+
+    def _newly_waited(self) -> float | None:
+        if self._waiting is None:
+            return None
+        before, self._waited = self._waited, self._waiting()
+        return self._waited - before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll_runtime.parallel.group_messages import (
@@ -23,12 +23,15 @@ from plimsoll_runtime.parallel.group_messages import (
     GenerationReady,
     Hello,
     Join,
+    Leaving,
     Refused,
     ShowStacks,
     StartGeneration,
     Sums,
     Welcome,
 )
+from plimsoll_runtime.parallel.instruction_sets import GroupSet, Sets, group_set
+from plimsoll_runtime.parallel.losses import LossCause
 from plimsoll_runtime.parallel.proofs import LEADER, is_proof, member_role, proof
 
 MOST_REPORTS = 64
@@ -39,12 +42,16 @@ LONGEST_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A member: its index in a group of `size` members, and the facts that must be the same for all members."""
+    """A member: its index in a group of `size` members, and the facts that must be the same for all members.
+
+    `instructions` may differ.
+    """
 
     index: int
     size: int
     facts: Mapping[str, str]
     token: str | None
+    instructions: Sets = ()
 
     @property
     def group(self) -> str:
@@ -77,11 +84,19 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Log a change of the group's instruction set."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """End the leader's own ranks of a generation, which has ended."""
 
     generation: int
     reason: str
+    cause: LossCause = LossCause.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,14 @@ class Answered:
     sums: Mapping[int, int]
 
 
-LeaderAction = Send | Close | Report | Lost | Adopt | Answered
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Call `Leader.release` for a member that leaves, after the time in which the leader may start to drain."""
+
+    connection: int
+
+
+LeaderAction = Send | Close | Report | Note | Lost | Adopt | Answered | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +141,7 @@ class Orders:
 class _Joined:
     index: int
     host: str
+    instructions: Sets
 
 
 class Leader:
@@ -134,7 +157,11 @@ class Leader:
         self._reported: set[str] = set()
         self._secret = b""
         self._adopted: set[int] = set()
+        self._leaving: set[int] = set()
+        self._is_draining = False
         self.generation = 0
+        self.instructions = GroupSet()
+        """Of the generation that was started last."""
 
     @property
     def missing(self) -> list[int]:
@@ -158,17 +185,33 @@ class Leader:
         member = self._members.get(connection)
         if member is None:
             return self._reject(connection, "it sent a message before it joined")
+        if isinstance(message, Leaving):
+            return self._leaves(connection)
         if message.generation != self.generation or not self.generation:
             return []
         if isinstance(message, Sums):
             return [Answered(message.question, message.sums)]
-        return self.end(f"member {member.index}: {shown(message.message)}")
+        return self.end(f"member {member.index}: {shown(message.message)}", LossCause.RANK_ENDED)
 
     def closed(self, connection: int) -> list[LeaderAction]:
         """Forget a connection. If it was a member's, the generation ends."""
         self._nonces.pop(connection, None)
+        self._leaving.discard(connection)
         member = self._members.pop(connection, None)
-        return [] if member is None else self.end(f"the connection to member {member.index} was lost")
+        if member is None:
+            return []
+        return self.end(f"the connection to member {member.index} was lost", LossCause.MEMBER_LOST)
+
+    def drain(self) -> None:
+        """Keep all members, also those that leave, until this leader closes their connections."""
+        self._is_draining = True
+
+    def release(self, connection: int) -> list[LeaderAction]:
+        """End the generation and let a member go that leaves, unless this leader drains."""
+        if self._is_draining or connection not in self._leaving:
+            return []
+        ended = self.end(f"member {self._members[connection].index} leaves", LossCause.MEMBER_LEFT)
+        return [*ended, Close(connection, ""), *self.closed(connection)]
 
     def start(self, orders: Orders) -> list[LeaderAction]:
         """Start a generation, whose number `generation` then is. There must be none, and no member may be missing."""
@@ -176,14 +219,15 @@ class Leader:
             raise ValueError(f"generation {self.generation} runs, or members {self.missing} are missing")
         self.generation, self._next = self._next, self._next + 1
         self._secret, self._adopted = orders.secret, set()
-        return [Send(each, self._order(member.index, orders)) for each, member in self._members.items()]
+        notes = self._choose_instructions()
+        return [*notes, *(Send(each, self._order(member.index, orders)) for each, member in self._members.items())]
 
-    def end(self, reason: str) -> list[LeaderAction]:
+    def end(self, reason: str, cause: LossCause = LossCause.OTHER) -> list[LeaderAction]:
         """End the present generation, if there is one."""
         if not self.generation:
             return []
         ended, self.generation, self._secret = self.generation, 0, b""
-        return [*(Send(each, EndGeneration(ended)) for each in self._members), Lost(ended, reason)]
+        return [*(Send(each, EndGeneration(ended)) for each in self._members), Lost(ended, reason, cause)]
 
     def ready(self, generation: int) -> list[LeaderAction]:
         """Tell the members that all ranks of a generation can run steps."""
@@ -218,7 +262,7 @@ class Leader:
             reports = [] if message in self._reported else [Report(message)]
             self._reported = {message, *self._reported} if len(self._reported) < MOST_REPORTS else {message}
             return [*reports, Send(connection, Refused(own, message, final)), Close(connection, "")]
-        self._members[connection] = _Joined(join.index, shown(join.host))
+        self._members[connection] = _Joined(join.index, shown(join.host), [shown(each) for each in join.instructions])
         self._next = max(self._next, join.generation + 1)
         return [Send(connection, Welcome(own))]
 
@@ -241,6 +285,20 @@ class Leader:
             ), False
         return None
 
+    def _choose_instructions(self) -> list[LeaderAction]:
+        """Choose the instruction set of the next generation. Note it if members differ, or no longer do."""
+        members = {member.index: member.instructions for member in self._members.values()}
+        before, self.instructions = self.instructions, group_set({0: self._identity.instructions, **members})
+        if self.instructions.difference == before.difference:
+            return []
+        return [Note(str(self.instructions))]
+
+    def _leaves(self, connection: int) -> list[LeaderAction]:
+        if self._is_draining or connection in self._leaving:
+            return []
+        self._leaving.add(connection)
+        return [Wait(connection)]
+
     def _reject(self, connection: int, reason: str) -> list[LeaderAction]:
         return [Close(connection, reason), *self.closed(connection)]
 
@@ -257,6 +315,7 @@ class Leader:
             port=orders.port,
             num_blocks=orders.num_blocks,
             max_model_len=orders.max_model_len,
+            instructions=self.instructions.name,
         )
 
 
@@ -326,8 +385,20 @@ class Member:
         self._nonces: tuple[bytes, bytes] | None = None
         self._largest = 0
         self.joined = False
+        self.leaving = False
         self.generation = 0
         self.serves = False
+
+    def leave(self) -> list[MemberAction]:
+        """Announce that this member leaves. It may go at once if it has not joined, and otherwise when the connection
+        ends.
+        """
+        if not self.joined:
+            return [Leave("this member ends")]
+        if self.leaving:
+            return []
+        self.leaving = True
+        return [Reply(Leaving())]
 
     def received(self, message: FromLeader, nonce: bytes) -> list[MemberAction]:
         """Return the actions for a message of the leader. `nonce`: a fresh one, for a `Challenge`."""
@@ -360,6 +431,7 @@ class Member:
     def disconnected(self) -> list[MemberAction]:
         """End the generation, because the connection to the leader was lost."""
         self.joined, self._nonces = False, None
+        self.leaving = False
         return self._stopped()
 
     def _challenged(self, message: Challenge, nonce: bytes) -> list[MemberAction]:
@@ -369,8 +441,8 @@ class Member:
         self._nonces = message.nonce, nonce
         role = member_role(identity.group, identity.index)
         made = proof(identity.token, role, message.nonce, nonce)
-        join = Join(identity.group, identity.index, identity.facts, self._host, nonce, made, self._largest)
-        return [Reply(join)]
+        named = (identity.group, identity.index, identity.facts, self._host)
+        return [Reply(Join(*named, nonce, made, self._largest, identity.instructions))]
 
     def _answered(self, message: Welcome | Refused) -> list[MemberAction]:
         if self._nonces is None or self.joined:
@@ -398,8 +470,3 @@ class Member:
 def shown(text: str) -> str:
     """Return another member's text as a message shows it: on one line, and not too long."""
     return "".join(each if each.isprintable() else "?" for each in text[:LONGEST_TEXT])
-
-
-def named(members: Sequence[int]) -> str:
-    """Return "member 1" or "members 1, 2"."""
-    return f"member{'s' if len(members) > 1 else ''} {', '.join(map(str, members))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from groups_support.ranks import (
     STAGED,
     children_of,
     health,
+    metrics_of,
     ranks_of,
     steps_of,
     text,
@@ -98,6 +100,10 @@ def test_a_hung_rank_is_named_and_replaced(model: Path, tmp_path: Path) -> None:
         began = time.monotonic()
         assert text(server, [3, 1], 20, 0) == expected
         assert time.monotonic() - began < SECONDS
+        found = metrics_of(server)
+        assert found['plimsoll_group_generation{model="tiny"}'] == 2
+        assert found['plimsoll_group_generations_lost_total{cause="rank_hung",model="tiny"}'] == 1
+        assert all(found[f'plimsoll_rank_wait_seconds_total{{model="tiny",rank="{rank}"}}'] > 0 for rank in range(2))
         server.process.kill()
         server.end()
         assert "rank 1 hangs: a step took more than" in "".join(server.lines)
@@ -110,6 +116,9 @@ def test_requests_are_refused_if_nothing_replaces_the_ranks(model: Path, tmp_pat
         for process in ranks_of(server).values():
             process.send_signal(signal.SIGKILL)
         until(lambda: health(server) == 503, 2.0)
+        report = httpx.get(f"{server.url}/health", timeout=10).json()
+        assert report["status"] == "recovering"
+        assert re.fullmatch(r"rank [01] was killed by signal 9.*", report["reason"])
         body = {"model": "tiny", "prompt": [4, 2], "max_tokens": 4}
         refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=20)
         assert refused.status_code == 503
@@ -117,6 +126,7 @@ def test_requests_are_refused_if_nothing_replaces_the_ranks(model: Path, tmp_pat
         forks.resume()
         until(lambda: health(server) == 200)
         assert text(server, [4, 2], 4, 0)
+        assert metrics_of(server)['plimsoll_group_generations_lost_total{cause="rank_ended",model="tiny"}'] >= 1
 
 
 def test_nothing_is_left_behind(model: Path, tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ class Mirror:
     def use(self, vocabulary: Vocabulary) -> None:
         raise AssertionError("nothing is constrained")
 
+    def drain(self) -> None:
+        pass
+
     async def wait_dead(self) -> None:
         await asyncio.Event().wait()
 

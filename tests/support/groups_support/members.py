@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -23,6 +23,7 @@ CONTROL_PORT = 29500
 HTTP_PORT = 8000
 START_SECONDS = 120.0
 END_SECONDS = 30.0
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,21 @@ class MemberProcess:
 
 @contextmanager
 def member(
-    model: Path, machine: Machine, leader: Machine, index: int, log: Path, *options: str, token: str = TOKEN
+    model: Path,
+    machine: Machine,
+    leader: Machine,
+    index: int,
+    log: Path,
+    *options: str,
+    token: str = TOKEN,
+    variables: Mapping[str, str] = NOTHING,
 ) -> Iterator[MemberProcess]:
-    """Start a member of a group of two. It is killed at the end."""
+    """Start a member of a group of two. It is killed at the end. `variables`: of its environment."""
     command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny"]
     command += ["--host", machine.front, "--port", str(HTTP_PORT), "--kv-memory", "8MiB", "--threads", "1"]
     command += ["--group-size", "2", "--group-index", str(index)]
     command += ["--group-address", f"{leader.address}:{CONTROL_PORT}", "--group-ports", "29501-29520", *options]
-    environment = os.environ | {"PLIMSOLL_GROUP_TOKEN": token}
+    environment = os.environ | {"PLIMSOLL_GROUP_TOKEN": token} | dict(variables)
     with log.open("ab") as file:
         process = subprocess.Popen(machine.command(*command), stderr=file, env=environment)
     found = MemberProcess(machine, process, log)
@@ -95,7 +103,7 @@ def served(leader: MemberProcess, stack: ExitStack) -> Served:
 
 @dataclass
 class Group:
-    """Two members, which can be started again."""
+    """Two members, which can be started again. `variables`: of the environment of each, by index."""
 
     model: Path
     machines: tuple[Machine, Machine]
@@ -103,11 +111,14 @@ class Group:
     options: tuple[str, ...]
     stack: ExitStack
     members: dict[int, MemberProcess]
+    variables: dict[int, Mapping[str, str]] = field(default_factory=dict)
 
     def start(self, index: int) -> MemberProcess:
         leader, machine = self.machines[0], self.machines[index]
         log = self.logs / f"member-{index}"
-        found = self.stack.enter_context(member(self.model, machine, leader, index, log, *self.options))
+        variables = self.variables.get(index, NOTHING)
+        started = member(self.model, machine, leader, index, log, *self.options, variables=variables)
+        found = self.stack.enter_context(started)
         self.members[index] = found
         return found
 
@@ -124,9 +135,15 @@ def layout(tensor: int, stages: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def running(model: Path, machines: tuple[Machine, Machine], logs: Path, *options: str) -> Iterator[Group]:
+def running(
+    model: Path,
+    machines: tuple[Machine, Machine],
+    logs: Path,
+    *options: str,
+    variables: Mapping[int, Mapping[str, str]] | None = None,
+) -> Iterator[Group]:
     with ExitStack() as stack:
-        found = Group(model, machines, logs, options, stack, {})
+        found = Group(model, machines, logs, options, stack, {}, dict(variables or {}))
         for index in (1, 0):
             found.start(index)
         found.until_ready()

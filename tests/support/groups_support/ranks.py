@@ -54,6 +54,12 @@ def text(server: Served, prompt: list[int], tokens: int, seed: int) -> str:
     return "".join(pieces)
 
 
+def metrics_of(server: Served) -> dict[str, float]:
+    """Return the values of all samples, by name with labels."""
+    samples = [line.rpartition(" ") for line in server.metrics() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in samples}
+
+
 def steps_of(server: Served) -> float:
     found = [line for line in server.metrics() if line.startswith("plimsoll_engine_steps_total")]
     return float(found[0].rpartition(" ")[2]) if found else 0.0

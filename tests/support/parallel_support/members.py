@@ -29,20 +29,26 @@ from plimsoll_runtime.parallel.membership import (
     Run,
     Send,
     Stop,
+    Wait,
 )
 
 TOKEN = "a-token-of-this-group"
+SETS = ("avx2", "avx512", "amx")
 FACTS = {"model": "tiny", "tensor_parallel": "3", "group_size": "3", "dtype": "float32"}
 
 
-def identity(index: int, token: str | None = TOKEN, **facts: str) -> Identity:
-    return Identity(index, 3, {**FACTS, **facts}, token)
+def identity(index: int, token: str | None = TOKEN, sets: Sequence[str] = (), **facts: str) -> Identity:
+    """Return a member of a group of three."""
+    return Identity(index, 3, {**FACTS, **facts}, token, sets)
 
 
 @dataclass
 class SimulatedLeader:
     leader: Leader
     secret: bytes = b""
+    drains: bool = False
+    waits: list[int] = field(default_factory=list)
+    """Connections of members that leave, of which the time is not over."""
     adopted: dict[int, int] = field(default_factory=dict)
     """Generation of each rank whose connection is used, by rank."""
 
@@ -57,6 +63,9 @@ class SimulatedMember:
     """Generations whose ranks were started, in order."""
     alive: int = 0
     """Generation of the ranks that run now."""
+    sets: Sequence[str] = ()
+    instructions: str | None = None
+    """Instruction set of the ranks that run now."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Network:
         self._numbers = itertools.count(1)
         self.clock = 1000
         self.leaders = [self._new_leader(), self._new_leader()]
-        self.members = [SimulatedMember(index, Member(identity(index), f"host-{index}")) for index in (1, 2)]
+        self.members = [self._new_member(index) for index in (1, 2)]
         self.packets: list[Packet] = []
 
     def connect(self, member: int, leader: int) -> None:
@@ -90,8 +99,10 @@ class Network:
         """End a member's connection on its own side."""
         each = self.members[member]
         if each.connection is not None:
-            each.connection = None
+            leaves, each.connection = each.member.leaving, None
             self._followed(member, each.member.disconnected())
+            if leaves:
+                self.members[member] = self._new_member(each.index)
 
     def break_leader(self, member: int) -> None:
         """End a member's connection on the side of its leader."""
@@ -120,6 +131,28 @@ class Network:
         each.secret, each.adopted = self._nonce(), {}
         places = dict.fromkeys((1, 2), "place")
         self._led(leader, each.leader.start(Orders(each.secret, places, places, 1)))
+
+    def leave(self, member: int) -> None:
+        """Tell a member to leave. A new process replaces it after the end of its connection."""
+        each = self.members[member]
+        if each.member.joined:
+            self._followed(member, each.member.leave())
+        else:
+            self.break_leader(member)
+            self.break_member(member)
+            self.members[member] = self._new_member(each.index)
+
+    def release(self, leader: int) -> None:
+        """Let the time of all members that leave pass."""
+        each = self.leaders[leader]
+        waits, each.waits = each.waits, []
+        for connection in waits:
+            self._led(leader, each.leader.release(connection))
+
+    def drain(self, leader: int) -> None:
+        each = self.leaders[leader]
+        each.leader.drain()
+        each.drains = True
 
     def restart(self, leader: int) -> None:
         """Replace a leader by one that knows nothing."""
@@ -159,6 +192,9 @@ class Network:
             assert member.runs == sorted(set(member.runs)), "an old generation was started"
             assert member.alive == member.member.generation
             assert not member.member.serves or member.alive
+            assert not member.alive or member.instructions in member.sets, "a processor lacks the instructions"
+        if self.serving():
+            assert len({each.instructions for each in self.members}) == 1
         for leader in self.leaders:
             assert set(leader.adopted.values()) <= {leader.leader.generation}
 
@@ -181,8 +217,13 @@ class Network:
         while self.packets:
             self._arrive(self.packets.pop(0))
 
+    def _new_member(self, index: int) -> SimulatedMember:
+        """Return a member on a machine that may have another processor than the one before."""
+        sets = SETS[: 1 + next(self._numbers) % len(SETS)]
+        return SimulatedMember(index, Member(identity(index, sets=sets), f"host-{index}"), sets=sets)
+
     def _new_leader(self) -> SimulatedLeader:
-        return SimulatedLeader(Leader(identity(0), 3, self.clock))
+        return SimulatedLeader(Leader(identity(0, sets=SETS), 3, self.clock))
 
     def _nonce(self) -> bytes:
         return next(self._numbers).to_bytes(NONCE_BYTES, "big")
@@ -194,7 +235,9 @@ class Network:
             if each.connection == packet.connection:
                 actions = each.member.received(packet.message, self._nonce())  # type: ignore[arg-type]
                 if isinstance(packet.message, EndGeneration):
-                    assert all(action == Stop(packet.message.generation, action.served) for action in actions)  # type: ignore[union-attr]
+                    assert all(
+                        action.generation == packet.message.generation for action in actions if isinstance(action, Stop)
+                    )
                 self._followed(packet.member, actions)
         elif isinstance(packet.message, Hello):
             self._greeted(leader, packet, packet.message)
@@ -223,8 +266,12 @@ class Network:
                         if each.connection == connection and each.leader == leader:
                             self._led(leader, self.leaders[leader].leader.closed(connection))
                             self.break_member(number)
-                case Lost():
+                case Lost(_, reason):
+                    assert not (self.leaders[leader].drains and reason.endswith("leaves"))
                     self.leaders[leader].adopted = {}
+                case Wait(connection):
+                    assert not self.leaders[leader].drains
+                    self.leaders[leader].waits.append(connection)
 
     def _followed(self, member: int, actions: Sequence[MemberAction]) -> None:
         each = self.members[member]
@@ -239,7 +286,7 @@ class Network:
                     each.alive = 0
                 case Run(order):
                     each.runs.append(order.generation)
-                    each.alive = order.generation
+                    each.alive, each.instructions = order.generation, order.instructions
                     for rank in range(order.first, order.end):
                         hello = Hello(order.generation, rank, order.secret)
                         self.packets.append(Packet(each.leader, next(self._numbers), None, hello))

@@ -88,6 +88,9 @@ class FakeEngine:
     def use(self, vocabulary: Vocabulary) -> None:
         self._inner.use(vocabulary)
 
+    def drain(self) -> None:
+        pass
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 

@@ -29,6 +29,7 @@ from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,
     EngineInfo,
     EngineStats,
+    GroupStats,
     LogprobEntry,
     RequestOutput,
     SnapshotStats,
@@ -192,6 +193,14 @@ class FakeEngine:
                 passed=8,
             ),
             snapshots=SnapshotStats(rows=12, kept=9, taken=31, resumed=21),
+            group=GroupStats(
+                generation=17,
+                lost={"rank_ended": 2, "other": 0},
+                reason="rank 3 was killed by signal 9",
+                stage="wait for member 1",
+                refused_connections=4,
+                waited={0: 1.5, 10: 0.25},
+            ),
         )
         self.running: set[str] = set()
         self.changed = asyncio.Event()
@@ -256,6 +265,9 @@ class FakeEngine:
                 self.aborted.append(request.request_id)
             self.running.discard(request.request_id)
             self.changed.set()
+
+    def drain(self) -> None:
+        pass
 
     async def wait_dead(self) -> None:
         await self._dead.wait()

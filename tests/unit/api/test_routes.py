@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 import pytest_asyncio
@@ -230,6 +231,31 @@ async def test_a_failure_of_ours_is_logged_and_in_shape(
 
 
 @pytest.mark.asyncio(loop_scope="function")
+async def test_health_says_why_ranks_are_replaced(fresh: Any) -> None:
+    engine = fresh.engine
+    engine.stats = msgspec.structs.replace(engine.stats, recovering=True)
+    async with fresh.http() as http:
+        answer = await http.get("/health")
+    assert answer.status_code == 503
+    assert answer.json() == {
+        "status": "recovering",
+        "reason": "rank 3 was killed by signal 9",
+        "stage": "wait for member 1",
+    }
+
+
+@pytest.mark.asyncio(loop_scope="function")
+@pytest.mark.parametrize("recovering", [False, True])
+async def test_health_has_the_instruction_set_of_members_that_differ(fresh: Any, recovering: bool) -> None:
+    stats, said = fresh.engine.stats, "the group computes with avx2, the least of its members"
+    async with fresh.http() as http:
+        assert (await http.get("/health")).json() == {"status": "ready"}
+        group = msgspec.structs.replace(stats.group, instruction_set=said)
+        fresh.engine.stats = msgspec.structs.replace(stats, recovering=recovering, group=group)
+        assert (await http.get("/health")).json()["instruction_set"] == said
+
+
+@pytest.mark.asyncio(loop_scope="function")
 async def test_metrics(fresh: Any) -> None:
     async with fresh.http() as http:
         await http.post("/v1/completions", json=BODY | {"n": 2})
@@ -268,6 +294,12 @@ async def test_metrics(fresh: Any) -> None:
         'plimsoll_state_snapshots_kept{model="fake"} 9.0',
         'plimsoll_state_snapshots_taken_total{model="fake"} 31.0',
         'plimsoll_state_snapshots_resumed_total{model="fake"} 21.0',
+        'plimsoll_group_generation{model="fake"} 17.0',
+        'plimsoll_group_generations_lost_total{cause="rank_ended",model="fake"} 2.0',
+        'plimsoll_group_generations_lost_total{cause="other",model="fake"} 0.0',
+        'plimsoll_group_refused_connections_total{model="fake"} 4.0',
+        'plimsoll_rank_wait_seconds_total{model="fake",rank="0"} 1.5',
+        'plimsoll_rank_wait_seconds_total{model="fake",rank="10"} 0.25',
         'plimsoll_step_seconds_total{model="fake",phase="schedule"} 0.5',
         'plimsoll_step_seconds_total{model="fake",phase="forward"} 8.0',
         'plimsoll_step_seconds_total{model="fake",phase="message"} 0.5',

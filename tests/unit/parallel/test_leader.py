@@ -25,7 +25,8 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, StepPhase, Timeline
 from plimsoll_runtime.parallel.channel import RankReady, Report, StepDone, StepShort
-from plimsoll_runtime.parallel.leader import GroupRunner, RankLostError, of_member
+from plimsoll_runtime.parallel.leader import GroupRunner, of_member
+from plimsoll_runtime.parallel.losses import LossCause, RankLostError
 
 SECONDS = 30.0
 
@@ -247,9 +248,24 @@ def test_a_rank_that_ended_before_a_step_ends_the_group(ended: int) -> None:
 def test_another_report_than_a_result_ends_the_group(report: Report) -> None:
     with (
         answering([sampling(lambda _: 1), lambda _: report]) as links,
-        pytest.raises(Exception, match=f"rank 1 failed with {type(report).__name__}"),
+        pytest.raises(RankLostError, match=f"rank 1 failed with {type(report).__name__}") as raised,
     ):
         GroupRunner(links, Timeline(), unlimited()).run(StepPlan([sequence(0, 5)])).result()
+    assert raised.value.cause is LossCause.RANK_ENDED
+
+
+def test_waits_are_added_up_by_rank() -> None:
+    waited: dict[int, float] = {1: 1.0}
+    answers: list[Answer] = [
+        lambda plan: StepDone([SequenceOutput(1)], waited=0.25),
+        lambda plan: StepDone([SequenceOutput()], waited=0.5),
+        lambda plan: StepDone([SequenceOutput()]),
+    ]
+    with answering(answers) as links:
+        runner = GroupRunner(links, Timeline(), unlimited(), waited=waited)
+        for _ in range(2):
+            runner.run(StepPlan([sequence(0, 5)])).result()
+    assert waited == {0: 0.5, 1: 2.0}
 
 
 def test_phases_are_those_of_rank_0() -> None:
@@ -282,8 +298,9 @@ def test_the_rank_that_has_begun_the_fewest_sums_hangs(late: int) -> None:
         durations = StepDurations(0.05)
         durations.learn(1, 1e-3)
         try:
-            with pytest.raises(RankLostError, match=f"rank {late} hangs: a step took more than 0.1 s"):
+            with pytest.raises(RankLostError, match=f"rank {late} hangs: a step took more than 0.1 s") as raised:
                 GroupRunner(links, Timeline(), durations).run(StepPlan([sequence(0, 5)])).result()
+            assert raised.value.cause is LossCause.RANK_HUNG
         finally:
             released.set()
         assert [link.shown for link in links] == [1, 1, 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -117,7 +117,9 @@ class Runner:
         return StepResult([SequenceOutput(each.slot) for each in plan.sequences], 1)
 
 
-def of_group(failing: Sequence[dict[int, int]], plans: Sequence[StepPlan]) -> list[tuple[list[Report], list[float]]]:
+def of_group(
+    failing: Sequence[dict[int, int]], plans: Sequence[StepPlan], waiting: Callable[[], float] | None = None
+) -> list[tuple[list[Report], list[float]]]:
     """Return the reports and the sums of each rank, whose failures are given, for these plans."""
     # Made here because transformers cannot be imported by several threads at once.
     outline = program()
@@ -132,7 +134,7 @@ def of_group(failing: Sequence[dict[int, int]], plans: Sequence[StepPlan]) -> li
             counted, timeline = CountedCollectives(group), Timeline()
             runner = Runner(counted, timeline, failing[number])
             channel = Channel(theirs, StepPlan)
-            RankSteps(channel, runner, timeline, counted, outline, PASSED).run()
+            RankSteps(channel, runner, timeline, counted, outline, PASSED, waiting=waiting).run()
             return [engine.receive() for _ in plans], runner.totals
 
     return list(on_ranks(len(failing), of_rank))
@@ -162,6 +164,12 @@ def test_results_have_outputs_phases_and_fallbacks() -> None:
     assert [output.token_id for output in done.outputs] == [0, 1, 2]
     assert [phase for phase, _ in done.phases] == [StepPhase.FORWARD]
     assert done.attention_fallbacks == 1
+
+
+def test_a_result_has_the_waiting_since_the_last_one() -> None:
+    seconds = iter([1.0, 1.5, 1.75])
+    [(reports, _)] = of_group([{}], [plan(2), plan(1)], waiting=lambda: next(seconds))
+    assert [each.waited for each in reports if isinstance(each, StepDone)] == [0.5, 0.25]
 
 
 # Stages

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parallel_support.members import TOKEN, Network, identity
+from parallel_support.members import SETS, TOKEN, Network, identity
 
 from plimsoll_runtime.parallel.group_messages import (
     NONCE_BYTES,
@@ -20,11 +20,14 @@ from plimsoll_runtime.parallel.group_messages import (
     GenerationFailed,
     Hello,
     Join,
+    Leaving,
     Refused,
     StartGeneration,
     Sums,
     Welcome,
 )
+from plimsoll_runtime.parallel.instruction_sets import named
+from plimsoll_runtime.parallel.losses import LossCause
 from plimsoll_runtime.parallel.membership import (
     Adopt,
     Answer,
@@ -35,12 +38,13 @@ from plimsoll_runtime.parallel.membership import (
     Leave,
     Lost,
     Member,
+    Note,
     Orders,
     Reply,
     Report,
     Send,
     Stop,
-    named,
+    Wait,
 )
 
 NONCE, OTHER = bytes(NONCE_BYTES), bytes(range(NONCE_BYTES))
@@ -184,6 +188,39 @@ def test_a_generation_needs_all_members_and_has_a_larger_number_than_any_before(
         Leader(identity(0), 3, 1).start(ORDERS)
 
 
+def test_members_with_other_processors_take_the_least_set() -> None:
+    """A member with another processor replaces one twice. Each change is noted once."""
+
+    def started() -> tuple[list[str], set[str | None]]:
+        actions = leader.start(ORDERS)
+        notes = [each.message for each in actions if isinstance(each, Note)]
+        sends: list[Any] = [each for each in actions if isinstance(each, Send)]
+        leader.end("a test")
+        assert len(sends) == 2
+        return notes, {each.message.instructions for each in sends}
+
+    leader = Leader(identity(0, sets=SETS[:2]), 3, 1000)
+    join(identity(1, sets=SETS[:1]), number=1, leader=leader)
+    join(identity(2, sets=SETS[:2]), number=2, leader=leader)
+    said = "the group computes with avx2, the least of its members: avx512 on members 0, 2, avx2 on member 1"
+    assert started() == ([said], {"avx2"})
+    assert leader.instructions.difference == said
+    assert started() == ([], {"avx2"})
+    leader.closed(1)
+    assert leader.instructions.difference == said, "until the next generation"
+    join(identity(1, sets=SETS[:2]), number=3, leader=leader)
+    assert started() == (
+        ["the group computes with avx512, the best instruction set of all its members"],
+        {"avx512"},
+    )
+    assert leader.instructions.difference == ""
+    assert started() == ([], {"avx512"})
+    leader.closed(3)
+    join(identity(1, sets=SETS[:3]), number=4, leader=leader)
+    said = "the group computes with avx512, the least of its members: avx512 on members 0, 2, amx on member 1"
+    assert started() == ([said], {"avx512"})
+
+
 def test_the_end_of_a_rank_ends_the_generation_once() -> None:
     leader, members = whole_group()
     send: Any = leader.start(ORDERS)[0]
@@ -195,7 +232,7 @@ def test_the_end_of_a_rank_ends_the_generation_once() -> None:
     ended: list[Any] = leader.received(1, reply.message)
     *ends, lost = ended
     assert [each.message for each in ends] == [EndGeneration(1000)] * 2
-    assert lost == Lost(1000, "member 1: rank 1 was killed by signal 9")
+    assert lost == Lost(1000, "member 1: rank 1 was killed by signal 9", LossCause.RANK_ENDED)
     assert leader.received(1, reply.message) == []
 
 
@@ -204,7 +241,7 @@ def test_a_lost_connection_ends_the_generation() -> None:
     leader.start(ORDERS)
     end, lost = leader.closed(2)
     assert end == Send(1, EndGeneration(1000))
-    assert lost == Lost(1000, "the connection to member 2 was lost")
+    assert lost == Lost(1000, "the connection to member 2 was lost", LossCause.MEMBER_LOST)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +294,59 @@ def test_a_member_follows_no_orders_before_it_joins(message: Any) -> None:
     assert member.generation == 0
 
 
+def test_a_member_that_leaves_is_released_after_a_time() -> None:
+    leader, [member, other] = whole_group()
+    order: Any = leader.start(ORDERS)[0]
+    member.received(order.message, OTHER)
+    assert member.leave() == [Reply(Leaving())]
+    assert member.leave() == [], "it says so once"
+    assert leader.received(1, Leaving()) == [Wait(1)]
+    assert leader.received(1, Leaving()) == []
+    assert leader.generation == 1000, "the generation goes on meanwhile"
+    first, second, lost, close = leader.release(1)
+    assert (first, second) == (Send(1, EndGeneration(1000)), Send(2, EndGeneration(1000)))
+    assert lost == Lost(1000, "member 1 leaves", LossCause.MEMBER_LEFT)
+    assert close == Close(1, "")
+    assert leader.missing == [1]
+    assert leader.release(1) == []
+    join(identity(1), number=3, leader=leader)
+    assert leader.missing == []
+    assert not other.leaving
+
+
+@pytest.mark.parametrize("drains_first", [False, True])
+def test_a_leader_that_drains_keeps_a_member_that_leaves(drains_first: bool) -> None:
+    leader, _ = whole_group()
+    leader.start(ORDERS)
+    if drains_first:
+        leader.drain()
+    assert leader.received(1, Leaving()) == ([] if drains_first else [Wait(1)])
+    leader.drain()
+    assert leader.release(1) == []
+    assert (leader.generation, leader.missing) == (1000, [])
+    leader.end("a rank has ended")
+    assert len(leader.start(ORDERS)) == 2, "requests in flight get another generation"
+
+
+def test_a_member_may_leave_without_a_generation_or_be_lost_before_its_time() -> None:
+    leader, _ = whole_group()
+    assert leader.received(1, Leaving()) == [Wait(1)]
+    assert leader.release(1) == [Close(1, "")]
+    leader.received(2, Leaving())
+    leader.closed(2)
+    assert leader.release(2) == []
+
+
+def test_a_member_that_has_not_joined_leaves_at_once() -> None:
+    [leave] = Member(identity(1), "host").leave()
+    assert isinstance(leave, Leave)
+    leader = Leader(identity(0), 3, 1000)
+    leader.connected(1, NONCE)
+    [close] = leader.received(1, Leaving())
+    assert isinstance(close, Close)
+    assert "before it joined" in close.reason
+
+
 WEIGHTS = {
     "deliver": 100,
     "duplicate": 3,
@@ -268,6 +358,9 @@ WEIGHTS = {
     "break_member": 1,
     "break_leader": 1,
     "restart": 1,
+    "leave": 2,
+    "release": 5,
+    "drain": 1,
 }
 """Operations of a network, by how often each is drawn."""
 STEPS = 600

@@ -33,11 +33,17 @@ from plimsoll_runtime.utils.threads import in_daemon_thread
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 5.0
-"""Time for the agent to end its ranks after a signal."""
+"""Time for the agent to end its ranks."""
+LEAVE_SECONDS = 5.0
+"""Time beyond the drain time for the leader to end: its drain may begin later than this member's signal."""
 
 
 def serve_member(config: ServerConfig) -> int:
-    """Run a member until a signal ends it, and return 0. Raises PlimsollError on a fatal error."""
+    """Run a member until a signal ends it, and return 0. Raises PlimsollError on a fatal error.
+
+    After the first signal, the leader decides when the member ends, so that a leader that drains keeps its ranks; after
+    the second one it ends at once.
+    """
 
     async def main() -> int:
         prefix_log(f"member {config.engine.group.index}: ")
@@ -55,7 +61,7 @@ class MemberServer(Collector):
         self._listener = listener
         self._agent: MemberAgent | None = None
         self._stage = "start"
-        self._stopping = asyncio.Event()
+        self._leaving, self._stopping = asyncio.Event(), asyncio.Event()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._http = HttpServer(self._app(), config.listener_options)
@@ -64,7 +70,7 @@ class MemberServer(Collector):
         """Serve and return the exit code. Raises PlimsollError."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._end)
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on http://%s:%d for probes", host, port)
@@ -91,6 +97,11 @@ class MemberServer(Collector):
         generations.add_metric((index,), float(0 if agent is None else agent.generations))
         yield generations
 
+    def _end(self) -> None:
+        if self._leaving.is_set():
+            self._stopping.set()
+        self._leaving.set()
+
     @property
     def _waits_for(self) -> str:
         """What the member waits for; "" while its ranks serve."""
@@ -103,19 +114,31 @@ class MemberServer(Collector):
             loop.call_soon_threadsafe(setattr, self, "_stage", f"{DOWNLOAD} {transfer.fraction:.0%}")
 
         engine = self._config.engine
-        finding = asyncio.ensure_future(in_daemon_thread(lambda: find_files(engine, on_transfer=downloads)))
-        await first(finding, self._stopping.wait())
+        finding = asyncio.ensure_future(
+            in_daemon_thread(lambda: identity_of(engine, find_files(engine, on_transfer=downloads)))
+        )
+        await first(finding, self._leaving.wait())
         if not finding.done():
             finding.cancel()
             return
-        self._agent = agent = MemberAgent(engine, identity_of(engine, finding.result()))
+        self._agent = agent = MemberAgent(engine, finding.result())
         running = asyncio.ensure_future(in_daemon_thread(agent.run))
-        await first(running, self._stopping.wait())
+        await first(running, self._leaving.wait())
+        if not running.done() and agent.joined:
+            await self._leave(agent, running)
+        # A member that has not joined has no ranks to end, and what its agent has started ends with this process.
+        if running.done():
+            running.result()
+
+    async def _leave(self, agent: MemberAgent, running: asyncio.Future[None]) -> None:
+        """Wait until the leader releases this member, its time is over, or a second signal arrives; end its ranks."""
+        seconds = self._config.drain_seconds + LEAVE_SECONDS
+        logger.info("leaving the group; the leader has %g s to drain", seconds)
+        agent.leave()
+        await first(running, self._stopping.wait(), asyncio.sleep(seconds))
         agent.stop()
         # A name that does not resolve can delay the agent; its ranks end with this process anyway.
         await first(running, asyncio.sleep(END_SECONDS))
-        if running.done():
-            running.result()
 
     def _app(self) -> Starlette:
         index = self._config.engine.group.index

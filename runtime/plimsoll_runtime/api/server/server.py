@@ -139,6 +139,8 @@ class Server:
         dead = asyncio.create_task(model.engine.wait_dead())
         try:
             await first(dead, self._front.stopping.wait())
+            if not dead.done():
+                model.engine.drain()
             code = 0 if dead.done() else await self._front.drain(dead)
             if dead.done() and code != INTERRUPTED:
                 await self._tell_death(model.engine)

@@ -11,6 +11,7 @@ from typing import Any
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.model_directory import ModelTable
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
+from plimsoll_runtime.engine.protocol.messages import EngineStats
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.utils.progress import Transfer
 
@@ -98,10 +99,27 @@ class ServerState:
         return self.models
 
     @property
+    def _stats(self) -> list[EngineStats]:
+        views = () if self.models is None else self.models.views()
+        return [view.stats for view in views if view.stats is not None]
+
+    @property
     def recovering(self) -> bool:
         """Whether a model's engine replaces lost processes and cannot run steps."""
-        views = () if self.models is None else self.models.views()
-        return any(view.stats is not None and view.stats.recovering for view in views)
+        return any(stats.recovering for stats in self._stats)
+
+    @property
+    def _recovery(self) -> dict[str, str]:
+        """Why the last generation of a recovering model's ranks has ended, and what the next one waits for."""
+        groups = [stats.group for stats in self._stats if stats.recovering]
+        found = {"reason": group.reason, "stage": group.stage} if (group := next(iter(groups), None)) else {}
+        return {name: words for name, words in found.items() if words}
+
+    @property
+    def _instruction_set(self) -> dict[str, str]:
+        """The instruction set of a group whose members have different ones."""
+        found = [stats.group.instruction_set for stats in self._stats if stats.group is not None]
+        return {"instruction_set": found[0]} if any(found) else {}
 
     @property
     def report(self) -> dict[str, Any]:
@@ -112,5 +130,5 @@ class ServerState:
         if self.phase is Phase.FAILED:
             return {"status": self.phase.value, "reason": self.reason}
         if self.phase is Phase.READY and self.recovering:
-            return {"status": "recovering"}
-        return {"status": self.phase.value}
+            return {"status": "recovering", **self._recovery, **self._instruction_set}
+        return {"status": self.phase.value, **self._instruction_set}

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from plimsoll_runtime.api.model_directory import ModelView
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
-from plimsoll_runtime.engine.protocol.messages import EngineStats
+from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats
 from plimsoll_runtime.engine.step_timing import StepPhase
 
 ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
@@ -49,12 +49,6 @@ STATS: tuple[Series, ...] = (
         "broken_off",
     ),
     (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
-    (
-        COUNTER,
-        "plimsoll_group_refused_connections",
-        "Connections to the leader of a parallel group closed because they did not prove to be members.",
-        "refused_connections",
-    ),
     (COUNTER, "plimsoll_kernels_compiled", "Kernels compiled in service, not at the warm-up.", "kernels_compiled"),
 )
 TIERS: tuple[Series, ...] = (
@@ -78,6 +72,20 @@ SNAPSHOTS: tuple[Series, ...] = (
     (GAUGE, "plimsoll_state_snapshots_kept", "Snapshots that a request can resume from.", "kept"),
     (COUNTER, "plimsoll_state_snapshots_taken", "Snapshots taken.", "taken"),
     (COUNTER, "plimsoll_state_snapshots_resumed", "Sequences resumed from a snapshot.", "resumed"),
+)
+GROUP: tuple[Series, ...] = (
+    (
+        GAUGE,
+        "plimsoll_group_generation",
+        "Number of the generation of ranks; it only grows.",
+        "generation",
+    ),
+    (
+        COUNTER,
+        "plimsoll_group_refused_connections",
+        "Connections to the leader of a parallel group closed because they did not prove to be members.",
+        "refused_connections",
+    ),
 )
 
 
@@ -113,7 +121,31 @@ def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
     yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
     yield from families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
     yield from families(SNAPSHOTS, {name: one.snapshots for name, one in stats.items() if one.snapshots is not None})
+    yield from _group_metrics({name: one.group for name, one in stats.items() if one.group is not None})
     yield from _phases(stats)
+
+
+def _group_metrics(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
+    if not groups:
+        return
+    yield from families(GROUP, groups)
+    lost = CounterMetricFamily(
+        "plimsoll_group_generations_lost",
+        "Generations of ranks that have ended, or could not be started again, by cause.",
+        labels=("model", "cause"),
+    )
+    waited = CounterMetricFamily(
+        "plimsoll_rank_wait_seconds",
+        "Seconds in which a rank waited for others in sums over ranks; only with the group backend `local`.",
+        labels=("model", "rank"),
+    )
+    for model, group in groups.items():
+        for cause, count in group.lost.items():
+            lost.add_metric((model, cause), count)
+        for rank, seconds in sorted(group.waited.items()):
+            waited.add_metric((model, str(rank)), seconds)
+    yield lost
+    yield waited
 
 
 def families(series: Sequence[Series], sources: Mapping[str, object]) -> Iterator[Metric]:

@@ -186,6 +186,10 @@ class AsyncEngine:
         finally:
             del self._resizes[key]
 
+    def drain(self) -> None:
+        """Keep the members of a parallel group, also those that leave, until `stop`."""
+        self._child.drain()
+
     async def wait_dead(self) -> None:
         """Return when the engine can serve no more requests."""
         await self._dead.wait()

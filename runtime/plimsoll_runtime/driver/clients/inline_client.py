@@ -77,6 +77,9 @@ class InlineEngine:
         """Set the vocabulary for constraints, before the first request with one. Further calls do nothing."""
         self._core.use(vocabulary)
 
+    def drain(self) -> None:
+        """Do nothing: this engine has no other members."""
+
     async def wait_dead(self) -> None:
         """Return when the engine can serve no more requests."""
         await self._dead.wait()

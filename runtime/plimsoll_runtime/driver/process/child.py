@@ -19,7 +19,7 @@ import zmq
 
 from plimsoll_runtime.driver.process.control_socket import StandbyDeadError
 from plimsoll_runtime.driver.process.exit_errors import exit_text
-from plimsoll_runtime.driver.process.handshake import BUILD, Grant, Start
+from plimsoll_runtime.driver.process.handshake import BUILD, Drain, Grant, Start
 from plimsoll_runtime.driver.process.heartbeat import Pulse, Watch
 from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
@@ -191,6 +191,13 @@ class EngineChild:
             "if such steps are normal here, raise --step-timeout"
         )
 
+    def drain(self) -> None:
+        """Make the leader of a parallel group keep its members until its end. It takes effect at once, also during a
+        long step.
+        """
+        with contextlib.suppress(OSError):  # the process has ended
+            self._lifeline.give(Drain())
+
     def kill(self) -> None:
         """Kill the process."""
         self._process.kill()
@@ -238,7 +245,7 @@ class EngineChild:
 
     def _adopt(self, standby: StandbyProcess, undo: contextlib.ExitStack) -> None:
         """Take over the process, control socket and heartbeat page of a standby."""
-        self._process, self._lifeline = standby.process, standby.lifeline.socket
+        self._process, self._lifeline = standby.process, standby.lifeline
         undo.callback(self._end)
         undo.callback(self._lifeline.close)
         with os.fdopen(standby.page, "rb", buffering=0) as page:
@@ -278,5 +285,5 @@ class EngineChild:
         self._process.wait()
         with contextlib.suppress(OSError):  # closed, if the process outlived `close`
             # The kernel reports this if the peer left data unread.
-            self._untold = self._lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+            self._untold = self._lifeline.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
         os.close(self._ending_fd)

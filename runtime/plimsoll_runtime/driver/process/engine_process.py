@@ -96,6 +96,7 @@ class EngineProcess:
         self._told = EngineStats()
         self._resizes: list[int] = []
         self._pulse = Pulse(page)
+        self._core: EngineCore | None = None
         os.close(page)
 
     def run(self) -> int:
@@ -104,11 +105,15 @@ class EngineProcess:
             core = _factory(self._start.factory)(self._start.config, self._report, **self._given)
             # Lost processes are replaced by the engine itself, which must not be killed before it notices the loss.
             margin = 0.0 if core.recovery is None else RECOVERY_SECONDS
+            self._core = core
             core.on_step = lambda seconds: self._pulse.expect(seconds + margin)
             # Loaded objects stay for good, so the collector need not scan them during a step.
             gc.collect()
             gc.freeze()
             self._send(core.info)
+            if core.recovery is not None:
+                # /health of a group shows some of them before the first step.
+                self._tell([], core.stats)
             while self._take_commands(core):
                 self._step(core)
         except Exception as error:
@@ -118,6 +123,14 @@ class EngineProcess:
             self._send(failed)
             return ErrorKind(failed.kind).exit_code
         return 0
+
+    def drain(self) -> None:
+        """Keep the members of a parallel group until the end of this process, from any thread.
+
+        It does nothing before the engine is ready, as there are no requests to finish.
+        """
+        if self._core is not None and self._core.recovery is not None:
+            self._core.recovery.drain()
 
     def close(self) -> None:
         """Close the sockets after queued messages are sent."""
@@ -270,15 +283,24 @@ def _measured(order: Measure) -> Needs | ProcessFailed:
         return failed_by(error)
 
 
-def _end_with_parent(parent: int) -> NoReturn:
-    """End this process when the parent has ended, whatever the main thread is doing."""
+def _start_following(start: Start | StartRank, lifeline: ChildEnd, drain: Callable[[], None]) -> None:
+    """Run `_follow_parent` in a thread."""
+    threading.Thread(target=_follow_parent, args=(start.parent, lifeline, drain), daemon=True).start()
+
+
+def _follow_parent(parent: int, lifeline: ChildEnd, drain: Callable[[], None]) -> NoReturn:
+    """Call `drain` on the parent's order, and end this process when the parent has ended, whatever the main thread is
+    doing.
+    """
     while os.getppid() == parent:
         readable, _, _ = select.select([STDIN], [], [], PARENT_CHECK_SECONDS)
         try:
-            if readable and not os.read(STDIN, 1):
+            if readable and lifeline.take() is None:
                 break
         except ConnectionResetError:  # the parent left data unread
             break
+        if readable:
+            drain()
     os._exit(ErrorKind.ENGINE.exit_code)
 
 
@@ -317,14 +339,15 @@ def _label(start: Start | StartRank) -> str:
 
 def _serve(lifeline: ChildEnd) -> int:
     start, (page, *images) = _await_start(lifeline)
-    threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
     of_rank = _label(start)
     logging.basicConfig(level=start.log_level, format=f"%(asctime)s %(levelname)s %(name)s:{of_rank} %(message)s")
     if isinstance(start, StartRank):
         from plimsoll_runtime.driver.process.rank_process import run_rank
 
+        _start_following(start, lifeline, lambda: None)
         return run_rank(start, page, *images)
     process = EngineProcess(start, page, Image(images[0]) if start.has_image else None)
+    _start_following(start, lifeline, process.drain)
     try:
         code = process.run()
     finally:

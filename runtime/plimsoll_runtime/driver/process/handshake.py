@@ -124,7 +124,7 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
 
     `place`: its number among the `neighbours`, which are the ranks on this machine. `address`: this machine's own
     address for the exchange. `member`: index of this machine in a group of several. `num_blocks`, `failed_backends`:
-    see `parallel.rank`.
+    see `parallel.rank`. `instructions`: see `group_messages.StartGeneration`.
     """
 
     descriptors: ClassVar[int] = 5
@@ -140,6 +140,7 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     member: int | None = None
     num_blocks: int | None = None
     failed_backends: Sequence[str] = ()
+    instructions: str | None = None
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
@@ -155,6 +156,12 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
     descriptors: ClassVar[int] = 0
     config: EngineConfig
     kv: int | None
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Keeps the members of a parallel group until the process ends; there is no reply."""
+
+    descriptors: ClassVar[int] = 0
 
 
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
@@ -173,6 +180,6 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The process has imported everything."""
 
 
-Order = Start | StartRank | Prepare | Measure | Fork
+Order = Start | StartRank | Prepare | Measure | Drain | Fork
 Reply = Ready | Needs | Forked | ProcessFailed
 """ProcessFailed: an order failed; with `device_lost` it would fail in any other process too."""

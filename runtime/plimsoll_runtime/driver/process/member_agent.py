@@ -65,14 +65,15 @@ class MemberAgent:
         self._member = Member(identity, socket.gethostname())
         self._ranks: dict[int, StartedRank] = {}
         self._segments: StageSegments | None = None
-        self._stop = os.eventfd(0)
+        self._wake = os.eventfd(0)
         self._stopping = False
+        self._leaving = False
         self._reason = ""
         self.stage = "start"
         self.generations = 0
 
     def run(self) -> None:
-        """Run until `stop` is called.
+        """Run until `stop` is called, or until the leader releases this member after `leave`.
 
         Raises GroupMismatch if this member cannot be one of the group, EngineDeadError if it cannot join in time,
         UsageError for an own address that no network interface has.
@@ -90,17 +91,32 @@ class MemberAgent:
             self._forks.close()
             self._images.close()
 
+    def leave(self) -> None:
+        """Ask the leader to release this member, from any thread. A leader that drains first ends its requests."""
+        self._leaving = True
+        os.eventfd_write(self._wake, 1)
+
     def stop(self) -> None:
         """Make `run` return, from any thread."""
         self._stopping = True
-        os.eventfd_write(self._stop, 1)
+        os.eventfd_write(self._wake, 1)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the leader has accepted this member."""
+        return self._member.joined
+
+    def _is_ending(self) -> bool:
+        return self._stopping or self._leaving
 
     def _run(self) -> None:
         seconds = self._config.group.join_seconds
         since = time.monotonic()
-        while not self._stopping:
+        while not self._is_ending():
             self.stage = f"connect to member 0 at {self._address}"
             reason, has_joined = self._session()
+            if self._is_ending():
+                return
             if has_joined:
                 since = time.monotonic()
             if time.monotonic() >= since + seconds:
@@ -127,7 +143,7 @@ class MemberAgent:
 
     def _log_once(self, reason: str) -> str:
         """Log why this member is not joined, unless the reason is that of the last attempt. Return it."""
-        if reason != self._reason and not self._stopping:
+        if reason != self._reason and not self._is_ending():
             logger.warning("%s", reason)
         self._reason = reason
         return reason
@@ -146,6 +162,8 @@ class MemberAgent:
                         self._reason = ""
                         logger.info("joined the group of member 0 at %s", self._address)
                 self._note_stage()
+                if self._leaving and (reason := self._perform(member.leave(), (end, channel))) is not None:
+                    return reason
                 ended = self._poll(channel, None if member.joined else CONNECT_SECONDS)
                 if ended is None and not member.joined:
                     return f"member 0 did not answer within {CONNECT_SECONDS:g} s"
@@ -164,9 +182,11 @@ class MemberAgent:
         """
         ends = {rank.ended_fd: rank for rank in self._ranks.values()}
         poll = select.poll()
-        for descriptor in (channel.fileno(), self._stop, *ends):
+        for descriptor in (channel.fileno(), self._wake, *ends):
             poll.register(descriptor, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)]
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
         if channel.fileno() in ready:
             channel.read()
         return [ends[descriptor] for descriptor in ready if descriptor in ends] if ready else None
@@ -220,7 +240,9 @@ class MemberAgent:
                 address=self._config.group.own_address or address,
                 member=self._identity.index,
                 num_blocks=order.num_blocks,
+                instructions=order.instructions,
             )
+            self._images.prepare(order.instructions)
             self._segments = segments = StageSegments(layout_of(config), placement.ranks)
             for number in placement.ranks:
                 self._ranks[number] = self._started(config, placement, number, order, segments)
@@ -268,7 +290,7 @@ class MemberAgent:
             self.stage = "load the model" if member.generation else "wait for the other members"
 
     def _wait(self, seconds: float) -> None:
-        """Wait, unless this member is stopped."""
+        """Wait, unless this member ends."""
         poll = select.poll()
-        poll.register(self._stop, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
         poll.poll(seconds * 1000)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.driver.process.member_listener import MemberListener
 from plimsoll_runtime.driver.process.rank_child import RankChildren, failure_of, until_ready
+from plimsoll_runtime.driver.process.rank_images import RankImages
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.driver.process.started_rank import Placement
 from plimsoll_runtime.engine.config import EngineConfig
@@ -14,7 +15,6 @@ from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.parallel.channel import Channel, RankReady, Report
 from plimsoll_runtime.parallel.leader import RankLink
 from plimsoll_runtime.utils.progress import Progress
-from plimsoll_runtime.weights.image import Image
 
 CONNECT_SECONDS = 60.0
 """Time for all members to fork their ranks, which takes some seconds if they import their modules first."""
@@ -46,8 +46,8 @@ class RemoteRank:
         self._members.show_stacks(self._member, self._generation, self._number)
 
     def death(self) -> Exception:
-        reason = self._members.reason(self._generation)
-        return EngineDeadError(reason or f"the connection to rank {self.name} was lost")
+        loss = self._members.loss(self._generation)
+        return loss or EngineDeadError(f"the connection to rank {self.name} was lost")
 
     def failure(self, report: Report) -> Exception:
         return failure_of(self.name, report)
@@ -59,7 +59,7 @@ class MemberGeneration:
     def __init__(
         self,
         config: EngineConfig,
-        images: Sequence[Image],
+        images: RankImages,
         forks: ForkServer,
         members: MemberListener,
         progress: Progress,
@@ -79,8 +79,18 @@ class MemberGeneration:
         total, group = config.ranks, config.group
         try:
             ranks = group.ranks(total, group.index)
-            placement = Placement(ranks, total, begun.meeting, begun.address, group.index, num_blocks, failed_backends)
-            self._children = RankChildren(config, images, forks, placement=placement)
+            placement = Placement(
+                ranks=ranks,
+                size=total,
+                meeting=begun.meeting,
+                address=begun.address,
+                member=group.index,
+                num_blocks=num_blocks,
+                failed_backends=failed_backends,
+                instructions=begun.instructions,
+            )
+            images.prepare(begun.instructions)
+            self._children = RankChildren(config, images.images, forks, placement=placement)
             for number, channel in sorted(members.channels(self.generation, CONNECT_SECONDS).items()):
                 member = number // len(ranks)
                 self._remote.append(RemoteRank(number, member, channel, members, self.generation))

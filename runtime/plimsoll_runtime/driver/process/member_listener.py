@@ -34,9 +34,12 @@ from plimsoll_runtime.parallel.group_messages import (
     FromMember,
     Hello,
     Join,
+    Leaving,
     ShowStacks,
     Welcome,
 )
+from plimsoll_runtime.parallel.instruction_sets import named
+from plimsoll_runtime.parallel.losses import LossError
 from plimsoll_runtime.parallel.membership import (
     Adopt,
     Answered,
@@ -45,9 +48,10 @@ from plimsoll_runtime.parallel.membership import (
     Leader,
     LeaderAction,
     Lost,
+    Note,
     Orders,
     Send,
-    named,
+    Wait,
     shown,
 )
 from plimsoll_runtime.utils.progress import Progress
@@ -63,6 +67,9 @@ SEND_SECONDS = 1.0
 SUMS_SECONDS = 0.5
 REASON_SECONDS = 0.3
 """Time for a member to say how its rank ended, after that rank's own connection has closed."""
+LEAVE_SECONDS = 2.0
+"""Time for this process to start to drain, after a member has announced that it leaves. If all members get a signal
+together, theirs may arrive first."""
 SECRET_BYTES = 32
 LOG_SECONDS = 60.0
 """Time for which a refusal with the same reason is not logged again. The counter has all of them."""
@@ -72,7 +79,10 @@ MOST_LOGGED = 64
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A connection of a member, or of a rank. `due`: time by which it must have proved its identity; None: it has."""
+    """A connection of a member, or of a rank. `due`: time by which it must have proved its identity; None: it has.
+
+    `leaves_at`: time at which a member that leaves is released; None: it does not leave.
+    """
 
     number: int
     end: socket.socket
@@ -80,15 +90,20 @@ class _Connection:
     is_rank: bool
     due: float | None
     peer: str
+    leaves_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A generation whose members have their orders. `address`: of this machine. `meeting`: of this machine's ranks."""
+    """A generation whose members have their orders. `address`: of this machine. `meeting`: of this machine's ranks.
+
+    `instructions`: see `StartGeneration`.
+    """
 
     generation: int
     address: str
     meeting: str
+    instructions: str | None = None
 
 
 @dataclass(slots=True)
@@ -124,7 +139,7 @@ class MemberListener:
         self._connections: dict[int, _Connection] = {}
         self._channels: dict[int, Channel] = {}
         self._answers = _Answers()
-        self._reason = ""
+        self._lost = Lost(0, "it has not started")
         self._closed = False
         self._logged: dict[tuple[str, str], float] = {}
         self.refused = 0
@@ -142,6 +157,11 @@ class MemberListener:
             )
         self._thread = threading.Thread(target=self._run, name="plimsoll-members", daemon=True)
         self._thread.start()
+
+    @property
+    def instruction_set(self) -> str:
+        """See `GroupSet.difference`."""
+        return self._leader.instructions.difference
 
     def begin(self, progress: Progress, num_blocks: int | None, max_model_len: int | None) -> Begun:
         """Wait until all members have joined, and order them to start the next generation.
@@ -172,7 +192,7 @@ class MemberListener:
                 lambda: self._leader.generation != generation or len(self._channels) == len(expected), seconds
             )
             if self._leader.generation != generation:
-                raise EngineDeadError(self._reason)
+                raise self._loss()
             if missing := [rank for rank in expected if rank not in self._channels]:
                 numbers = ", ".join(map(str, missing))
                 raise EngineDeadError(f"the ranks {numbers} did not connect to member 0 within {seconds:.0f} s")
@@ -189,11 +209,16 @@ class MemberListener:
             if self._leader.generation == generation:
                 self._perform(self._leader.end(reason))
 
-    def reason(self, generation: int) -> str | None:
-        """Return why a generation has ended; None if it has not, after a short wait for that."""
+    def drain(self) -> None:
+        """Keep all members until `close`, also those that leave."""
+        with self._change:
+            self._leader.drain()
+
+    def loss(self, generation: int) -> LossError | None:
+        """Return the error for a generation that has ended; None if it has not, after a short wait for that."""
         with self._change:
             ended = self._change.wait_for(lambda: self._leader.generation != generation, REASON_SECONDS)
-            return self._reason if ended else None
+            return self._loss() if ended else None
 
     def sums(self, member: int, generation: int) -> Mapping[int, int] | None:
         """Return how many sums each rank of a member has begun; None if the member does not answer in time."""
@@ -236,7 +261,10 @@ class MemberListener:
         self._channels = {}
         self._perform(self._leader.start(Orders(secret, meetings, hosts, steps_port, num_blocks, max_model_len)))
         logger.info("generation %d of the ranks starts on all %d members", self._leader.generation, self._options.size)
-        return Begun(self._leader.generation, hosts[1], meetings[1])
+        return Begun(self._leader.generation, hosts[1], meetings[1], self._leader.instructions.name)
+
+    def _loss(self) -> LossError:
+        return LossError(self._lost.reason, self._lost.cause)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -259,7 +287,8 @@ class MemberListener:
 
     def _patience(self) -> float | None:
         with self._change:
-            due = min((each.due for each in self._connections.values() if each.due is not None), default=None)
+            times = [time for each in self._connections.values() for time in (each.due, each.leaves_at)]
+            due = min((time for time in times if time is not None), default=None)
         return None if due is None else max(0.0, due - time.monotonic())
 
     def _expire(self) -> None:
@@ -267,6 +296,9 @@ class MemberListener:
         for connection in list(self._connections.values()):
             if connection.due is not None and connection.due <= now:
                 self._refuse(connection, f"it did not prove its identity within {JOIN_SECONDS:g} s")
+            elif connection.leaves_at is not None and connection.leaves_at <= now:
+                connection.leaves_at = None
+                self._perform(self._leader.release(connection.number))
 
     def _handle(self, source: object, connection: _Connection | None) -> None:
         if connection is not None:
@@ -315,6 +347,8 @@ class MemberListener:
             self._perform(self._leader.hello(connection.number, message))
             return
         self._perform(self._leader.received(connection.number, message))
+        if isinstance(message, Leaving):
+            logger.info("the member at %s leaves", connection.peer)
         if isinstance(message, Join) and self._leader.member(message.index) == connection.number:
             logger.info("member %d (%s) has joined from %s", message.index, shown(message.host), connection.peer)
 
@@ -327,10 +361,14 @@ class MemberListener:
                     self._refuse(self._connections[number], reason)
                 case Adopt(number, rank):
                     self._adopt(self._connections[number], rank)
+                case Wait(number):
+                    self._connections[number].leaves_at = time.monotonic() + LEAVE_SECONDS
                 case Answered(question, sums):
                     self._answers.sums[question] = sums
-                case Lost(_, reason):
-                    self._reason = reason
+                case Note(text):
+                    logger.info("%s", text)
+                case Lost():
+                    self._lost = action
                     for channel in self._channels.values():
                         channel.shut_down()
                 case _:

@@ -17,15 +17,17 @@ from plimsoll_runtime.driver.process.rank_child import RankChildren
 from plimsoll_runtime.driver.process.rank_images import RankImages
 from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import EngineInfo
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, GroupStats
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan, StepResult
 from plimsoll_runtime.engine.recovery import GenerationLostError
 from plimsoll_runtime.engine.step_timing import StepDurations, Timeline
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, ModelError, PlimsollError
 from plimsoll_runtime.parallel.channel import RankReady
-from plimsoll_runtime.parallel.leader import GroupRunner, RankLostError
+from plimsoll_runtime.parallel.leader import GroupRunner
+from plimsoll_runtime.parallel.losses import LossCause, RankLostError, cause_of
+from plimsoll_runtime.parallel.membership import shown
 from plimsoll_runtime.parallel.remote_grammars import RemoteGrammars
-from plimsoll_runtime.utils.progress import Progress, silent
+from plimsoll_runtime.utils.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,9 @@ class RankGroup:
         self.timeline = Timeline()
         self.grammars = RemoteGrammars()
         self._generation = 0
+        self._lost = dict.fromkeys(map(str, LossCause), 0)
+        self._reason = self._stage = ""
+        self._waited: dict[int, float] = {}
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._durations = StepDurations(config.step_timeout)
@@ -116,8 +121,20 @@ class RankGroup:
         return [link.channel.fileno() for link in links]
 
     @property
-    def refused_connections(self) -> int:
-        return 0 if self._members is None else self._members.refused
+    def stats(self) -> GroupStats:
+        return GroupStats(
+            generation=self._generation,
+            lost=dict(self._lost),
+            reason=self._reason,
+            stage=self._stage,
+            refused_connections=0 if self._members is None else self._members.refused,
+            waited=dict(self._waited),
+            instruction_set="" if self._members is None else self._members.instruction_set,
+        )
+
+    def drain(self) -> None:
+        if self._members is not None:
+            self._members.drain()
 
     def check(self) -> None:
         with self._noticed(self._runner):
@@ -166,13 +183,15 @@ class RankGroup:
         if not self._forks.alive:
             self._forks.close()
             self._forks = ForkServer.spawn()
-        images, failed = self._images.images, self._failed.names
+        failed = self._failed.names
         if self._members is None:
             self._generation += 1
-            self._ranks = RankChildren(self._config, images, self._forks, num_blocks, failed_backends=failed)
+            self._ranks = RankChildren(
+                self._config, self._images.images, self._forks, num_blocks, failed_backends=failed
+            )
         else:
             self._ranks = MemberGeneration(
-                self._config, images, self._forks, self._members, progress, num_blocks, failed
+                self._config, self._images, self._forks, self._members, progress, num_blocks, failed
             )
             self._generation = self._ranks.generation
         return self._ranks
@@ -188,7 +207,7 @@ class RankGroup:
     def _serve(self) -> None:
         assert self._ranks is not None
         self._runner = GroupRunner(
-            self._ranks.links, self.timeline, self._durations, tensor=self._config.tensor_parallel
+            self._ranks.links, self.timeline, self._durations, self._config.tensor_parallel, self._waited
         )
         self.grammars.connect(self._ranks.constraints)
         self._ready.set()
@@ -199,16 +218,24 @@ class RankGroup:
         if self._ended.is_set():
             return
         logger.error("generation %d of the ranks has ended: %s; starting the next one", self._generation, error)
+        self._count(error)
         self._failed.add(error)
         self._replacing = threading.Thread(target=self._replace, name="plimsoll-ranks", daemon=True)
         self._replacing.start()
+
+    def _count(self, error: Exception) -> None:
+        self._lost[cause_of(error)] += 1
+        self._reason = shown(str(error))
+
+    def _note(self, stage: str, fraction: float, transfer: object = None) -> None:
+        self._stage = stage
 
     def _replace(self) -> None:
         """Start generations until one is ready."""
         while not self._ended.is_set():
             began = time.monotonic()
             try:
-                self._start(silent, self.info.num_blocks).ready(silent, self._start_seconds)
+                self._start(self._note, self.info.num_blocks).ready(self._note, self._start_seconds)
             except Exception as error:
                 if self._ended.is_set():
                     return
@@ -217,6 +244,7 @@ class RankGroup:
                     error,
                     exc_info=None if isinstance(error, PlimsollError | OSError) else error,
                 )
+                self._count(error)
                 if self._failed.add(error):
                     continue
                 if isinstance(error, ModelError):

@@ -12,7 +12,14 @@ class RankImages:
     def __init__(self, config: EngineConfig) -> None:
         """Create empty images. Raises MemoryLimitError."""
         self._config = config
+        self._instructions: str | None = None
         self.images = self._empty()
+
+    def prepare(self, instructions: str | None) -> None:
+        """Replace images whose weights are packed for another instruction set than that of the next generation."""
+        if instructions != self._instructions:
+            self._instructions = instructions
+            self.renew()
 
     def renew(self) -> None:
         """Replace all images by empty ones, because they may not fit the model's files any more."""

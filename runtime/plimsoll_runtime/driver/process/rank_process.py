@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import torch
 
+from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.exchange import Exchange, ExchangeError
 from plimsoll_runtime.driver.build.engine import build_runner
 from plimsoll_runtime.driver.build.group_devices import backend_of, check_machine, place_of
@@ -79,6 +80,9 @@ def _built(
     order: StartRank, link: Channel, pulse: Pulse, constraints: socket.socket, segment: int, image: Image
 ) -> RankSteps:
     config = rank_config(order)
+    if order.instructions is not None:
+        # The member has sent its own value of the variable to the leader, as its best instruction set.
+        os.environ[library.VARIABLE] = order.instructions
     device = choose(config.device)
     if order.member:
         # The leader's engine process has checked its own machine.
@@ -103,7 +107,8 @@ def _built(
     passed = Passed(torch.float32 if built.model.fused else built.model.dtype, device)
     choice, timeline = built.assembled.choice, built.assembled.timeline
     fail = no_choice if choice is None else choice.fail
-    return RankSteps(link, built.runner, timeline, collectives, program, passed, fail)
+    waiting = joined.stage.waiting if isinstance(joined.stage, LocalCollectives) else None
+    return RankSteps(link, built.runner, timeline, collectives, program, passed, fail, waiting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from plimsoll_runtime.driver.process.stage_segments import StageSegments
 from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.group_options import GroupOptions
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.parallel.losses import LossCause, LossError
 from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class Placement:
     member: int | None = None
     num_blocks: int | None = None
     failed_backends: Sequence[str] = ()
+    instructions: str | None = None
 
     def order(self, config: EngineConfig, rank: int) -> StartRank:
         """Return the order that starts a rank. It has no options of the group, and so no token."""
@@ -55,6 +56,7 @@ class Placement:
             member=self.member,
             num_blocks=self.num_blocks,
             failed_backends=self.failed_backends,
+            instructions=self.instructions,
         )
 
 
@@ -100,11 +102,11 @@ class StartedRank:
         if self._process.poll() is None:
             os.kill(self._process.pid, SHOW_STACKS)
 
-    def death(self) -> EngineDeadError:
+    def death(self) -> LossError:
         self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_SECONDS)
-        return EngineDeadError(f"rank {self.number} {exit_text(self._process.returncode)}")
+        return LossError(f"rank {self.number} {exit_text(self._process.returncode)}", LossCause.RANK_ENDED)
 
     def kill(self) -> None:
         """Kill the process."""

@@ -4,7 +4,7 @@ prompt log probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -169,6 +169,27 @@ class SnapshotStats(msgspec.Struct, frozen=True):
     resumed: int = 0
 
 
+class GroupStats(msgspec.Struct, frozen=True):
+    """The ranks of a parallel group.
+
+    - `generation`: number of the last generation that was started. `lost`: generations that have ended, by
+      `parallel.losses.LossCause`; a failed start counts. `reason`: why the last one of them has ended, in words.
+      `stage`: what the start of the next one waits for; both are empty if nothing is to be said.
+    - `refused_connections`: connections to the leader that were closed, because they did not prove their identity.
+    - `waited`: seconds in which a rank has waited for others in sums, by rank. Ranks that do not measure it are
+      missing.
+    - `instruction_set`: see `parallel.instruction_sets.GroupSet.difference`.
+    """
+
+    generation: int = 0
+    lost: Mapping[str, int] = {}
+    reason: str = ""
+    stage: str = ""
+    refused_connections: int = 0
+    waited: Mapping[int, float] = {}
+    instruction_set: str = ""
+
+
 class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of an engine after a step. Counters only grow.
 
@@ -179,11 +200,9 @@ class EngineStats(msgspec.Struct, frozen=True):
     - `cache_query_tokens`: prompt tokens of admitted requests. `cache_hit_tokens`: those that were found before a
       request's first token, in the prefix cache or the tiers.
     - `recovering`: lost processes are being replaced, and no step can run.
-    - `refused_connections`: connections to the leader of a parallel group that were closed, because they did not prove
-      their identity.
     - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
       an error, such as NaN in their logits or a lack of memory.
-    - `tiers`, `snapshots`: None if the engine has none.
+    - `tiers`, `snapshots`, `group`: None if the engine has none.
     """
 
     running: int = 0
@@ -204,10 +223,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     attention_fallbacks: int = 0
     kernels_compiled: int = 0
     recovering: bool = False
-    refused_connections: int = 0
     phase_seconds: tuple[float, ...] = ()
     tiers: TierStats | None = None
     snapshots: SnapshotStats | None = None
+    group: GroupStats | None = None
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):

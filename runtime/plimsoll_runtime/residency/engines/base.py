@@ -43,6 +43,9 @@ class Engine(Protocol):
     def use(self, vocabulary: Vocabulary) -> None:
         """Set the vocabulary for constraints, before the first request with one. Further calls do nothing."""
 
+    def drain(self) -> None:
+        """Keep what running requests need until `stop`."""
+
     async def wait_dead(self) -> None:
         """Return when the engine can serve no more requests, for whatever reason."""
 

@@ -19,7 +19,7 @@ from plimsoll_runtime.execution.attention.backends.gather.backend import Gathere
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.parallel.channel import BackendFailed
 from plimsoll_runtime.parallel.layout import Layout
-from plimsoll_runtime.parallel.leader import RankLostError
+from plimsoll_runtime.parallel.losses import RankLostError
 from plimsoll_runtime.parallel.member import CountedCollectives
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.weights.sources.resolve import resolve

@@ -10,13 +10,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from parallel_support.members import TOKEN, identity
+from parallel_support.members import SETS, TOKEN, identity
 from port_support.held import held_port
 
 from plimsoll_runtime.driver.process import member_listener
@@ -34,6 +34,7 @@ from plimsoll_runtime.parallel.group_messages import (
     GenerationFailed,
     GenerationReady,
     Hello,
+    Leaving,
     ShowStacks,
     StartGeneration,
     Sums,
@@ -93,15 +94,15 @@ class Joining:
 
 
 @contextlib.contextmanager
-def member(port: int, index: int, token: str | None = TOKEN) -> Iterator[Joining]:
-    joining = Joining(port, identity(index, token))
+def member(port: int, index: int, token: str | None = TOKEN, sets: Sequence[str] = ()) -> Iterator[Joining]:
+    joining = Joining(port, identity(index, token, sets))
     with joining.end:
         yield joining
 
 
 @contextlib.contextmanager
-def joined(port: int, index: int) -> Iterator[Joining]:
-    with member(port, index) as found:
+def joined(port: int, index: int, sets: Sequence[str] = ()) -> Iterator[Joining]:
+    with member(port, index, sets=sets) as found:
         found.step()
         found.step()
         assert found.member.joined
@@ -142,7 +143,7 @@ def test_all_members_join_and_a_generation_begins_and_ends(listener: MemberListe
             first.channel.receive()
             first.channel.send(encoded(GenerationFailed(begun.generation, "rank 1 ended with code 5")))
             assert first.channel.receive() == EndGeneration(begun.generation)
-            assert listener.reason(begun.generation) == "member 1: rank 1 ended with code 5"
+            assert str(listener.loss(begun.generation)) == "member 1: rank 1 ended with code 5"
             for rank in ranks:
                 assert rank.recv(1) == b"", "the channels of steps are closed"
                 rank.close()
@@ -152,6 +153,18 @@ def greeted(order: StartGeneration, rank: int) -> socket.socket:
     end = socket.create_connection((order.host, order.port), SECONDS)
     Channel(end, Hello).send(encoded(Hello(order.generation, rank, order.secret)))
     return end
+
+
+def test_members_with_other_processors_are_logged(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    options = GroupOptions(size=3, address=f"127.0.0.1:{port}", token=TOKEN)
+    leader = MemberListener(identity(0, sets=SETS[:2]), options, 3)
+    said = "the group computes with avx2, the least of its members: avx512 on members 0, 2, avx2 on member 1"
+    with contextlib.closing(leader), contextlib.ExitStack() as stack, caplog.at_level("INFO"):
+        members = [stack.enter_context(joined(port, index, sets=SETS[:index])) for index in (1, 2)]
+        assert leader.begin(silent, None, None).instructions == "avx2"
+        assert [each.channel.receive().instructions for each in members] == ["avx2", "avx2"]
+        assert leader.instruction_set == said
+    assert [each.message for each in caplog.records].count(said) == 1
 
 
 def test_the_end_of_a_member_ends_the_generation(listener: MemberListener, port: int) -> None:
@@ -164,6 +177,31 @@ def test_the_end_of_a_member_ends_the_generation(listener: MemberListener, port:
         with pytest.raises(EngineDeadError, match="the connection to member 2 was lost"):
             listener.channels(begun.generation, SECONDS)
         assert time.monotonic() - began < 1.0
+
+
+def test_a_member_that_leaves_is_released_unless_the_leader_drains(
+    listener: MemberListener, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_listener, "LEAVE_SECONDS", 0.05)
+    with joined(port, 1) as first, joined(port, 2) as second:
+        begun = listener.begin(silent, None, None)
+        for each in (first, second):
+            assert isinstance(each.channel.receive(), StartGeneration)
+        first.channel.send(encoded(Leaving()))
+        assert [each.channel.receive() for each in (first, second)] == [EndGeneration(begun.generation)] * 2
+        assert first.is_closed()
+        assert str(listener.loss(begun.generation)) == "member 1 leaves"
+        with joined(port, 1) as replacement:
+            begun = listener.begin(silent, None, None)
+            assert isinstance(replacement.channel.receive(), StartGeneration)
+            listener.drain()
+            replacement.channel.send(encoded(Leaving()))
+            assert not select.select([replacement.end], [], [], 0.2)[0]
+            assert listener.loss(begun.generation) is None
+            listener.close()
+            assert replacement.channel.receive() == EndGeneration(begun.generation)
+            assert replacement.is_closed()
+    assert listener.refused == 0
 
 
 def test_ranks_that_do_not_connect_are_named(listener: MemberListener, port: int) -> None:

@@ -14,7 +14,7 @@ from simulated import SimulatedRunner, oracle
 from test_state_machine import MOST_BLOCKS, Engine, Forced, Grouped, Staged, StagedGrouped, StagedRecurrent
 
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, GroupStats
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
 from plimsoll_runtime.engine.recovery import GenerationLostError
 from plimsoll_runtime.engine.scheduler.scheduler import LOST_EACH_TIME, MOST_LOSSES
@@ -92,7 +92,10 @@ TestLost, TestLostGrouped, TestLostForced = Lost.TestCase, LostGrouped.TestCase,
 class Replaced:
     """A runner that is lost in the steps with these numbers, and its recovery, which takes `waits` calls."""
 
-    refused_connections = 0
+    stats = GroupStats()
+
+    def drain(self) -> None:
+        pass
 
     def __init__(self, inner: Runner, lost: Sequence[int], waits: int) -> None:
         assert isinstance(inner, SimulatedRunner)
