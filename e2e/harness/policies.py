@@ -2,7 +2,7 @@
 
 The existing policies, pods and namespaces become iptables rules on both nodes, as networking.k8s.io/v1 defines them.
 Pods created later have no rules and are not restricted, because other scenarios may create some. A policy with an
-unsupported field (ipBlock, endPort) is an error.
+unsupported field (ipBlock) is an error.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def _allowed(policy: Object, pod: Pod, direction: str, world: World) -> Iterator
 
 
 def _port(port: Object, served: Pod | None) -> str:
-    if "endPort" in port:
-        raise ValueError(f"a range of ports is not known here: {port}")
     if not port:
         return ""
     protocol = f"-p {port.get('protocol', 'TCP').lower()}"
     number = port.get("port")
     if isinstance(number, str):
         number = served.ports.get(number, 0) if served else 0
+    if (last := port.get("endPort")) is not None:
+        number = f"{number}:{last}"
     return protocol if number is None else f"{protocol} --dport {number}"
 
 

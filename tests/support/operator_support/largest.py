@@ -27,7 +27,7 @@ def largest(node: Any) -> Any:
         case "boolean":
             return False
         case "integer":
-            return 2**31 - 1 if node.get("format") == "int32" else 2**63 - 1
+            return node["maximum"] if "maximum" in node else 2**31 - 1 if node.get("format") == "int32" else 2**63 - 1
     raise AssertionError(f"no rule for the type {node['type']}")
 
 

@@ -90,7 +90,107 @@ def scaled(**changes: object) -> Json:
 KEEPS: Json = {"responses": {"claim": "kept", "count": 5, "size": "1Gi", "days": 7, "tenantShare": "50%"}}
 
 
+def parallel(accelerators: int | None = None, **fields: object) -> Json:
+    """Return a spec with `parallel`, and with so many accelerators for each pod."""
+    accelerator = {"accelerator": {"resource": "nvidia.com/gpu", "count": accelerators}}
+    return {"parallel": fields} | ({} if accelerators is None else {"resources": accelerator})
+
+
+ONE_RANK = (
+    "without parallel a replica has one rank, which uses one of {0} accelerators; set spec.parallel.tensor to {0}"
+)
+UNEQUAL = "resources.accelerator.count is {}, but the ranks of a pod are {} (tensor {} x pipeline {} / pods {})"
+UNEVEN = (
+    "tensor {} x pipeline {} = {} ranks cannot be divided evenly among {} pods; choose pods so that it divides them"
+)
+GROUP_TOKEN: Json = {"name": "group", "key": "token"}
+GROUPS: tuple[Verdict, ...] = (
+    *(Verdict({"parallel": fields}) for fields in ({}, {"tensor": 4}, {"pipeline": 64}, {"tensor": 1, "pods": 1})),
+    Verdict(
+        parallel(
+            2,
+            tensor=2,
+            pipeline=2,
+            pods=2,
+            topologyKey="topology.kubernetes.io/zone",
+            recoverSeconds=3600,
+            tokenSecret=GROUP_TOKEN,
+        )
+        | {
+            "replicas": 2,
+            "scaling": SCALED,
+            "rollout": {"maxSurge": 0, "maxUnavailable": 1} | canary(steps(5))["rollout"],
+        }
+    ),
+    Verdict(parallel(tensor=8, pipeline=8, pods=32, topologyKey="rack")),
+    *(
+        Verdict({"parallel": {field: value}}, f"spec.parallel.{field} in body should be {bound}")
+        for field, value, bound in (
+            ("tensor", 0, "greater than or equal to 1"),
+            ("tensor", 65, "less than or equal to 64"),
+            ("pipeline", 0, "greater than or equal to 1"),
+            ("pipeline", 65, "less than or equal to 64"),
+            ("pods", 0, "greater than or equal to 1"),
+            ("pods", 33, "less than or equal to 32"),
+            ("recoverSeconds", 0, "greater than or equal to 1"),
+            ("recoverSeconds", 3601, "less than or equal to 3600"),
+        )
+    ),
+    Verdict(parallel(tensor="2"), "spec.parallel.tensor"),
+    Verdict(parallel(tensor=16, pipeline=5), "tensor 16 x pipeline 5 = 80 ranks; a replica has at most 64"),
+    *(
+        Verdict(parallel(tensor=tensor, pipeline=pipeline, pods=pods), UNEVEN.format(tensor, pipeline, ranks, pods))
+        for tensor, pipeline, ranks, pods in ((3, 1, 3, 2), (2, 2, 4, 8), (4, 3, 12, 5))
+    ),
+    Verdict(parallel(tensor=3, pods=2), UNEVEN.format(3, 1, 3, 2)),
+    Verdict(parallel(pods=2), UNEVEN.format(1, 1, 1, 2)),
+    Verdict(parallel(2, tensor=3, pods=2), UNEVEN.format(3, 1, 3, 2)),
+    Verdict(
+        parallel(tensor=2, topologyKey="rack"), "topologyKey rack keeps the pods of a group together, and pods is 1"
+    ),
+    *(
+        Verdict(parallel(tensor=2, pods=2, topologyKey=key), "spec.parallel.topologyKey in body should")
+        for key in ("", "a b", "/rack", "rack-", "Example.com/rack", "a/b/c", "r" * 64)
+    ),
+    Verdict(parallel(tensor=2, tokenSecret=GROUP_TOKEN), "tokenSecret is for connections between the pods of a group"),
+    Verdict(parallel(tensor=2, pods=2, tokenSecret={"name": "group"}), "key"),
+    Verdict(parallel(tensor=2, pods=2, tokenSecret={"name": "G", "key": "k"}), "tokenSecret.name in body"),
+    Verdict(parallel(tensor=2, pods=2, tokenSecret={"name": "g", "key": "a b"}), "tokenSecret.key in body"),
+    *(Verdict(parallel(count, tensor=count)) for count in (1, 2, 16)),
+    Verdict(parallel(1)),
+    Verdict(parallel(8, tensor=8, pipeline=4, pods=4)),
+    *(
+        Verdict(parallel(count, tensor=tensor, pipeline=2, pods=pods), UNEQUAL.format(count, ranks, tensor, 2, pods))
+        for count, ranks, tensor, pods in ((1, 4, 2, 1), (4, 2, 2, 2), (16, 8, 8, 2))
+    ),
+    Verdict(parallel(2), UNEQUAL.format(2, 1, 1, 1, 1)),
+    Verdict(
+        {"parallel": {"tensor": 2}, "resources": {"accelerator": {"resource": "nvidia.com/gpu"}}},
+        UNEQUAL.format(1, 2, 2, 1, 1) + "; each rank needs one, so make both equal",
+    ),
+    Verdict(parallel(17, tensor=17), "should be less than or equal to 16"),
+    *(
+        Verdict({"resources": {"accelerator": {"resource": "nvidia.com/gpu", "count": count}}}, ONE_RANK.format(count))
+        for count in (2, 16)
+    ),
+    Verdict({"parallel": {"tensor": 4}, "resources": {"profile": "l4"}}),
+    Verdict({"parallel": {"tensor": 2}, "runtime": {"groupBackend": "gloo"}}),
+    Verdict({"parallel": {"tensor": 2}, "runtime": {"groupBackend": "mpi"}}, 'Unsupported value: "mpi"'),
+    Verdict(POOLED | {"runtime": {"groupBackend": "gloo"}}, "leave out runtime.groupBackend"),
+    Verdict(POOLED | {"parallel": {}}, "with placement the pods are the pool's, and a model has one rank in each"),
+    Verdict(
+        POOLED | {"resources": {"accelerator": {"resource": "a/b", "count": 2}}}, "set resources in the RuntimePool"
+    ),
+    Verdict({"parallel": {"tensor": 2}, "responses": {"days": 5}}, "leave out parallel or responses"),
+    Verdict({"parallel": {"tensor": 2}, "files": {"claim": "shared"}}, "leave out parallel or files"),
+    Verdict(memory("6Gi", "4Gi") | {"parallel": {"tensor": 2, "pods": 2}}),
+    Verdict(memory("6Gi", "4Gi") | {"parallel": {"tensor": 2}}, NO_ROOM.format("4Gi")),
+)
+"""`parallel`, and the accelerators that go with it."""
+
+
 VERDICTS: tuple[Verdict, ...] = (
+    *GROUPS,
     Verdict(KEEPS | {"files": {"claim": "shared", "size": 1 << 30, "batchLines": 64}, "replicas": 3}),
     Verdict({"responses": {"count": 5}, "rollout": {"maxSurge": 2}}),
     Verdict({"rollout": {"maxSurge": 0, "maxUnavailable": 1}}),

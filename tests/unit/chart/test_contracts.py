@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from operator_support.chart_rights import NAME, lease_rules
-from operator_support.objects import model
+from operator_support.objects import model, spec_of
 
 from plimsoll_cluster.keys import GROUP, PLURAL
 from plimsoll_cluster.served_names.rules import Reserved
@@ -21,6 +21,7 @@ from plimsoll_gateway.keys.credential import FORM
 from plimsoll_gateway.keys.limits import CLAIM
 from plimsoll_gateway.server.cors import ORIGIN
 from plimsoll_gateway.server.options import parse_options as gateway_options
+from plimsoll_operator.build.group import EPHEMERAL_PORTS, GROUP_PORT, LAST_GROUP_PORT, group_sysctls
 from plimsoll_operator.build.host import read_key
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.controller.options import parse_options as operator_options
@@ -159,7 +160,11 @@ def test_operator_takes_its_arguments(render: Render, watched: list[str], namesp
     image = {"registry": "reg.example.com", "repository": "rt", "tag": "7", "pullPolicy": "Always"}
     runtime = {"image": image, "allowedImages": ["reg.example.com/ai"], "disruptionBudgets": not watched}
     runtime |= {"trustRemoteCode": bool(watched), "fixedUser": not watched}
-    values: Object = {"watchNamespaces": watched, "runtime": runtime, "operator": {"maxRollingModels": 3}}
+    values: Object = {
+        "watchNamespaces": watched,
+        "runtime": runtime,
+        "operator": {"maxRollingModels": 3, "groupTurns": not watched},
+    }
     (container,) = pod(render(values), "operator")["containers"]
     options = operator_options(container["args"])
     assert options.image == Image("reg.example.com/rt:7", "Always", ("reg.example.com/ai",), fixed_user=not watched)
@@ -169,6 +174,7 @@ def test_operator_takes_its_arguments(render: Render, watched: list[str], namesp
     assert options.health_port == container["ports"][0]["containerPort"]
     assert str(options.lease) == "serving/pl-plimsoll-operator"
     assert options.max_rolling == 3
+    assert options.group_turns is not bool(watched)
 
 
 def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(render: Render, tmp_path: Path) -> None:
@@ -183,7 +189,7 @@ def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(
         "imagePullSecrets": [{"name": "pull"}],
     }
     resources: Object = {"cpu": 4, "cpuLimit": "8", "memory": "16Gi", "ephemeralStorage": "50Gi"}
-    profile = pods | resources | {"accelerator": {"resource": "nvidia.com/gpu", "count": 1}}
+    profile = pods | resources | {"accelerator": {"resource": "nvidia.com/gpu", "count": 16}}
     objects = render({"runtime": {"defaults": pods, "resourceProfiles": {"l4": profile}}})
     found = pod(objects, "operator")
     (container,) = found["containers"]
@@ -196,7 +202,7 @@ def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(
     template = read_template(pods)
     assert options.profiles.defaults == template
     assert options.profiles.named == {
-        "l4": Profile("4", "8", "16Gi", "50Gi", Accelerator("nvidia.com/gpu", 1), template)
+        "l4": Profile("4", "8", "16Gi", "50Gi", Accelerator("nvidia.com/gpu", 16), template)
     }
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["runtime"]["properties"]
     assert set(schema["defaults"]["properties"]) == set(pods), "the test above has every field"
@@ -246,6 +252,28 @@ def test_policies_select_the_pods_that_the_gateway_watches(render: Render) -> No
     to_runtime = policies["gateway"]["egress"][-1]
     assert to_runtime["to"][0]["podSelector"]["matchLabels"] == selector
     assert to_runtime["ports"] == [{"port": gateway_objects.PORT}]
+
+
+def test_policies_allow_the_ports_of_groups_that_the_operator_sets(render: Render) -> None:
+    objects = render({})
+    (policy,) = [
+        item["spec"]
+        for item in objects
+        if item["kind"] == "NetworkPolicy" and item["metadata"]["labels"]["app.kubernetes.io/component"] == "runtime"
+    ]
+    first, last = map(int, EPHEMERAL_PORTS.split())
+    ports = [{"port": GROUP_PORT, "endPort": LAST_GROUP_PORT}, {"port": first, "endPort": last}]
+    peers = [{"podSelector": policy["podSelector"]}]
+    assert [rule["from"] for rule in policy["ingress"] if rule["ports"] == ports] == [peers]
+    (sysctls,) = [
+        rule["expression"]
+        for item in objects
+        if item["metadata"]["name"].endswith("-operator-pods") and item["kind"] == "ValidatingAdmissionPolicy"
+        for rule in item["spec"]["validations"]
+        if "sysctls" in rule["expression"]
+    ]
+    (sysctl,) = group_sysctls(spec_of(parallel={"tensor": 2, "pods": 2}))["sysctls"]
+    assert f"s.name == '{sysctl['name']}' && s.value == '{sysctl['value']}'" in sysctls
 
 
 def test_gateway_may_read_what_it_watches(render: Render) -> None:

@@ -2,6 +2,7 @@
 port.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ PODS = {
     "gateway": Pod("serving", ours("gateway")),
     "model": Pod("team", {**RUNTIME, "plimsoll.dev/role": "serve"}),
     "host": Pod("team", {**RUNTIME, "plimsoll.dev/role": "host"}),
+    "group's member": Pod("team", {**RUNTIME, "plimsoll.dev/role": "serve", "plimsoll.dev/index": "1"}),
+    "guest's model": Pod("guests", {**RUNTIME, "plimsoll.dev/role": "serve"}),
     "guest's host": Pod("guests", {**RUNTIME, "plimsoll.dev/role": "host"}),
     "neighbour": Pod("serving", {"app": "x"}),
     "teammate": Pod("team", {"app": "x"}),
@@ -63,6 +66,12 @@ def is_peer(peer: Object, pod: Pod, home: str) -> bool:
     return here and chosen(peer.get("podSelector", {}), pod.labels)
 
 
+def ports_of(entry: Object) -> range:
+    """Return the ports of an entry of `ports` in a rule."""
+    first: int = PORTS.get(entry["port"]) or entry["port"]
+    return range(first, entry.get("endPort", first) + 1)
+
+
 def lets(policies: list[Object], pod: Pod, direction: str, other: Pod, port: int) -> bool:
     """Return whether the policies allow a connection of a pod; a pod without policies is open."""
     mine = [
@@ -76,10 +85,12 @@ def lets(policies: list[Object], pod: Pod, direction: str, other: Pod, port: int
         return True
     for policy in mine:
         for rule in policy["spec"].get(direction, ()):
-            ports = [PORTS.get(entry["port"], entry["port"]) for entry in rule["ports"]]
+            ports = [ports_of(entry) for entry in rule["ports"]]
             peers = rule.get("from" if direction == "ingress" else "to")
             home = policy["metadata"]["namespace"]
-            if port in ports and (peers is None or any(is_peer(peer, other, home) for peer in peers)):
+            if any(port in found for found in ports) and (
+                peers is None or any(is_peer(peer, other, home) for peer in peers)
+            ):
                 return True
     return False
 
@@ -103,7 +114,7 @@ def policies(render: Render) -> list[Object]:
     return [item for item in found if item["kind"] == "NetworkPolicy"]
 
 
-RUNTIMES = {"model", "host", "guest's host"}
+RUNTIMES = {"model", "host", "group's member", "guest's model", "guest's host"}
 HOSTS = {"host", "guest's host"}
 
 
@@ -113,15 +124,26 @@ def test_the_host_api_is_reached_by_the_operator_alone(policies: list[Object]) -
     assert pairs == {("operator", host) for host in HOSTS}
 
 
-def test_models_are_asked_by_the_gateway_and_whoever_is_named(policies: list[Object]) -> None:
+def test_models_are_asked_by_gateway_and_operator_and_whoever_is_named(policies: list[Object]) -> None:
+    """The operator asks the leaders of groups for /health."""
     pairs = {pair for pair in reached(policies, 8000) if pair[1] in RUNTIMES}
-    assert pairs == {(who, pod) for who in ("gateway", "prometheus") for pod in RUNTIMES}
+    assert pairs == {(who, pod) for who in ("gateway", "operator", "prometheus") for pod in RUNTIMES}
 
 
 @pytest.mark.matrix(2)
-@pytest.mark.parametrize("port", [22, 80, 8001, 8080, 9090, 10250])
+@pytest.mark.parametrize("port", [22, 80, 8001, 8080, 8199, 8232, 9090, 10250, 19999, 30000])
 def test_nothing_else_of_a_runtime_is_reached(policies: list[Object], port: int) -> None:
     assert {pair for pair in reached(policies, port) if pair[1] in RUNTIMES} == set()
+
+
+@pytest.mark.parametrize("port", [8200, 8231, 20000, 29999])
+def test_the_ports_of_groups_are_reached_by_runtimes_of_their_namespace_alone(
+    policies: list[Object], port: int
+) -> None:
+    team = [name for name in RUNTIMES if PODS[name].namespace == "team"]
+    guests = [name for name in RUNTIMES if PODS[name].namespace == "guests"]
+    wanted = {pair for names in (team, guests) for pair in itertools.permutations(names, 2)}
+    assert {pair for pair in reached(policies, port) if pair[1] in RUNTIMES} == wanted
 
 
 def test_the_gateway_is_open_and_its_metrics_are_not(policies: list[Object]) -> None:
@@ -148,7 +170,7 @@ def test_what_the_control_plane_may_reach(policies: list[Object], who: str) -> N
     }
     everybody = set(PODS) - {who}
     wanted = {53: everybody, 443: everybody, 6443: everybody}
-    wanted |= {8000: RUNTIMES} if who == "gateway" else {8100: HOSTS, 9090: {"gateway"}}
+    wanted |= {8000: RUNTIMES} | ({} if who == "gateway" else {8100: HOSTS, 9090: {"gateway"}})
     assert {port: found for port, found in out.items() if found} == wanted
 
 

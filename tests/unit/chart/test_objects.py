@@ -32,6 +32,7 @@ VALUES: dict[str, Object] = {
         },
         "operator": {
             "replicas": 2,
+            "groupTurns": False,
             "extraArgs": ["--log-level=DEBUG"],
             "extraEnv": [{"name": "TZ", "value": "UTC"}],
             "podLabels": {"tier": "control"},

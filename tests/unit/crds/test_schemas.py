@@ -104,6 +104,7 @@ def test_pods_of_a_pool_are_described_as_those_of_a_model(part: str) -> None:
     of_pool = without_words(schema("runtimepools")["properties"]["spec"]["properties"][part])
     if part == "resources":
         del of_model["default"]  # A pool must set the memory that its models share.
+        of_model["properties"]["accelerator"]["properties"]["count"]["maximum"] = 1  # A pool's pod has one rank.
     if part == "rollout":
         del of_model["properties"]["canary"]  # Pools get no requests of their own.
     assert of_pool == of_model
