@@ -22,3 +22,9 @@ PLANNING = Histogram(
     "Duration of planning for a pool",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
 )
+WAITING_GROUPS = Gauge(
+    "plimsoll_operator_waiting_groups", "Models whose next group of pods waits for its turn to be placed"
+)
+GIVEN_BACK = Counter(
+    "plimsoll_operator_groups_given_back_total", "Groups whose pods were deleted because not all of them got a node"
+)

@@ -113,6 +113,6 @@ def test_the_flag_of_a_runtime_field_is_its_name_with_hyphens() -> None:
 
 
 def test_a_host_takes_all_that_a_deployment_may_set() -> None:
-    of_a_process = {"runtime.drainSeconds"}
+    of_a_process = {"runtime.drainSeconds", "runtime.groupBackend"}
     options = {path: option for path, option in declared("deployment").items() if path.startswith("runtime.")}
     assert all("host API" in option["where"] for path, option in options.items() if path not in of_a_process)

@@ -16,12 +16,15 @@ POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/manage
 HOLD_ANNOTATION = "plimsoll.dev/hold-requests"
 REVISION_LABEL = "plimsoll.dev/revision"
 KEEPER_LABEL = "plimsoll.dev/keeper"
+INDEX_LABEL = "plimsoll.dev/index"
 FILES_VOLUME = "plimsoll-files"
 CONTAINER = "runtime"
 PORT = 8000
 PASSING = frozenset(
     {
         "Asleep",
+        "GroupForming",
+        "GroupLost",
         "Idle",
         "Loading",
         "Moving",
@@ -119,11 +122,15 @@ def _scales_to(meta: Object, spec: Object) -> int:
 
 
 def read_replica(pod: Object) -> Replica | None:
-    """Read a pod; None before it has an address, and after its deletion has begun (it drains)."""
+    """Read a pod; None before it has an address, after its deletion has begun (it drains), and for a pod of a group
+    that is not the leader.
+    """
     address = pod.get("status", {}).get("podIP")
     if not address or pod["metadata"].get("deletionTimestamp"):
         return None
     conditions, labels = conditions_of(pod), pod["metadata"].get("labels") or {}
+    if labels.get(INDEX_LABEL, "0") != "0":
+        return None
     keeper = labels.get(KEEPER_LABEL)
     return Replica(
         id=pod["metadata"]["uid"],

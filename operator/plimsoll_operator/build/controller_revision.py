@@ -20,7 +20,7 @@ from plimsoll_operator.spec.template import SpecError
 API, KIND, PLURAL = "apps/v1", "ControllerRevision", "controllerrevisions"
 TAKEN_BACK = "plimsoll.dev/taken-back"
 """Annotation of a revision whose canary was rolled back: a `Mark` as JSON."""
-PARTS = ("model", "resources", "runtime", "responses", "files", "template")
+PARTS = ("model", "parallel", "resources", "runtime", "responses", "files", "template")
 """The fields of a spec from which pods are made. The others set the number and the replacement of pods."""
 NAME_DIGITS = 10
 

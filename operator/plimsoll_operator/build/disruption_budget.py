@@ -28,7 +28,8 @@ def build_budget(spec: Workload, budgets: Budgets = Budgets()) -> dict[str, Any]
     """Build the budget; None if budgets are switched off, or if it would protect nothing or block node drains forever.
 
     `minAvailable` is a number, so that the cluster need not look up the number of replicas. Unready pods may always be
-    evicted.
+    evicted. Each eviction may hit another group, because the other pods of a group that lost one stay ready for some
+    seconds: so as many evictions are allowed at a time as replicas may be missing.
     """
     least = spec.replicas - spec.rollout.unavailable(spec.replicas)
     if least < 1 or not budgets.made or (spec.replicas == 1 and not budgets.of_one):
@@ -43,7 +44,7 @@ def build_budget(spec: Workload, budgets: Budgets = Budgets()) -> dict[str, Any]
             "ownerReferences": [spec.owner.reference()],
         },
         "spec": {
-            "minAvailable": least * spec.pods_per_replica,
+            "minAvailable": spec.replicas * spec.pods_per_replica - (spec.replicas - least),
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": selector_labels(spec.key.name, spec.owner.uid, spec.owner.kind)},
         },

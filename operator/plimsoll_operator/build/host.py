@@ -65,10 +65,8 @@ def read_key(folder: Path) -> HostKey:
     return HostKey(key)
 
 
-def build_host(
-    spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: str = "0", index: int = 0
-) -> dict[str, Any]:
-    """Build the pod of one host. Two pods of one spec, image and key differ only in `suffix`, `group` and `index`."""
+def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: str = "0") -> dict[str, Any]:
+    """Build the pod of one host. Two pods of one spec, image and key differ only in `suffix` and `group`."""
     parts = Parts(
         role=HOSTING,
         group=group,
@@ -79,7 +77,6 @@ def build_host(
         claims=spec.claims,
         stores=stores(spec),
         labels=keeper_label(spec, group),
-        index=index,
     )
     return build_runtime_pod(spec, image, suffix, parts)
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.spec.parallel import Parallel
 from plimsoll_operator.spec.template import Template
 from plimsoll_operator.spec.workload import Workload
 
@@ -30,6 +31,8 @@ UNSEEN = frozenset(
 )
 """Fields of a spec that do not affect pods."""
 DEFAULT_TEMPLATE = msgspec.to_builtins(Template())
+DEFAULTS: dict[str, dict[str, Any]] = {"responses": {}, "files": {}, "parallel": msgspec.to_builtins(Parallel())}
+"""By name of an optional field of a spec: the values of its fields that count as unset, in addition to None."""
 
 
 class Fit(Enum):
@@ -60,8 +63,9 @@ def user_part(spec: Workload) -> str:
 def _said(spec: Workload) -> dict[str, Any]:
     names = [field.name for field in fields(cast(Any, spec)) if field.name not in UNSEEN]
     said = msgspec.to_builtins({name: getattr(spec, name) for name in names})
-    for name in {"responses", "files"} & said.keys():
-        said[name] = said[name] and {field: value for field, value in said[name].items() if value is not None}
+    for name, empty in DEFAULTS.items():
+        if said.get(name):
+            said[name] = {field: value for field, value in said[name].items() if value != empty.get(field)}
     said["template"] = {name: value for name, value in said["template"].items() if value != DEFAULT_TEMPLATE[name]}
     return {name: value for name, value in said.items() if value not in (None, {})}
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_operator.build.arguments import CLAIMS
+from plimsoll_operator.build.group import (
+    SHM_VOLUME,
+    default_spread,
+    given_spread,
+    group_affinity,
+    group_annotations,
+    group_environment,
+    group_sysctls,
+    shm_size,
+)
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.persistence import Store
 from plimsoll_operator.spec.identity import (
@@ -33,7 +43,6 @@ START_PERIOD = 2
 CACHE_LIMIT = "256Gi"
 """Size limit of the cache without `resources.ephemeralStorage`: enough for any one accelerator, but not a whole disk.
 """
-OVER_NODES = ({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},)
 NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NODE_LOST_SECONDS = 60
 """How long a pod stays on a node that does not respond. Kubernetes' default of 300 s is long for waiting requests."""
@@ -45,7 +54,8 @@ class Parts:
 
     `environment` maps a variable to its text, or to the source of its value (`valueFrom`). `claims` maps the name
     of a PersistentVolumeClaim to the name of its volume; each is mounted read-only at /models/CLAIM. `stores` are
-    mounted writable.
+    mounted writable. `leader`: the address of the group's leader; "" for a leader. `avoid`: values of
+    `topologyKey` to which a leader does not go if possible.
     """
 
     role: str
@@ -58,11 +68,13 @@ class Parts:
     stores: Sequence[Store] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     index: int = 0
+    leader: str = ""
+    avoid: Sequence[str] = ()
 
 
 def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -> dict[str, Any]:
     """Build one pod. Two pods of one spec, image, group and index differ only in `suffix`."""
-    body = _with_defaults(_pod_spec(spec, image, parts), spec)
+    body = _with_defaults(_pod_spec(spec, image, parts), spec, parts)
     ours = {
         **_selector(spec, spec.owner.uid),
         HASH_LABEL: parts.revision,
@@ -73,31 +85,31 @@ def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -
         **parts.labels,
     }
     metadata: dict[str, Any] = {
-        "name": f"{spec.key.name}-{suffix}",
+        "name": pod_name(spec, suffix),
         "namespace": spec.key.namespace,
         "labels": {**spec.template.labels, **ours},
         "ownerReferences": [spec.owner.reference(awaited=True)],
     }
-    if spec.template.annotations:
-        metadata["annotations"] = dict(spec.template.annotations)
+    if annotations := group_annotations(spec.template.annotations, parts.leader):
+        metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
-def _with_defaults(body: dict[str, Any], spec: Workload) -> dict[str, Any]:
+def pod_name(spec: Workload, suffix: str) -> str:
+    """Return the name of a pod, which is also its host name."""
+    return f"{spec.key.name}-{suffix}"
+
+
+def _with_defaults(body: dict[str, Any], spec: Workload, parts: Parts) -> dict[str, Any]:
     """Return the pod spec with a size limit of the volume `cache`, and a spread over nodes unless it has one."""
     limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
     volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
-    return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}
+    constraints = default_spread(spec, parts.group, parts.index)
+    return {"topologySpreadConstraints": constraints, **body, "volumes": volumes}
 
 
 def _selector(spec: Workload, uid: str | None = None) -> dict[str, str]:
     return selector_labels(spec.key.name, uid, spec.owner.kind)
-
-
-def _spread(spec: Workload, constraints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the topology spread constraints; one without a label selector gets that of the object's own pods."""
-    own = {"labelSelector": {"matchLabels": _selector(spec)}}
-    return [{**own, **constraint} for constraint in constraints]
 
 
 def _pod_spec(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
@@ -109,6 +121,7 @@ def _pod_spec(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
             "runAsNonRoot": True,
             **(_FIXED_USER if image.fixed_user else {}),
             "seccompProfile": {"type": "RuntimeDefault"},
+            **group_sysctls(spec),
         },
         "terminationGracePeriodSeconds": spec.drain_seconds + GRACE_BEYOND_DRAIN,
         "tolerations": _tolerations(spec),
@@ -118,7 +131,9 @@ def _pod_spec(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
     if spec.template.service_account:
         body["serviceAccountName"] = spec.template.service_account
     if spec.template.spread is not None:
-        body["topologySpreadConstraints"] = _spread(spec, spec.template.spread)
+        body["topologySpreadConstraints"] = given_spread(spec, spec.template.spread, parts.index)
+    if affinity := group_affinity(spec, parts.group, parts.index, parts.avoid):
+        body["affinity"] = affinity
     return body
 
 
@@ -127,8 +142,8 @@ def _container(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
     for claim, volume in parts.claims.items():
         mounts.append({"name": volume, "mountPath": f"{CLAIMS}/{claim}", "readOnly": True})
     mounts += [{"name": store.volume, "mountPath": store.path} for store in parts.stores]
-    if spec.template.shm_size:
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    if shm_size(spec):
+        mounts.append({"name": SHM_VOLUME, "mountPath": "/dev/shm"})
     body = {
         "name": CONTAINER,
         "image": image.of(spec),
@@ -163,6 +178,7 @@ def _environment(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
         "HF_HOME": f"{CACHE}/huggingface",
         "PLIMSOLL_TERMINATION_LOG": TERMINATION_LOG,
         **parts.environment,
+        **group_environment(spec),
     }
     theirs = {entry["name"] for entry in spec.template.env}
     kept = [
@@ -206,8 +222,8 @@ def _tolerations(spec: Workload) -> list[dict[str, Any]]:
 
 def _volumes(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [{"name": "cache", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
-    if spec.template.shm_size:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.template.shm_size}})
+    if size := shm_size(spec):
+        volumes.append({"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
     theirs = {volume["name"] for volume in spec.template.volumes}
     for claim, volume in parts.claims.items():
         if volume not in theirs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from plimsoll_operator.build.pod_revision import Fits, user_part
 from plimsoll_operator.canary.sizes import (
@@ -19,7 +19,8 @@ from plimsoll_operator.canary.sizes import (
     stable_pods,
 )
 from plimsoll_operator.canary.state import Canary, State
-from plimsoll_operator.planning.plan import ROOM_PATIENCE, Action, CreatePod, DeletePod, Plan, free_groups, plan
+from plimsoll_operator.planning.actions import Action, CreatePod, DeletePod, Plan, is_new_unit
+from plimsoll_operator.planning.plan import ROOM_PATIENCE, free_groups, plan
 from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState
 from plimsoll_operator.planning.units import Unit, units_of
@@ -40,12 +41,12 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Actions in order, grouped by the spec from which pods are created. `wait`: time after which to plan again, even
-    if nothing has changed by then.
-    """
+    """Actions in order, grouped by the spec from which pods are created. The other fields are those of `Plan`."""
 
     parts: tuple[tuple[Spec, tuple[Action, ...]], ...]
     wait: timedelta | None
+    waits_for_turn: bool = False
+    given_back: str = ""
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -114,7 +115,7 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
     kept = kept_pods(replicas, rollout, first.ready, sum(u.ready for u in units_of(others)), over=over)
     stays = max(min(len(first.live), wanted), kept)
     ready = min(first.good_ready, wanted)
-    count = stable_pods(replicas, rollout, wanted, ready, blocked=_is_blocked(first.good, observed.now))
+    count = stable_pods(replicas, rollout, wanted, ready, blocked=_is_blocked(first.good, observed))
     count = max(min(1, replicas), min(count, replicas + rollout.surge(replicas) - stays))
     allowed = side_rollout(replicas, rollout, count, stays, max(ready, kept))
     stable = view(
@@ -125,7 +126,7 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
     )
     planned = plan(stable)
     left = _left(stable, planned)
-    created = sum(isinstance(action, CreatePod) and action.index == 0 for action in planned.actions)
+    created = sum(map(is_new_unit, planned.actions))
     there = max(count, len(left) + created)
     size = max(min(wanted, max(len(first.live), room_beside(there, replicas, rollout))), kept)
     limits = side_rollout(replicas, rollout, size, there, sum(unit.ready for unit in left))
@@ -138,20 +139,25 @@ def plan_split(split: CanarySplit) -> SplitPlan:
 
     The pods of a canary that was rolled back are deleted immediately, except `kept` ready ones.
     """
-    first, wait = split.stable_plan, None
-    if split.canary.state is State.TAKEN_BACK:
-        mine: tuple[Action, ...] = _removed(split)
-    else:
-        planned = plan(split.canary_view)
-        mine, wait = planned.actions, planned.wait
+    first = split.stable_plan
+    second = Plan(_removed(split)) if split.canary.state is State.TAKEN_BACK else plan(split.canary_view)
+    mine, waits_for_turn = second.actions, first.waits_for_turn or second.waits_for_turn
+    if split.observed.turn.limited and first.makes_unit and second.makes_unit:
+        # One group at a time: the canary's is created in a later turn.
+        mine, waits_for_turn = tuple(a for a in mine if not is_new_unit(a)), True
     groups, present, stable = free_groups(split.observed.pods), split.sides.present, split.sides.stable
     parts = (
         (present, [a for a in mine if not isinstance(a, CreatePod)]),
         (stable, first.actions),
         (present, [a for a in mine if isinstance(a, CreatePod)]),
     )
-    waits = [t for t in (first.wait, wait) if t is not None]
-    return SplitPlan(tuple((spec, _numbered(actions, groups)) for spec, actions in parts), min(waits, default=None))
+    waits = [t for t in (first.wait, second.wait) if t is not None]
+    return SplitPlan(
+        tuple((spec, _numbered(actions, groups)) for spec, actions in parts),
+        min(waits, default=None),
+        waits_for_turn,
+        first.given_back or second.given_back,
+    )
 
 
 def _removed(split: CanarySplit) -> tuple[Action, ...]:
@@ -176,13 +182,13 @@ def _only(pods: Iterable[Pod], observed: Observed) -> Observed:
 
 def _numbered(actions: Sequence[Action], groups: Iterator[str]) -> tuple[Action, ...]:
     """Give new units distinct groups, because each plan chose groups without the other's new units."""
-    new = {a.group: next(groups) for a in actions if isinstance(a, CreatePod) and a.index == 0}
+    new = {a.group: next(groups) for a in actions if isinstance(a, CreatePod) and is_new_unit(a)}
     return tuple(replace(a, group=new.get(a.group, a.group)) if isinstance(a, CreatePod) else a for a in actions)
 
 
-def _is_blocked(units: Iterable[Unit], now: datetime) -> bool:
-    """Return whether a canary pod has found no node for `ROOM_PATIENCE`."""
-    return any(
-        u.failure is not None and u.failure.reason is Reason.UNSCHEDULABLE and u.moved + ROOM_PATIENCE <= now
+def _is_blocked(units: Iterable[Unit], observed: Observed) -> bool:
+    """Return whether a canary pod has found no node for `ROOM_PATIENCE`, or a group was given back for that reason."""
+    return observed.turn.tries > 0 or any(
+        u.failure is not None and u.failure.reason is Reason.UNSCHEDULABLE and u.moved + ROOM_PATIENCE <= observed.now
         for u in units
     )

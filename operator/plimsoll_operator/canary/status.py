@@ -9,16 +9,20 @@ from typing import Any
 from plimsoll_operator.canary.split import CanarySplit
 from plimsoll_operator.canary.state import Canary, State
 from plimsoll_operator.status.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
+from plimsoll_operator.status.groups import GroupStatus
 from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Fields, Rejections, describe, ready_of, standard_of
 
 
 def describe_split(
-    split: CanarySplit, rejections: Rejections, before: Sequence[Mapping[str, Any]]
+    split: CanarySplit,
+    rejections: Rejections,
+    before: Sequence[Mapping[str, Any]],
+    groups: Sequence[GroupStatus] = (),
 ) -> tuple[Fields, list[Condition]]:
     """Return status fields and conditions of a model with two revisions, like `describe` for one."""
     merged = split.merged()
-    fields, conditions = describe(merged, rejections, before)
+    fields, conditions = describe(merged, rejections, before, groups)
     of = {condition.type: condition for condition in conditions}
     loaded = of[LOADED]
     if loaded.reason in (Reason.LOADED, Reason.LOADING):

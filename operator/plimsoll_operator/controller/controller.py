@@ -37,12 +37,15 @@ from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
 from plimsoll_operator.kube.health import serve_health
 from plimsoll_operator.kube.leader_election import MARGIN, Lease, LeaseLostError
+from plimsoll_operator.kube.leader_poller import LeaderPoller, health_client
+from plimsoll_operator.kube.leader_registry import LeaderRegistry
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.prerequisites import await_prerequisites, may_see_namespaces, may_see_nodes
 from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
+from plimsoll_operator.planning.group_turns import GroupTurns
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.hosts.client import HostClient, host_session, host_url
@@ -130,6 +133,7 @@ class Controller:
         self._nodes = NodeRegistry()
         self._host_key = read_key(options.host_keys) if options.host_keys is not None else None
         self._upgrades = UpgradeQueue(options.max_rolling)
+        self._turns = GroupTurns(limited=options.group_turns)
         self._queue = WorkQueue(first=frozenset({PLACEMENT, POOL_KIND}))
         self._acting = False
         self._able = False
@@ -202,13 +206,13 @@ class Controller:
 
     async def _act(self, stores: Stores) -> None:
         """Reconcile forever. The error that ends this is raised in an exception group; those of `ENDS` are expected."""
-        async with host_session() as session, asyncio.TaskGroup() as group:
+        async with host_session() as session, health_client() as get_health, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             UNFOLLOWED.set_function(lambda: len(stores.troubles()))
             context = self._context(stores)
             route_changes(stores, self._queue, context.expectations, self._nodes)
             pools = self._make_pools(context, session)
-            scaler = Scaler(wake=self._wake)
+            scaler, leaders = Scaler(wake=self._wake), LeaderRegistry()
             self._names.follow(stores.models, self._wake)
             if (record := self._options.name_record) is not None:
                 group.create_task(NameRecorder(context, record, self._options.name_grace, self._wake).run())
@@ -224,8 +228,10 @@ class Controller:
                 self._upgrades,
                 wake=self._wake,
                 placed_models=pools.placer,
+                turns=self._turns,
                 scaler=scaler,
                 totals_of=request_totals_of(scaler.registry, time.time),
+                leaders=leaders,
             )
 
             async def make_pass(key: Key) -> ReconcileResult:
@@ -233,6 +239,7 @@ class Controller:
 
             group.create_task(pools.run())
             group.create_task(scaler.run())
+            group.create_task(LeaderPoller(leaders, get_health, self._wake).run())
             if (gateways := self._options.gateways) is not None:
                 asked = connect_to(session, gateways.port)
                 group.create_task(DemandPoller(scaler.registry, gateways, asked, clock=time.time).run())

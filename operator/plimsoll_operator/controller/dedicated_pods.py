@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.build.controller_revision import present_revision
@@ -21,9 +21,13 @@ from plimsoll_operator.canary.state import State, mark_of, read_canary
 from plimsoll_operator.canary.status import describe_split, step_event
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.leader_registry import LeaderRegistry
 from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import LOOK_AGAIN, PATIENCE, SOON, ReconcileResult, retry_in
 from plimsoll_operator.kube.writer import PodFactory
+from plimsoll_operator.planning.actions import CreatePod
+from plimsoll_operator.planning.group_placement import begin_turn, end_turn, room_takers
+from plimsoll_operator.planning.group_turns import GroupTurns, Turn
 from plimsoll_operator.planning.plan import plan
 from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import (
@@ -42,6 +46,8 @@ from plimsoll_operator.scaling.status import news, scaling_fields
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.status.conditions import RECONCILING, STALLED, Condition
+from plimsoll_operator.status.groups import GroupStatus, group_events, groups_of, leaders_of, lost_with_their_leaders
+from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Fields, Rejections, describe, replicas_ignored
 
 
@@ -54,8 +60,10 @@ class DedicatedPods:
     context: ReconcileContext
     executor: PlanExecutor
     upgrades: UpgradeQueue
+    turns: GroupTurns
     scaler: Scaler
     canaries: CanaryController
+    leaders: LeaderRegistry
     wake: Callable[[ObjectKey], None]
 
     async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
@@ -64,33 +72,50 @@ class DedicatedPods:
         gave_up = None if decision is None else decision.scaling_status.gave_up
         spec = spec if decision is None else spec.scaled(decision.replicas)
         now = self.context.clock()
-        found = observe_pods(pods, now, self.context.nodes.known)
+        nodes = self.context.nodes.known
+        found = observe_pods(pods, now, nodes)
         service = build_service(spec)
         state, known = await self._observe_service(spec.key, service)
+        turn = self._turn(spec, found, now)
+        others = (entry.value for entry in self.context.stores.pods) if turn.since is not None else ()
         observed = Observed(
             pods=found,
             service=state,
             now=now,
             lost_names=self.context.names.conflicts(spec),
             gave_up=None if gave_up is None else gave_up.failure,
+            turn=turn,
+            room_takers=room_takers(others, turn.since),
         )
         self.context.nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
         rollout = await self._roll(item, spec, observed)
         item, split = await self._note_canary(item, rollout), rollout.split
         seen = self._view(spec, observed) if split is None else self._merged(split)
+        words = self.leaders.follow(spec.key, leaders_of(seen))
         more = scaling_fields(decision) | rollout.fields()
-        item = await self._scale(item, seen, split, decision, more)
+        item = await self._scale(item, seen, split, decision, more, words)
         planned = _planned(seen) if split is None else plan_split(split)
+        self._wake_all(end_turn(self.turns, seen, planned, nodes=nodes))
+        for note in lost_with_their_leaders(seen, item.get("status") or {}):
+            await self.executor.tell(item, Reason.GROUP_LOST, note, warning=True)
+        if planned.given_back:
+            note = f"a group was given back, and is tried again later: {planned.given_back}"
+            await self.executor.tell(item, Reason.GROUP_GIVEN_BACK, note, warning=True)
         rejections, failure = await self._act(item, planned, service)
+        if rejections.pod is not None:
+            self._wake_all(end_turn(self.turns, seen, planned, rejections.pod, nodes))
         budget = build_budget(spec, self.context.budgets)
         late = await self.executor.keep_budget(item, spec.owner, budget, seen.units)
         error = failure or late
         if planned.actions and rejections == Rejections() and error is None:
             # The status is written after the stores show these writes.
             return ReconcileResult(again=SOON if self.executor.is_service_taken(spec.key) else PATIENCE)
-        before = (item.get("status") or {}).get("conditions") or []
-        fields, conditions = _described(seen, split, rejections, before)
+        status = item.get("status") or {}
+        before, groups = status.get("conditions") or [], groups_of(seen, status, words)
+        fields, conditions = _described(seen, split, rejections, before, groups)
         await self.executor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
+        for reason, note, is_warning in group_events(groups, status):
+            await self.executor.tell(item, reason, note, warning=is_warning)
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self.upgrades.stall(spec.key))
         if error is not None:
@@ -152,18 +177,30 @@ class DedicatedPods:
         return rejections, failure
 
     async def _scale(
-        self, item: Object, seen: PodView[Spec], split: CanarySplit | None, decision: Decision | None, more: Fields
+        self,
+        item: Object,
+        seen: PodView[Spec],
+        split: CanarySplit | None,
+        decision: Decision | None,
+        more: Fields,
+        words: Mapping[str, str],
     ) -> Object:
         """Write a changed number of replicas into the status before acting on it, so that an operator that takes over
         in between deletes no new replica. Return the object with the status.
         """
         if decision is None or (changed := news(decision)) is None:
             return item
-        before = (item.get("status") or {}).get("conditions") or []
-        fields, conditions = _described(seen, split, Rejections(), before)
+        status = item.get("status") or {}
+        before, groups = status.get("conditions") or [], groups_of(seen, status, words)
+        fields, conditions = _described(seen, split, Rejections(), before, groups)
         item = await self.executor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
         await self.executor.tell(item, *changed)
         return item
+
+    def _turn(self, spec: Spec, pods: Sequence[Pod], now: datetime) -> Turn:
+        turn, woken = begin_turn(self.turns, spec, pods, now)
+        self._wake_all(woken)
+        return turn
 
     def _merged(self, split: CanarySplit) -> PodView[Spec]:
         """Return both revisions as one view. An upgrade of Plimsoll waits until there is only one."""
@@ -188,15 +225,26 @@ class DedicatedPods:
         return state, heard or state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)
 
     def _factory(self, spec: Spec) -> PodFactory:
-        return PodFactory(revision(spec, self.context.image), partial(build_pod, spec, self.context.image))
+        image = self.context.image
+
+        def pod(suffix: str, action: CreatePod) -> Object:
+            return build_pod(spec, image, suffix, action.group, action.index, action.leader, action.avoid)
+
+        return PodFactory(revision(spec, image), pod)
 
 
 def _planned(seen: PodView[Spec]) -> SplitPlan:
     planned = plan(seen)
-    return SplitPlan(((seen.spec, planned.actions),), planned.wait)
+    return SplitPlan(((seen.spec, planned.actions),), planned.wait, planned.waits_for_turn, planned.given_back)
 
 
 def _described(
-    seen: PodView[Spec], split: CanarySplit | None, rejections: Rejections, before: Sequence[Mapping[str, Any]]
+    seen: PodView[Spec],
+    split: CanarySplit | None,
+    rejections: Rejections,
+    before: Sequence[Mapping[str, Any]],
+    groups: Sequence[GroupStatus],
 ) -> tuple[Fields, list[Condition]]:
-    return describe(seen, rejections, before) if split is None else describe_split(split, rejections, before)
+    if split is None:
+        return describe(seen, rejections, before, groups)
+    return describe_split(split, rejections, before, groups)

@@ -34,6 +34,7 @@ class Options:
     image: Image
     remote_code: bool
     max_rolling: int
+    group_turns: bool
     namespaces: tuple[str, ...] | None
     name_rules: NameRules
     name_record: ObjectKey | None
@@ -66,6 +67,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         ),
         remote_code=args.trust_remote_code,
         max_rolling=args.max_rolling_models,
+        group_turns=args.group_turns,
         namespaces=tuple(args.namespace) if args.namespace else None,
         name_rules=NameRules(args.name_rules),
         name_record=args.name_record,
@@ -124,6 +126,13 @@ def _add_pods(parser: argparse.ArgumentParser) -> None:
         default=MAX_ROLLING,
         metavar="N",
         help="number of models that roll to a new runtime image at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--group-turns",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="place groups of several pods (spec.parallel) one at a time, and delete one whose pods do not all get "
+        "nodes; switch this off if another scheduler places whole groups (default: on)",
     )
 
 

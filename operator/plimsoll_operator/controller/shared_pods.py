@@ -11,7 +11,7 @@ from typing import Protocol
 from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import A_MOMENT, ReconcileResult
-from plimsoll_operator.planning.plan import DeletePod
+from plimsoll_operator.planning.actions import DeletePod
 from plimsoll_operator.planning.pods import Pod, observe_pods
 from plimsoll_operator.planning.units import Unit, units_of
 from plimsoll_operator.pools.model_placement import ModelPlacement, PlacementEvent, Where

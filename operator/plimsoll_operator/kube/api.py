@@ -147,10 +147,13 @@ class Api:
         """Write an object of ours by server-side apply, with force because all its fields are ours; return it."""
         return await self._apply(_path_of(resource, key_of(body)), body)
 
-    async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str) -> None:
-        """Delete the object with this uid; do nothing if it is gone or another one has its name."""
+    async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str, grace: int | None = None) -> None:
+        """Delete the object with this uid; do nothing if it is gone or another one has its name. `grace`: the grace
+        period of a pod in seconds, None for its own.
+        """
+        body: Object = {"preconditions": {"uid": uid}} | ({} if grace is None else {"gracePeriodSeconds": grace})
         try:
-            await self._ask("DELETE", _path_of(resource, key), {"preconditions": {"uid": uid}})
+            await self._ask("DELETE", _path_of(resource, key), body)
         except ApiError as error:
             if error.code not in (404, 409):
                 raise

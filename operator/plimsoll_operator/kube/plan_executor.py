@@ -13,13 +13,13 @@ from plimsoll_operator.build.disruption_budget import budget_name
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.writer import PodFactory, Writer
+from plimsoll_operator.planning.actions import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.planning.disruption_budget import (
     ApplyBudget,
     CreateBudget,
     DeleteBudget,
     plan_budget,
 )
-from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.planning.pods import FoundService
 from plimsoll_operator.planning.revision_history import CreateRevision, ForgetRevision, HistoryAction, StoreRevision
 from plimsoll_operator.planning.units import Unit
@@ -92,12 +92,12 @@ class PlanExecutor:
         self, item: Object, key: ObjectKey, action: Action, factory: PodFactory | None, service: Object | None
     ) -> None:
         match action:
-            case CreatePod(why, group, index):
+            case CreatePod():
                 assert factory is not None
-                name = await self._writer.create_pod(key, factory, group, index)
-                await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
-            case DeletePod(name, uid, why):
-                await self._writer.delete(key, self._stores.pods, name, uid)
+                name = await self._writer.create_pod(key, factory, action)
+                await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {action.why}")
+            case DeletePod(name, uid, why, grace):
+                await self._writer.delete(key, self._stores.pods, name, uid, grace)
                 await self.tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
             case CreateService(why):
                 assert service is not None

@@ -13,6 +13,7 @@ from plimsoll_cluster.keys import Object, ObjectKey
 from plimsoll_cluster.store import Store
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.planning.actions import CreatePod
 from plimsoll_operator.spec.identity import KIND
 
 SUFFIX = string.ascii_lowercase + string.digits
@@ -21,12 +22,10 @@ SUFFIX_LENGTH = 5
 
 @dataclass(frozen=True, slots=True)
 class PodFactory:
-    """Builds pods of a spec: `pod` builds one from a suffix, a group and an index, `revision` identifies all other
-    content.
-    """
+    """Builds pods of a spec: `pod` builds that of an action with a suffix, `revision` identifies all other content."""
 
     revision: str
-    pod: Callable[[str, str, int], Object]
+    pod: Callable[[str, CreatePod], Object]
 
 
 class Writer:
@@ -40,7 +39,7 @@ class Writer:
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
         self._taken: dict[ObjectKey, set[str]] = {}
 
-    async def create_pod(self, owner: ObjectKey, factory: PodFactory, group: str, index: int) -> str:
+    async def create_pod(self, owner: ObjectKey, factory: PodFactory, action: CreatePod) -> str:
         """Create a pod and return its name. The name is left out of errors, because a message that differs each time
         would change the status in every reconcile.
 
@@ -50,7 +49,7 @@ class Writer:
         kept, present = self._unsure.setdefault(owner, []), factory.revision
         again = next((known for known in kept if known[0] == present), None)
         made = again or (present, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-        pod = factory.pod(made[1], group, index)
+        pod = factory.pod(made[1], action)
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
@@ -85,11 +84,13 @@ class Writer:
         """Write the wanted fields of a child (`body`) by server-side apply."""
         await self._apply(owner, store, body["metadata"]["name"], self._api.apply(store.resource, body))
 
-    async def delete(self, owner: ObjectKey, store: Store[Any], name: str, uid: str) -> None:
-        """Delete a child that the store has, and expect the store to show it; one that is gone is no error."""
+    async def delete(self, owner: ObjectKey, store: Store[Any], name: str, uid: str, grace: int | None = None) -> None:
+        """Delete a child that the store has, and expect the store to show it; one that is gone is no error. `grace`: as
+        in `Api.delete`.
+        """
         key = ObjectKey(owner.namespace, name)
         with self._noting(owner, store, key):
-            await self._api.delete(store.resource, key, uid)
+            await self._api.delete(store.resource, key, uid, grace)
         self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ An operator that is limited to namespaces may not read nodes; its registry stays
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.spec.identity import Object
@@ -14,17 +14,21 @@ from plimsoll_operator.spec.identity import Object
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`cordoned`: it takes no new pods, and its pods should move. `lost`: its kubelet does not report it ready."""
+    """`cordoned`: it takes no new pods, and its pods should move. `lost`: its kubelet does not report it ready. Nodes
+    that differ only in `labels` are equal, because a change of these needs no reconcile.
+    """
 
     cordoned: bool
     lost: bool
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def read_node(item: Object) -> Node:
     """Read a Node of the API server."""
     conditions = (item.get("status") or {}).get("conditions") or ()
     ready = next((c["status"] for c in conditions if c["type"] == "Ready"), "True")
-    return Node(cordoned=bool((item.get("spec") or {}).get("unschedulable")), lost=ready != "True")
+    cordoned = bool((item.get("spec") or {}).get("unschedulable"))
+    return Node(cordoned, ready != "True", item["metadata"].get("labels") or {})
 
 
 class NodeRegistry:

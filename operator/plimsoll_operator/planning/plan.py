@@ -7,7 +7,9 @@ being drained is replaced in the same way before it is evicted. Deletions come b
 killed in between leaves too few pods, never too many. Pods that take over stored data of their predecessors are created
 after those are gone.
 
-A replica is a unit of one or several pods, which are created and deleted together.
+A replica is a unit of one or several pods, its group. Of a group the leader is created first, and the other pods when
+it has an address. They are deleted together: all of them drain until the leader has ended. A pod other than the leader
+is replaced alone. `group_turns.py` says when a group is created, and when one that gets no nodes is deleted.
 
 The kubelet restarts a container that crashes, with back-off. The operator replaces a pod that has ended for good
 (evicted, rejected by its node): the first one immediately, others after increasing waits. The dead pods record how
@@ -17,10 +19,11 @@ often that has happened, so they stay until their replacements serve.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count, islice
 
+from plimsoll_operator.planning.actions import Action, ApplyService, CreatePod, CreateService, DeletePod, Plan
+from plimsoll_operator.planning.group_placement import GivenBack, given_back, is_being_placed
 from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState
 from plimsoll_operator.planning.units import Unit
@@ -41,78 +44,86 @@ ROOM_PATIENCE = timedelta(seconds=60)
 """
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(seconds=300)
 ROUNDS_KEPT = 7
-
-
-@dataclass(frozen=True, slots=True)
-class CreatePod:
-    """Create a pod from the spec of the plan, with this group number and this index in the group."""
-
-    why: str
-    group: str
-    index: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePod:
-    """Delete a pod, which drains by itself. `uid` makes sure that it is the observed pod."""
-
-    name: str
-    uid: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class CreateService:
-    """Create the Service."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyService:
-    """Write the wanted fields into our existing Service by server-side apply."""
-
-    why: str
-
-
-Action = CreatePod | DeletePod | CreateService | ApplyService
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Actions in order. `wait`: time after which to plan again, even if nothing has changed by then."""
-
-    actions: tuple[Action, ...]
-    wait: timedelta | None = None
+QUICK_GRACE = 1
+TURN_CHECK = timedelta(seconds=30)
+"""Interval of reconciles of an object whose group waits for its turn, in addition to those at changes."""
 
 
 def plan(seen: PodView[Workload]) -> Plan:
     """Return the actions that bring the pods closer to the spec; none if nothing is to do, or if it must wait."""
-    spec, observed = seen.spec, seen.observed
+    spec, observed, turn = seen.spec, seen.observed, seen.observed.turn
     actions: list[Action] = [*_service(observed.service)]
+    back = given_back(seen.units, turn, observed.now)
     dead = [u for u in seen.units if u.dead and not u.stopping]
     going = seen.older + seen.leaving
 
-    surplus = _surplus(seen)
+    surplus = [u for u in _surplus(seen) if u not in back.units]
     removed = [(u, f"{spec.replicas} are wanted in total") for u in surplus]
-    kept = [u for u in seen.staying if u not in surplus]
-    removed += [(u, _why_gone(u, seen)) for u in _replaced(seen)]
+    kept = [u for u in seen.staying if u not in surplus and u not in back.units]
+    removed += [(u, _why_gone(u, seen)) for u in _replaced(seen) if u not in back.units]
     first, wait = _first(seen, kept, {u.uid for u, _ in removed})
     removed += [(u, f"{_why_gone(u, seen)}, and its replacement cannot start before it is gone") for u in first]
-    there = len(seen.live) + seen.stopping if spec.rollout.takes_over else len(seen.live) - len(removed)
-    room = spec.replicas + (spec.rollout.surge(spec.replicas) if going else 0) - there
-    missing = max(0, min(spec.replicas - len(kept), room))
+    one_by_one = spec.rollout.takes_over or _lacks_room(seen)
+    there = len(seen.live) + seen.stopping if one_by_one else len(seen.live) - len(removed) - len(back.units)
+    room = spec.replicas + (_surge(seen) if going else 0) - there
+    wanted = max(0, min(spec.replicas - len(kept), room))
+    missing = 0 if back.units else _allowed(seen, wanted)  # A group that was given back waits before its next try.
     members = _missing_members(seen, kept)
     pause = _wait(seen.ended, spec.replicas, observed) if missing or members else None
     buried = _buried(dead, seen.ended, ready=seen.good_ready, replicas=spec.replicas)
     removed += [(u, "it has ended for good") for u in buried]
     removed += [(u, "the leader of its group is gone") for u in seen.units if u.leaderless]
+    actions += _give_back(back, observed.now)
     actions += [DeletePod(pod.name, pod.uid, why) for unit, why in removed for pod in unit.pods]
+    actions += _strays(kept)
     if pause is None:
         actions += members
-        for group in islice(free_groups(observed.pods), missing):
-            actions += [CreatePod(_why(seen), group, index) for index in range(spec.pods_per_replica)]
-    return Plan(tuple(actions), min((t for t in (wait, pause) if t is not None), default=None))
+        actions += [
+            CreatePod(_why(seen), group, avoid=turn.avoid) for group in islice(free_groups(observed.pods), missing)
+        ]
+    turn_in = (turn.retry_in or TURN_CHECK) if missing < wanted else None
+    waits = (wait, pause, back.wait, turn_in)
+    return Plan(
+        tuple(actions),
+        min((t for t in waits if t is not None), default=None),
+        waits_for_turn=missing < wanted,
+        given_back=back.words,
+    )
+
+
+def _give_back(back: GivenBack, now: datetime) -> list[DeletePod]:
+    """Return the deletions of groups that got no nodes. A new one has no requests, and ends at once to make room."""
+    why = f"not all pods of its group got a node: {back.words}"
+    return [
+        DeletePod(pod.name, pod.uid, why, QUICK_GRACE if is_being_placed(unit, now) else None)
+        for unit in back.units
+        for pod in unit.pods
+    ]
+
+
+def _allowed(seen: PodView[Workload], wanted: int) -> int:
+    """Return how many of the wanted units may be created now: of groups, one in the object's turn, and none while
+    another one is being placed.
+    """
+    turn, now = seen.observed.turn, seen.observed.now
+    if seen.spec.pods_per_replica == 1 or not turn.limited:
+        return wanted
+    if not turn.may_place or any(is_being_placed(u, now) for u in seen.units):
+        return 0
+    return min(wanted, 1)
+
+
+def _lacks_room(seen: PodView[Workload]) -> bool:
+    """Return whether a group was given back lately, so that an old one must be gone before a new one is created. Not if
+    none may be missing.
+    """
+    spec, turn = seen.spec, seen.observed.turn
+    was_given_back = turn.tries > 0 and turn.rejected_at is None
+    return was_given_back and spec.pods_per_replica > 1 and spec.rollout.unavailable(spec.replicas) > 0
+
+
+def _surge(seen: PodView[Workload]) -> int:
+    return 0 if _lacks_room(seen) else seen.spec.rollout.surge(seen.spec.replicas)
 
 
 def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
@@ -127,16 +138,27 @@ def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
 
 
 def _missing_members(seen: PodView[Workload], kept: Sequence[Unit]) -> list[CreatePod]:
-    """Return the creations of pods that units to keep lack, for example because the operator was killed in between. A
-    pod that drains is replaced when it is gone.
+    """Return the creations of pods that units to keep lack, whose leaders have an address. The leader lets a new member
+    join when the one before has gone.
     """
-    draining = {(pod.group, pod.index) for pod in seen.observed.pods if pod.stopping and not pod.lost}
     return [
-        CreatePod(f"its group has {len(unit.pods)} of {seen.spec.pods_per_replica} pods", unit.group, index)
+        CreatePod(f"its group has {len(unit.pods)} of {unit.size} pods", unit.group, index, unit.pods[0].address)
         for unit in kept
-        if unit in seen.current and not unit.whole
-        for index in range(seen.spec.pods_per_replica)
-        if (unit.group, index) not in draining and all(pod.index != index for pod in unit.pods)
+        if unit in seen.current and not unit.whole and unit.pods[0].address
+        for index in range(unit.size)
+        if all(pod.index != index for pod in unit.pods)
+    ]
+
+
+def _strays(kept: Sequence[Unit]) -> list[DeletePod]:
+    """Return the deletions of pods that were created for another address of their leader than its present one, for
+    example before its node was started again.
+    """
+    return [
+        DeletePod(pod.name, pod.uid, f"its leader has another address than {pod.leader}")
+        for unit in kept
+        for pod in unit.pods
+        if pod.leader and unit.pods[0].address not in ("", pod.leader)
     ]
 
 
@@ -179,7 +201,7 @@ def _first(seen: PodView[Workload], kept: Sequence[Unit], removed: Set[str]) -> 
     spare = seen.ready - sum(u.ready for u in seen.live if u.uid in removed)
     spare -= spec.replicas - spec.rollout.unavailable(spec.replicas)
     serving = [u for u in _serving(seen) if u.uid not in removed]
-    if not spec.rollout.surge(spec.replicas):
+    if not _surge(seen):
         return serving[: max(0, spare)], None
     usable = [u for u in serving if not u.leaving]
     if spare <= 0 or not usable:
@@ -226,4 +248,5 @@ def _why(seen: PodView[Workload]) -> str:
         return f"node {seen.leaving[0].node} is being drained"
     if seen.ended:
         return f"{seen.ended[-1].name} has ended for good"
-    return f"{len(seen.live)} of {seen.spec.replicas} pods exist"
+    noun = "pods" if seen.spec.pods_per_replica == 1 else "groups"
+    return f"{len(seen.live)} of {seen.spec.replicas} {noun} exist"

@@ -54,9 +54,9 @@ W = TypeVar("W", bound=Workload)
 class PodView(Generic[W_co]):
     """The `units` of an object. The `live` ones count as replicas. Each of them is either `current`, `held` or `older`:
 
-    `current`: of the present spec and image. `held`: of the present spec but an older Plimsoll, and the upgrade queue
-    has not admitted this object yet. `older`: to be replaced. The `ended` units are not live: they were current and
-    will not run again. `needs_turn`: whether a ready unit is outdated only by an upgrade of Plimsoll, so that the
+    `current`: of the present spec and image. `held`: whole, of the present spec but an older Plimsoll, and the upgrade
+    queue has not admitted this object yet. `older`: to be replaced. The `ended` units are not live: they were current
+    and will not run again. `needs_turn`: whether a ready unit is outdated only by an upgrade of Plimsoll, so that the
     object needs a place in the upgrade queue.
     """
 
@@ -100,6 +100,11 @@ class PodView(Generic[W_co]):
         """The number of deleted units that have not ended yet, without those on nodes that do not report."""
         return sum(u.stopping and not u.lost for u in self.units)
 
+    @property
+    def placed(self) -> bool:
+        """Whether all wanted units have the present spec, and nodes to stay on."""
+        return not self.older and not self.leaving and sum(u.scheduled for u in self.good) >= self.spec.replicas
+
     def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
         """Return when the ongoing change counts as stalled; `before` are the last status's conditions."""
         stopping = tuple(u for u in self.units if u.stopping)
@@ -129,10 +134,13 @@ def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> P
     outdated are `held`, not `older`.
     """
     units = units_of(observed.pods)
-    of = {u.uid: fits(u.hash) for u in units}
+    # Someone may have changed the label with the size.
+    of = {u.uid: fits(u.hash) if u.size == spec.pods_per_replica else Fit.OLDER for u in units}
     live = tuple(u for u in units if u.live)
     outdated = tuple(u for u in live if of[u.uid] is Fit.OUTDATED)
     others = tuple(u for u in live if of[u.uid] is Fit.OLDER)
+    # A unit of another image that lacks a pod cannot be completed.
+    rolling = tuple(u for u in outdated if may_roll or not u.whole)
     ended = [u for u in units if u.dead and not u.stopping and of[u.uid] is Fit.CURRENT]
     return PodView(
         spec,
@@ -140,8 +148,8 @@ def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> P
         units=units,
         live=live,
         current=tuple(u for u in live if of[u.uid] is Fit.CURRENT),
-        held=() if may_roll else outdated,
-        older=others + outdated if may_roll else others,
+        held=tuple(u for u in outdated if u not in rolling),
+        older=others + rolling,
         ended=tuple(sorted(ended, key=lambda u: (u.ended, u.name))),
         needs_turn=any(u.ready for u in outdated),
     )

@@ -13,12 +13,14 @@ from typing import Any
 
 from plimsoll_cluster.pod_status import conditions_of, is_unheard
 from plimsoll_cluster.resource import Controller
+from plimsoll_operator.planning.group_turns import UNLIMITED, Turn
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.spec.identity import (
     GROUP_LABEL,
     HASH_LABEL,
     INDEX_LABEL,
     KIND,
+    LEADER_ANNOTATION,
     OWNER_LABEL,
     POOL_LABEL,
     POOL_UID_LABEL,
@@ -46,7 +48,7 @@ class Pod:
     still serve. `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became
     unready. `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of
     several, the lowest goes first. `group`: the number of its group. `index`: its number in the group, which has `size`
-    pods.
+    pods. `leader`: the address of the group's leader that it was created with; "" for a leader.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Pod:
     group: str = ""
     index: int = 0
     size: int = 1
+    leader: str = ""
 
     @property
     def stopping(self) -> bool:
@@ -103,7 +106,8 @@ class Observed:
     """What a plan is made from in addition to the spec. `lost_names`: served names that the object claims but does
     not own.
 
-    `gave_up`: why the model has no replicas, if it was scaled to zero before a pod of its revision was ready.
+    `gave_up`: why the model has no replicas, if it was scaled to zero before a pod of its revision was ready. `turn`:
+    whether it may place groups of several pods. `room_takers`: names of pods that may have taken the room for one.
     """
 
     pods: tuple[Pod, ...]
@@ -111,6 +115,8 @@ class Observed:
     now: datetime
     lost_names: tuple[NameConflict, ...] = ()
     gave_up: Failure | None = None
+    turn: Turn = UNLIMITED
+    room_takers: tuple[str, ...] = ()
 
 
 def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] = NO_NODES) -> tuple[Pod, ...]:
@@ -193,6 +199,7 @@ def read_pod(item: Object) -> Pod:
         group=labels.get(GROUP_LABEL, ""),
         index=_number(labels.get(INDEX_LABEL), 0),
         size=_number(labels.get(SIZE_LABEL), 1),
+        leader=(meta.get("annotations") or {}).get(LEADER_ANNOTATION, ""),
         cut_off=cut_off,
         moved=max(placed_at, _transition(conditions, "Ready") or created),
         loads_since=placed_at if node and not ready and not dead and failure is None else None,

@@ -14,14 +14,16 @@ from plimsoll_operator.status.pod_failure import Failure
 class Unit:
     """The `pods` of one group and one hash, by index. Its pods are all live, all deleted, or all dead.
 
-    `whole`: no pod is missing. `leaderless`: its pods are live, but the one with index 0 is gone, so that it never
-    serves again. `failure`: that of the first pod that has one. `node`: one that is being drained if the unit is
-    `leaving`, else that of the first pod. `name` and `uid` are those of the first pod. `ready`, `scheduled`, `cut_off`
-    and `lost` hold for all pods, `leaving` for at least one. Other fields have the meaning of `Pod`'s: of several times
-    the latest, except for `created`; `worth` is the sum.
+    `size`: the number of pods that it should have. `whole`: no pod is missing. `leaderless`: its pods are live, but
+    the one with index 0 is gone, so that it never serves again. `failure`: that of the first pod that has one; the
+    other pods only wait for it, and do not load. `node`: one that is being drained if the unit is `leaving`, else
+    that of the first pod. `name` and `uid` are those of the first pod. `ready`, `scheduled`, `cut_off` and `lost`
+    hold for all pods, `leaving` for at least one. Other fields have the meaning of `Pod`'s: of several times the
+    latest, except for `created`; `worth` is the sum.
     """
 
     pods: tuple[Pod, ...]
+    size: int
     whole: bool
     leaderless: bool
     name: str
@@ -68,9 +70,12 @@ def units_of(pods: Iterable[Pod]) -> tuple[Unit, ...]:
 
 def _unit(pods: Sequence[Pod]) -> Unit:
     first, whole = pods[0], len(pods) == pods[0].size
-    leaderless = first.live and first.index > 0 and not whole
+    leaderless = first.live and (first.leader != "" or (first.index > 0 and not whole))
+    failure = next((p.failure for p in pods if p.failure is not None), None)
+    loading = [p.loads_since for p in pods if p.loads_since is not None]
     return Unit(
         pods=tuple(pods),
+        size=first.size,
         whole=whole,
         leaderless=leaderless,
         name=first.name,
@@ -90,8 +95,8 @@ def _unit(pods: Sequence[Pod]) -> Unit:
         moved=max(p.moved for p in pods),
         ended=max(p.ended for p in pods),
         gone_by=max((p.gone_by for p in pods if p.gone_by is not None), default=None),
-        loads_since=max((p.loads_since for p in pods if p.loads_since is not None), default=None),
-        failure=next((p.failure for p in pods if p.failure is not None), None),
+        loads_since=max(loading, default=None) if failure is None else None,
+        failure=failure,
         node=next((p.node for p in pods if p.leaving), first.node),
         worth=sum(p.worth for p in pods),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from plimsoll_operator.planning.plan import Action, CreatePod, DeletePod
+from plimsoll_operator.planning.actions import Action, CreatePod, DeletePod
 from plimsoll_operator.planning.pods import Pod
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from plimsoll_operator.build.disruption_budget import build_budget
@@ -15,7 +14,8 @@ from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.plan_executor import PlanExecutor
 from plimsoll_operator.kube.result import PATIENCE, ReconcileResult, retry_in, unless_namespace_ends
 from plimsoll_operator.kube.writer import PodFactory, Writer
-from plimsoll_operator.planning.plan import Action, plan
+from plimsoll_operator.planning.actions import Action, CreatePod
+from plimsoll_operator.planning.plan import plan
 from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState, lost_in, observe_pods
 from plimsoll_operator.planning.units import units_of
@@ -133,9 +133,11 @@ class PoolReconciler:
         seen = self._view(spec, host_key, Observed(found, ServiceState.OURS, now))
         planned = plan(seen)
         drained = self._drain(spec, seen, planned.actions)
-        factory = PodFactory(
-            revision(spec, self._image, host_key.fingerprint), partial(build_host, spec, self._image, host_key)
-        )
+
+        def pod(suffix: str, action: CreatePod) -> Object:
+            return build_host(spec, self._image, host_key, suffix, action.group)
+
+        factory = PodFactory(revision(spec, self._image, host_key.fingerprint), pod)
         rejections, failure = await self._executor.apply(item, spec.key, drained.actions, factory)
         budget = build_budget(spec, self._budgets)
         late = await self._executor.keep_budget(item, spec.owner, budget, seen.units)

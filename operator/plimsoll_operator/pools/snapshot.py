@@ -27,7 +27,8 @@ from plimsoll_operator.pools.placer import Placer
 from plimsoll_operator.pools.source_tokens import Found, SourceTokens, Token
 from plimsoll_operator.pools.target_models import PoolMembers
 from plimsoll_operator.spec.identity import Object, ObjectKey
-from plimsoll_operator.spec.model_deployment import SecretItem, pool_of
+from plimsoll_operator.spec.model_deployment import pool_of
+from plimsoll_operator.spec.secret_item import SecretItem
 
 
 class SnapshotError(Exception):

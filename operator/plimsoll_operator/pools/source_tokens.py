@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.pools.model_placement import Problem
 from plimsoll_operator.spec.identity import Object, ObjectKey
-from plimsoll_operator.spec.model_deployment import SecretItem
+from plimsoll_operator.spec.secret_item import SecretItem
 from plimsoll_operator.status.reasons import Reason
 
 LOOK_AGAIN_SECONDS = 60.0

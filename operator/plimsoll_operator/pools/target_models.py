@@ -15,8 +15,9 @@ from plimsoll_operator.pools.model_placement import OF_STATE, Problem, Where
 from plimsoll_operator.pools.placer_state import PlacerState
 from plimsoll_operator.pools.source_tokens import Found
 from plimsoll_operator.spec.identity import Object, ObjectKey, key_of
-from plimsoll_operator.spec.model_deployment import SecretItem, Spec, pool_of, read_spec
+from plimsoll_operator.spec.model_deployment import Spec, pool_of, read_spec
 from plimsoll_operator.spec.runtime_pool import PoolSpec
+from plimsoll_operator.spec.secret_item import SecretItem
 from plimsoll_operator.spec.template import SpecError
 from plimsoll_operator.status.name_conflicts import describe_conflicts
 

@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.spec.identity import Object, ObjectKey, Owner, key_of
+from plimsoll_operator.spec.parallel import check_accelerator, check_shm, read_parallel
 from plimsoll_operator.spec.persistence import check_stores
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.quantity import byte_count
 from plimsoll_operator.spec.scaling import Scaling, read_scaling
+from plimsoll_operator.spec.secret_item import SecretItem, read_secret_item
 from plimsoll_operator.spec.template import SpecError, claim_name
 from plimsoll_operator.spec.workload import Workload, read_workload
 
@@ -39,20 +41,6 @@ class PlacementSpec:
     def key(self) -> ObjectKey:
         """Namespace and name of the RuntimePool."""
         return ObjectKey(self.namespace, self.pool)
-
-
-@dataclass(frozen=True, slots=True)
-class SecretItem:
-    """The item `key` of the data of a Secret."""
-
-    namespace: str
-    name: str
-    key: str
-
-    @property
-    def secret(self) -> ObjectKey:
-        """Namespace and name of the Secret."""
-        return ObjectKey(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +106,8 @@ def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
         placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
         scaling=scaling,
-        token=_token(spec["model"].get("tokenSecret"), key),
+        token=read_secret_item(spec["model"].get("tokenSecret"), key.namespace),
+        parallel=read_parallel(spec.get("parallel"), key.namespace),
         trust_remote_code=spec["model"].get("trustRemoteCode") or None,
         **read_workload(item),
     )
@@ -127,6 +116,9 @@ def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
     found = profiles.merged(own, ("HF_TOKEN",) if own.token else ()) if own.placement is None else own
     _check_memory(found)
     _check_accelerator(found)
+    if found.placement is None:
+        check_accelerator(found.parallel, found.accelerator)
+        check_shm(found.parallel, found.template.shm_size, found.memory, found.options.get("kvMemory"))
     return found
 
 
@@ -136,10 +128,6 @@ def pool_of(item: Object) -> ObjectKey | None:
     if placement is None:
         return None
     return ObjectKey(placement.get("namespace", item["metadata"]["namespace"]), placement["pool"])
-
-
-def _token(values: Mapping[str, str] | None, key: ObjectKey) -> SecretItem | None:
-    return None if values is None else SecretItem(key.namespace, values["name"], values["key"])
 
 
 def _scaling(spec: Mapping[str, Any]) -> Scaling | None:
@@ -180,7 +168,8 @@ def _check_memory(spec: Spec) -> None:
     kv_memory = spec.options.get("kvMemory")
     if spec.memory is None or spec.accelerator or kv_memory is None or kv_memory.endswith("%"):
         return
-    if byte_count(kv_memory) >= byte_count(spec.memory):
+    # An amount is of all pods of a replica together.
+    if byte_count(kv_memory) >= byte_count(spec.memory) * spec.pods_per_replica:
         raise SpecError(
             f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {spec.memory} for the weights: "
             "lower kvMemory or raise memory"

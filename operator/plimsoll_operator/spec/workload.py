@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.spec.identity import Object, ObjectKey, Owner
+from plimsoll_operator.spec.parallel import Parallel
 from plimsoll_operator.spec.persistence import Files, Responses, read_files, read_responses, rollout_of
 from plimsoll_operator.spec.rollout import Rollout
 from plimsoll_operator.spec.template import (
@@ -39,6 +40,7 @@ class Workload(ABC):
     rollout: Rollout
     responses: Responses | None = None
     files: Files | None = None
+    parallel: Parallel | None = None
     profile: str | None = None
     own: Workload | None = None
 
@@ -54,8 +56,8 @@ class Workload(ABC):
 
     @property
     def pods_per_replica(self) -> int:
-        """The number of pods of one replica."""
-        return 1
+        """The number of pods of one replica, its group."""
+        return 1 if self.parallel is None else self.parallel.pods
 
     @property
     def startup_seconds(self) -> int:

@@ -18,9 +18,14 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     EVICTED = "Evicted"
     NODE_LOST = "NodeLost"
+    GROUP_NOT_PLACED = "GroupNotPlaced"
+    GROUP_GIVEN_BACK = "GroupGivenBack"
 
     LOADED = "Loaded"
     LOADING = "Loading"
+    GROUP_FORMING = "GroupForming"
+    GROUP_FORMED = "GroupFormed"
+    GROUP_LOST = "GroupLost"
     IMAGE_NOT_PULLED = "ImageNotPulled"
     CONTAINER_NOT_STARTED = "ContainerNotStarted"
     INVALID_OPTIONS = "InvalidOptions"
@@ -107,8 +112,8 @@ EXIT_REASONS = {
 }
 """Reasons by exit code of the runtime (plimsoll_runtime.errors); a contract test compares them."""
 
-NOT_PLACED = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED, Reason.NODE_LOST})
-"""Failures of a pod to get a node that works."""
+NOT_PLACED = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED, Reason.NODE_LOST, Reason.GROUP_NOT_PLACED})
+"""Failures of a pod or a group to get nodes that work."""
 
 NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
     Reason.IMAGE_NOT_PULLED,
@@ -120,6 +125,8 @@ NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
 CALM = frozenset(
     {
         Reason.ASLEEP,
+        Reason.GROUP_FORMING,
+        Reason.GROUP_LOST,
         Reason.IDLE,
         Reason.LOADING,
         Reason.MOVING,

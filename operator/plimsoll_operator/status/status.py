@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll_operator.planning.group_placement import is_being_placed
 from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import ServiceState
 from plimsoll_operator.planning.units import Unit
-from plimsoll_operator.spec.identity import Object, selector
+from plimsoll_operator.spec.identity import INDEX_LABEL, Object, selector
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.rollout import read_rollout
 from plimsoll_operator.spec.workload import Workload
@@ -24,12 +25,13 @@ from plimsoll_operator.status.conditions import (
     STALLED,
     Condition,
 )
+from plimsoll_operator.status.groups import GroupStatus
 from plimsoll_operator.status.load_progress import read_load_failure
 from plimsoll_operator.status.name_conflicts import describe_conflicts
-from plimsoll_operator.status.reasons import NOT_LOADED, NOT_PLACED, Reason
+from plimsoll_operator.status.reasons import CALM, NOT_LOADED, NOT_PLACED, Reason
 
 Fields = dict[str, Any]
-KEPT = ("servedNames", "names", "source", "desiredReplicas", "scaling", "stableRevision", "canary")
+KEPT = ("servedNames", "parallel", "names", "source", "desiredReplicas", "scaling", "stableRevision", "canary")
 """Status fields that stay valid for an object whose spec has errors."""
 
 
@@ -42,11 +44,16 @@ class Rejections:
 
 
 def describe(
-    seen: PodView[Spec], rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
+    seen: PodView[Spec],
+    rejections: Rejections,
+    before: Sequence[Mapping[str, Any]] = (),
+    groups: Sequence[GroupStatus] = (),
 ) -> tuple[Fields, list[Condition]]:
-    """Return the status without conditions, and the conditions; `before` has those of the last status."""
+    """Return the status without conditions, and the conditions; `before` has those of the last status. `groups`: those
+    of replicas with several pods.
+    """
     spec = seen.spec
-    parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
+    parts = [placed_of(seen, rejections.pod), _loaded(seen, groups), _routable(seen, rejections.service)]
     ready = _idle_of(parts[1:]) if spec.idle else ready_of(seen, parts)
     progressing = progressing_of(seen, parts, before)
     lost = {conflict.name for conflict in seen.observed.lost_names}
@@ -56,14 +63,24 @@ def describe(
         "replicas": len(seen.live),
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
-        "selector": selector(spec.key.name, spec.owner.uid),
+        "selector": replica_selector(spec),
         "desiredReplicas": spec.replicas,
         "source": spec.source,
         "phase": phase_of(seen, progressing, parts),
         "servedNames": served,
         "names": ", ".join(served),
     }
+    if spec.parallel is not None:
+        fields["parallel"] = str(spec.parallel)
+    if groups:
+        fields["groups"] = [each.fields() for each in groups]
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def replica_selector(spec: Spec) -> str:
+    """Return the label selector of one pod for each replica, of groups their leaders."""
+    labels = selector(spec.key.name, spec.owner.uid)
+    return labels if spec.pods_per_replica == 1 else f"{labels},{INDEX_LABEL}=0"
 
 
 def describe_invalid(item: Object, units: Sequence[Unit], message: str) -> tuple[Fields, list[Condition]]:
@@ -150,7 +167,9 @@ def placed_of(seen: PodView[Workload], rejection: str | None) -> Condition:
     """Return Placed: True if every wanted replica has a node."""
     replicas = seen.spec.replicas
     if rejection is not None:
-        return Condition(PLACED, False, Reason.REJECTED, f"the API server rejects the pod: {rejection}")
+        return Condition(PLACED, False, *_rejected(rejection))
+    if (told := _turn_of(seen)) is not None:
+        return Condition(PLACED, False, *told)
     if (failure := seen.failure(NOT_PLACED)) is not None:
         return Condition(PLACED, False, failure.reason, failure.message)
     scheduled = sum(u.scheduled for u in seen.good)
@@ -159,7 +178,30 @@ def placed_of(seen: PodView[Workload], rejection: str | None) -> Condition:
     return Condition(PLACED, True, Reason.SCHEDULED, f"{scheduled} of {replicas} replicas have a node")
 
 
-def _loaded(seen: PodView[Spec]) -> Condition:
+def _rejected(words: str) -> tuple[Reason, str]:
+    return Reason.REJECTED, f"the API server rejects the pod: {words}"
+
+
+def _turn_of(seen: PodView[Workload]) -> tuple[Reason, str] | None:
+    """Return reason and message for a model with a group that was given back, or that waits for its turn; None if no
+    group is missing, or if one is being placed for the first time.
+    """
+    turn, replicas = seen.observed.turn, seen.spec.replicas
+    if not turn.limited or sum(u.scheduled for u in seen.good) >= replicas:
+        return None
+    if turn.rejected_at is not None:
+        return _rejected(turn.words)
+    if turn.tries:
+        times = "once" if turn.tries == 1 else f"{turn.tries} times"
+        takers = ", ".join(seen.observed.room_takers)
+        newer = f"; since then, pods of other models got nodes: {takers}" if takers else ""
+        return Reason.GROUP_NOT_PLACED, f"{turn.words}; the group was given back {times} and is tried again{newer}"
+    if turn.may_place or len(seen.good) >= replicas or any(is_being_placed(u, seen.observed.now) for u in seen.units):
+        return None
+    return Reason.WAITS_FOR_TURN, "groups of pods are placed one at a time, the oldest first; another one has its turn"
+
+
+def _loaded(seen: PodView[Spec], groups: Sequence[GroupStatus]) -> Condition:
     replicas, source = seen.spec.replicas, seen.spec.source
     if seen.spec.idle and (gave_up := seen.observed.gave_up) is not None:
         message = f"{gave_up.message}; scaled to zero before it loaded: a request or a changed spec starts it again"
@@ -170,6 +212,9 @@ def _loaded(seen: PodView[Spec]) -> Condition:
     if seen.spec.idle:
         return Condition(LOADED, False, Reason.IDLE, "it has no requests; a request starts a replica")
     if seen.good_ready < replicas:
+        if (group := next((each for each in groups if each.reason in CALM), None)) is not None:
+            assert group.reason is not None
+            return Condition(LOADED, False, group.reason, f"{message}; group {group.group}: {group.message}")
         return Condition(LOADED, False, Reason.LOADING, message)
     return Condition(LOADED, True, Reason.LOADED, message)
 

@@ -19,7 +19,7 @@ from plimsoll_operator.spec.identity import UID_LABEL, ObjectKey
 
 NEWER = Image("registry.example/runtime:2")
 REPLICAS = 2
-CYCLES = 16
+CYCLES = 32
 
 
 @dataclass
@@ -29,6 +29,7 @@ class Story:
     http: RecordingClient
     direct: Direct
     key: ObjectKey
+    size: int = 1
     most_live: int = 0
     killed: bool = False
 
@@ -36,7 +37,10 @@ class Story:
         """Run each reconcile in a new process: it remembers nothing, so killing one is like leaving a reconcile
         undone.
         """
-        self.direct.create_model(self.key.name, {"model": {"source": "demo://gemma-3-270m"}, "replicas": REPLICAS})
+        parallel = {"parallel": {"tensor": self.size, "pods": self.size}} if self.size > 1 else {}
+        self.direct.create_model(
+            self.key.name, {"model": {"source": "demo://gemma-3-270m"}, "replicas": REPLICAS, **parallel}
+        )
         for image in (IMAGE, NEWER):
             await self._settle(image)
 
@@ -74,6 +78,7 @@ class Story:
             "budget": budget["spec"],
             "service": {key: service["spec"][key] for key in ("selector", "ports")},
             "conditions": {c["type"]: (c["status"], c["reason"], c["message"]) for c in status.pop("conditions")},
+            "groups": [{**group, "group": ""} for group in status.pop("groups", ())],
             **{key: value for key, value in status.items() if key not in ("selector", "servedNames")},
         }
 
@@ -84,19 +89,20 @@ def _without_identity(pod: Json) -> tuple[str, str, bool]:
 
 
 @pytest.mark.long
-async def test_killed_after_any_write(http: RecordingClient, direct: Direct) -> None:
+@pytest.mark.parametrize("size", [1, 2])
+async def test_killed_after_any_write(http: RecordingClient, direct: Direct, size: int) -> None:
     key = ObjectKey(direct.namespace, "m")
-    whole = Story(http, direct, key)
+    whole = Story(http, direct, key, size)
     await whole.tell()
     writes, expected = len(http.writes), whole.end()
-    assert [image for image, *_ in expected["pods"]] == [NEWER.reference] * REPLICAS
-    assert whole.most_live == REPLICAS + 1
+    assert [image for image, *_ in expected["pods"]] == [NEWER.reference] * REPLICAS * size
+    assert whole.most_live == (REPLICAS + 1) * size
     for number in range(1, writes + 1):
         whole.forget()
         http.requests.clear()
         http.kill_after = number
-        story = Story(http, direct, key)
+        story = Story(http, direct, key, size)
         await story.tell()
         assert story.killed
         assert story.end() == expected, f"killed after write {number}"
-        assert story.most_live <= REPLICAS + 1
+        assert story.most_live <= (REPLICAS + 1) * size

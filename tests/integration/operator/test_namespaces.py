@@ -17,8 +17,8 @@ from plimsoll_operator.kube.prerequisites import may_see_namespaces
 from plimsoll_operator.pools.model_placement import Problem
 from plimsoll_operator.pools.source_tokens import SourceTokens, Token
 from plimsoll_operator.spec.identity import ObjectKey
-from plimsoll_operator.spec.model_deployment import SecretItem
 from plimsoll_operator.spec.namespace_selector import Labels, read_selector
+from plimsoll_operator.spec.secret_item import SecretItem
 
 LABELS: dict[str, Json] = {
     "sel-none": {},

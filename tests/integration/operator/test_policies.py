@@ -115,6 +115,7 @@ def owner_of(pod: Json) -> Json:
     return found
 
 
+PORT_RANGE = {"name": "net.ipv4.ip_local_port_range", "value": "20000 29999"}
 TOKEN = {"sources": [{"serviceAccountToken": {"path": "token"}}]}
 LINES: dict[str, tuple[Change, str]] = {
     "no labels": (lambda p: p["metadata"].pop("labels"), OWNERS),
@@ -141,6 +142,16 @@ LINES: dict[str, tuple[Change, str]] = {
         lambda p: p["spec"]["securityContext"].update(sysctls=[{"name": "kernel.shm_rmid_forced", "value": "1"}]),
         RESTRICT,
     ),
+    "another range of ports": (
+        lambda p: p["spec"]["securityContext"].update(sysctls=[PORT_RANGE | {"value": "1024 65535"}]),
+        RESTRICT,
+    ),
+    "a sysctl after the range of ports": (
+        lambda p: p["spec"]["securityContext"].update(
+            sysctls=[PORT_RANGE, {"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
+        ),
+        RESTRICT,
+    ),
     "privileged": (lambda p: context(p).update(privileged=True, allowPrivilegeEscalation=True), "drop ALL"),
     "escalation": (lambda p: context(p).update(allowPrivilegeEscalation=True), "drop ALL"),
     "a capability": (lambda p: context(p)["capabilities"].update(add=["NET_ADMIN"]), "drop ALL"),
@@ -161,6 +172,11 @@ LINES: dict[str, tuple[Change, str]] = {
         IMAGES,
     ),
 }
+
+
+def test_the_operator_creates_pods_of_groups_with_their_range_of_ports(as_operator: Direct, pod: Json) -> None:
+    pod["spec"]["securityContext"]["sysctls"] = [PORT_RANGE]
+    create(as_operator, pod)
 
 
 @pytest.mark.long

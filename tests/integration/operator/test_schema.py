@@ -191,6 +191,20 @@ def test_the_largest_status_of_a_host_is_stored(direct: Direct) -> None:
             direct.ask("PATCH", f"{path}/h/status", {"status": change}, MERGE)
 
 
+def test_a_status_has_at_most_64_groups(direct: Direct) -> None:
+    (version,) = yaml.safe_load((CRDS / "modeldeployments.yaml").read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    status = {name: largest(schema[name]) for name in ("parallel", "groups")}
+    place = f"{path_of(direct.create_model('m', MODEL | {'parallel': {'tensor': 2, 'pods': 2}}))}/status"
+    stored = direct.ask("PATCH", place, {"status": status}, MERGE)
+    assert stored["status"] == status
+    assert len(status["groups"]) == 64
+    groups = [*status["groups"], status["groups"][0] | {"group": "64"}]
+    for change, words in ((groups, "Too many"), (groups[:1] * 2, "Duplicate value")):
+        with pytest.raises(Refused, match=words):
+            direct.ask("PATCH", place, {"status": {"groups": change}}, MERGE)
+
+
 PLACED: Json = {
     "desiredReplicas": 1,
     "updatedReplicas": 1,
@@ -213,11 +227,17 @@ def test_kubectl_prints_one_line_per_model_and_the_reasons_with_wide(server: Api
         return done.stdout.splitlines()
 
     head, line = kubectl("get", "mdep")
-    assert head.split() == ["NAME", "SOURCE", "DESIRED", "UPDATED", "READY", "PHASE", "CANARY", "AGE"]
+    assert head.split() == ["NAME", "SOURCE", "DESIRED", "UPDATED", "READY", "PARALLEL", "PHASE", "CANARY", "AGE"]
     assert max(len(head), len(line)) <= 100
     head, line = kubectl("get", "mdep", "-o", "wide")
     assert head.split()[-5:] == ["AGE", "WHERE", "WHY", "NAMES", "MESSAGE"]
     assert "woken for a request" in line
+    groups = direct.create_model("big", MODEL | {"parallel": {"tensor": 2, "pipeline": 2, "pods": 2}})
+    told = PLACED | {"parallel": "tp2 x pp2, 2 pods", "where": ""}
+    direct.ask("PATCH", f"{path_of(groups)}/status", {"status": told}, MERGE)
+    head, line, _ = kubectl("get", "mdep")
+    assert line[head.index("PARALLEL") :].startswith("tp2 x pp2, 2 pods   Ready")
+    assert len(head) <= 100
     assert "chat" in "".join(kubectl("get", "plimsoll"))
     assert kubectl("get", "all") == []
 

@@ -179,8 +179,9 @@ class Direct:
         """Write the status of a running pod and its container, like a kubelet."""
         container = {"name": CONTAINER, "ready": ready, "restartCount": restarts, "image": "i", "imageID": "i"}
         container |= {"state": state, "lastState": last or {}}
-        condition = {"type": "Ready", "status": str(ready)}
-        self.write_status(pod, {"phase": "Running", "conditions": [condition], "containerStatuses": [container]})
+        condition, address = {"type": "Ready", "status": str(ready)}, {"ip": "198.18.0.9"}
+        status = {"phase": "Running", "conditions": [condition], "containerStatuses": [container]}
+        self.write_status(pod, status | {"podIP": address["ip"], "podIPs": [address]})
 
     def write_status(self, pod: Json, status: Mapping[str, Any]) -> None:
         self.ask("PATCH", self._core("pods", pod["metadata"]["name"], "status"), {"status": status}, STRATEGIC)

@@ -47,6 +47,11 @@ def spec_of(name: str = "gemma", **changes: Any) -> Spec:
     return read_spec(model(name, **changes))
 
 
+def grouped(pods: int, **changes: Any) -> Spec:
+    """Return the spec of `model` with groups of this many pods, each with one rank."""
+    return spec_of(parallel={"tensor": pods, "pods": pods}, **changes)
+
+
 FULL: Json = {
     "model": {
         "source": "pvc://weights/llama/8b",

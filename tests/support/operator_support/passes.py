@@ -14,6 +14,7 @@ from plimsoll_operator.canary.decision import TotalsSource
 from plimsoll_operator.controller.model_reconciler import ModelReconciler
 from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.leader_registry import LeaderRegistry
 from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
@@ -46,6 +47,7 @@ def reconciler_of(
     totals_of: TotalsSource = lambda key: None,
     image: str = "runtime:1",
     upgrades: int = 99,
+    leaders: LeaderRegistry | None = None,
 ) -> ModelReconciler:
     """Return a reconciler that may act. `now`: seconds since the tests' epoch; `upgrades`: size of the upgrade
     queue.
@@ -63,7 +65,9 @@ def reconciler_of(
         may_act=lambda: True,
         clock=lambda: EPOCH + timedelta(seconds=now()),
     )
-    return ModelReconciler(context, UpgradeQueue(upgrades), wake=wake, placed_models=NoPools(), totals_of=totals_of)
+    return ModelReconciler(
+        context, UpgradeQueue(upgrades), wake=wake, placed_models=NoPools(), totals_of=totals_of, leaders=leaders
+    )
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

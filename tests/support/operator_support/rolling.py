@@ -16,6 +16,7 @@ from operator_support.server import NAMESPACE, Server, ServerApi, model_body
 from plimsoll_operator.canary.counts import RequestCounts
 from plimsoll_operator.canary.evidence import Totals
 from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.leader_registry import LeaderRegistry
 from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
@@ -111,7 +112,7 @@ class Process:
         self.world = world
         self.api = Strict(world)
         self.api.events = world.events
-        self.stores = Stores(None)
+        self.stores, self.leaders = Stores(None), LeaderRegistry()
         self.reconciler = reconciler_of(
             self.api,
             self.stores,
@@ -121,6 +122,7 @@ class Process:
             totals_of=world.totals,
             image=image,
             upgrades=upgrades,
+            leaders=self.leaders,
         )
 
     def one_pass(self) -> bool:

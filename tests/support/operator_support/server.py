@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -33,7 +34,8 @@ class Fate(Enum):
 class Server:
     """Objects by kind and name, of one namespace by default; `kinds` are further kinds.
 
-    `secrets` cause no events; they can be read in the namespaces that are `readable`.
+    `secrets` cause no events; they can be read in the namespaces that are `readable`. `now`: the time of creations and
+    deletions.
     """
 
     def __init__(self, *kinds: str) -> None:
@@ -44,6 +46,7 @@ class Server:
         self.readable: set[str] = set()
         self.told: dict[str, list[Json]] = {kind: [] for kind in self.objects}
         self.late: list[Callable[[], Any]] = []
+        self.now: Callable[[], datetime] = lambda: EPOCH
 
     def put(self, kind: str, item: Object) -> Json:
         """Create or replace an object; return it as stored."""
@@ -51,7 +54,7 @@ class Server:
         name = item["metadata"]["name"]
         known = self.objects[kind].get(name)
         uid = known["metadata"]["uid"] if known else f"uid-{self.version}"
-        defaults = {"uid": uid, "namespace": NAMESPACE, "creationTimestamp": stamp(EPOCH), "generation": 1}
+        defaults = {"uid": uid, "namespace": NAMESPACE, "creationTimestamp": stamp(self.now()), "generation": 1}
         metadata = {**defaults, **item["metadata"], "resourceVersion": str(self.version)}
         stored = copy.deepcopy({**item, "metadata": metadata})
         self.objects[kind][name] = stored
@@ -131,14 +134,14 @@ class ServerApi(Api):
 
         return self._write(f"apply {resource.kind}", apply)
 
-    async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str) -> None:
+    async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str, grace: int | None = None) -> None:
         kind = resource.kind
 
         def delete() -> Json:
             found = self._server.objects[kind].get(key.name)
             if found is not None and found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]:
                 if kind == "Pod" and found["spec"].get("nodeName"):
-                    leaving = {"deletionTimestamp": stamp(EPOCH)}
+                    leaving = {"deletionTimestamp": stamp(self._server.now())}
                     self._server.change(kind, key.name, lambda item: item["metadata"].update(leaving))
                 else:
                     self._server.remove(kind, key.name)

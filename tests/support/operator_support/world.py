@@ -13,8 +13,8 @@ from enum import Enum
 from operator_support.objects import EPOCH, UID, Json, stamp
 
 from plimsoll_operator.build.pod_revision import Fit, Fits
+from plimsoll_operator.planning.actions import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.planning.nodes import Node
-from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
 from plimsoll_operator.planning.pods import Observed, ServiceState, observe_pods, read_pod
 from plimsoll_operator.spec.identity import (
     API_VERSION,
@@ -23,6 +23,7 @@ from plimsoll_operator.spec.identity import (
     HASH_LABEL,
     INDEX_LABEL,
     KIND,
+    LEADER_ANNOTATION,
     SIZE_LABEL,
     UID_LABEL,
 )
@@ -69,6 +70,12 @@ class SimulatedPod:
     group: str = ""
     index: int = 0
     size: int = 1
+    leader: str = ""
+
+    @property
+    def address(self) -> str:
+        """Its address, "" while it has no node."""
+        return f"10-{self.name}" if self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE) else ""
 
     @property
     def live(self) -> bool:
@@ -103,11 +110,12 @@ class SimulatedPod:
             "labels": self._labels(),
             "creationTimestamp": stamp(self.created),
             "ownerReferences": [owner] if self.owner else [],
+            "annotations": {LEADER_ANNOTATION: self.leader} if self.leader else {},
         }
         if self.gone_by is not None:
             meta["deletionTimestamp"] = stamp(self.gone_by)
-        placed = self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE)
-        return {"metadata": meta, "spec": {"nodeName": self.node} if placed else {}, "status": self._status()}
+        status = self._status() | ({"podIP": self.address} if self.address else {})
+        return {"metadata": meta, "spec": {"nodeName": self.node} if self.address else {}, "status": status}
 
     def _labels(self) -> Json:
         size = {SIZE_LABEL: str(self.size)} if self.size > 1 else {}
@@ -166,12 +174,8 @@ class World:
 
     def groups(self) -> list[str]:
         """Return the groups of pods that have not ended."""
-        return [group for group, _ in self.members()]
-
-    def members(self) -> list[tuple[str, int]]:
-        """Return group and index of the pods that have not ended."""
         there = [p for p in self.ours() if p.gone_by is not None or p.state not in (State.DEAD, State.DONE)]
-        return [(p.group, p.index) for p in there]
+        return [p.group for p in there]
 
     @property
     def live(self) -> int:
@@ -189,11 +193,11 @@ class World:
         """Execute actions, like the API server."""
         for action in actions:
             match action:
-                case CreatePod(_, group, index):
-                    assert (group, index) not in self.members(), f"pod {index} of group {group} is there already"
+                case CreatePod():
+                    self._check_new(action)
                     self._made += 1
-                    self.pods.append(self._new(pod_hash, group, index))
-                case DeletePod(name, uid, _):
+                    self.pods.append(self._new(pod_hash, action))
+                case DeletePod(name, uid, _, _):
                     (pod,) = [p for p in self.pods if p.name == name]
                     assert pod.json()["metadata"]["uid"] == uid
                     assert pod.owner == UID, "a pod of another owner"
@@ -205,9 +209,27 @@ class World:
                     assert self.service is ServiceState.CHANGED
                     self.service = ServiceState.OURS
 
-    def _new(self, pod_hash: str, group: str, index: int) -> SimulatedPod:
-        name = f"made-{self._made}"
-        return SimulatedPod(name, pod_hash, State.UNSCHEDULED, self.now, group=group, index=index, size=self.size)
+    def _check_new(self, action: CreatePod) -> None:
+        """Check that a leader's group is new, and that another pod's leader is there and has this address."""
+        if action.index == 0:
+            assert action.group not in self.groups(), f"group {action.group} is there already"
+            assert not action.leader
+            return
+        there = [p for p in self.ours() if p.live and p.group == action.group]
+        assert action.index not in {p.index for p in there}, f"pod {action.index} of {action.group} is there already"
+        assert [p.address for p in there if p.index == 0] == [action.leader] != [""]
+
+    def _new(self, pod_hash: str, action: CreatePod) -> SimulatedPod:
+        return SimulatedPod(
+            f"made-{self._made}",
+            pod_hash,
+            State.UNSCHEDULED,
+            self.now,
+            group=action.group,
+            index=action.index,
+            size=self.size,
+            leader=action.leader,
+        )
 
     def proceed(self, pod: SimulatedPod) -> None:
         """Let the next step of a pod succeed."""

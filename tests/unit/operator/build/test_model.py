@@ -8,14 +8,12 @@ PLIMSOLL_UPDATE_SNAPSHOTS=1 writes the snapshots.
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from operator_support.objects import FULL, Json, model, spec_of
+from operator_support.snapshots import assert_snapshot
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.model import build_pod, build_service
@@ -26,8 +24,6 @@ from plimsoll_operator.spec.identity import GROUP_LABEL, HASH_LABEL, KEEPER_LABE
 from plimsoll_operator.spec.model_deployment import read_spec
 from plimsoll_operator.spec.template import SpecError
 
-SNAPSHOTS = Path(__file__).parent / "snapshots"
-UPDATE = "PLIMSOLL_UPDATE_SNAPSHOTS"
 IMAGE = Image("registry.example/runtime:1.0", allowed=("registry.example/ai",))
 SPECS: dict[str, Json] = {
     "least": {},
@@ -42,18 +38,6 @@ SPECS: dict[str, Json] = {
         "template": {"tolerations": [{"operator": "Exists"}]},
     },
 }
-
-
-def assert_snapshot(name: str, found: Json) -> None:
-    path = SNAPSHOTS / f"{name}.yaml"
-    text = yaml.safe_dump(found, sort_keys=False, width=120)
-    if os.environ.get(UPDATE) == "1":
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert path.exists(), f"no snapshot {path.name}: run this test with {UPDATE}=1 and review the difference"
-    assert text == path.read_text(), (
-        f"{path.name} differs from the built object; if that is intended, run with {UPDATE}=1"
-    )
 
 
 @pytest.mark.parametrize("case", SPECS)

@@ -16,8 +16,8 @@ from plimsoll_operator.canary.sizes import canary_pods
 from plimsoll_operator.canary.split import CanarySplit, Sides, plan_split, split_of
 from plimsoll_operator.canary.state import Canary
 from plimsoll_operator.canary.state import State as Phase
+from plimsoll_operator.planning.actions import DeletePod
 from plimsoll_operator.planning.nodes import Node
-from plimsoll_operator.planning.plan import DeletePod
 from plimsoll_operator.planning.pods import ServiceState
 from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
 from plimsoll_operator.spec.model_deployment import Spec

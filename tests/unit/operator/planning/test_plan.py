@@ -11,18 +11,9 @@ import pytest
 from operator_support.objects import EPOCH, spec_of
 from operator_support.world import SimulatedPod, State, World, fits_of
 
+from plimsoll_operator.planning.actions import ApplyService, CreatePod, CreateService, DeletePod, Plan
 from plimsoll_operator.planning.nodes import Node
-from plimsoll_operator.planning.plan import (
-    LONGEST_WAIT,
-    ROOM_PATIENCE,
-    ROUNDS_KEPT,
-    ApplyService,
-    CreatePod,
-    CreateService,
-    DeletePod,
-    Plan,
-    plan,
-)
+from plimsoll_operator.planning.plan import LONGEST_WAIT, ROOM_PATIENCE, ROUNDS_KEPT, plan
 from plimsoll_operator.planning.pod_view import view
 from plimsoll_operator.planning.pods import ServiceState
 from plimsoll_operator.spec.rollout import Rollout

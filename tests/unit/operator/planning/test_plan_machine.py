@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from operator_support.objects import EPOCH, UID, spec_of
 from operator_support.world import SimulatedPod, State, World, fits_of
 
+from plimsoll_operator.planning.actions import CreatePod, DeletePod, Plan
 from plimsoll_operator.planning.nodes import Node
-from plimsoll_operator.planning.plan import CreatePod, DeletePod, Plan, plan
+from plimsoll_operator.planning.plan import plan
 from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import ServiceState
 from plimsoll_operator.spec.model_deployment import Spec

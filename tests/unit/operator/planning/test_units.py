@@ -10,8 +10,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_support.grouped import grouped
-from operator_support.objects import EPOCH
+from operator_support.objects import EPOCH, grouped
 from operator_support.world import SimulatedPod, State, World, fits_of
 
 from plimsoll_operator.build.disruption_budget import build_budget
@@ -19,8 +18,9 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.model import build_pod
 from plimsoll_operator.canary.rule import begin, taken_back
 from plimsoll_operator.canary.split import Sides, plan_split, split_of
+from plimsoll_operator.planning.actions import Action, CreatePod, DeletePod, Plan
 from plimsoll_operator.planning.nodes import Node
-from plimsoll_operator.planning.plan import FIRST_WAIT, Action, CreatePod, DeletePod, Plan, plan
+from plimsoll_operator.planning.plan import FIRST_WAIT, plan
 from plimsoll_operator.planning.pod_view import view
 from plimsoll_operator.planning.pods import Pod, ServiceState, observe_pods, read_pod
 from plimsoll_operator.planning.units import Unit, units_of
@@ -28,10 +28,11 @@ from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
 from plimsoll_operator.spec.identity import GROUP_LABEL, INDEX_LABEL, SIZE_LABEL
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.rollout import Rollout
+from plimsoll_operator.status.pod_failure import Failure
 from plimsoll_operator.status.reasons import Reason
 
 NODES = {"n1": Node(cordoned=True, lost=False), "n2": Node(cordoned=False, lost=True)}
-OF_UNITS_ONLY = {"pods", "whole", "leaderless"}
+OF_UNITS_ONLY = {"pods", "size", "whole", "leaderless"}
 ROUNDS = 200
 STABLE, CANARY = "a-i-1", "b-i-1"
 FOUND = read_canary_spec({"steps": [{"weight": weight} for weight in (1, 34, 100)]})
@@ -132,6 +133,15 @@ def test_a_unit_is_as_old_as_its_first_pod_and_moves_with_its_last() -> None:
     assert (found.loads_since, found.lost, found.worth, found.name) == (early, False, 3.0, "a")
 
 
+def test_a_unit_with_a_failing_pod_does_not_load() -> None:
+    """So it is stalled after the progress deadline, and not when the other pods have used up their time to start."""
+    one, other = observed(pod("a"), pod("b", index=1))
+    (found,) = units_of(
+        [replace(one, failure=Failure(Reason.INVALID_OPTIONS, "no")), replace(other, loads_since=EPOCH)]
+    )
+    assert found.loads_since is None
+
+
 def test_a_unit_leaves_and_fails_with_one_of_its_pods() -> None:
     there = pod("b", State.UNSCHEDULABLE, 1)
     there.node = "n2"
@@ -153,17 +163,27 @@ def test_pods_without_their_leader_are_no_replica_and_go() -> None:
     assert planned.actions == (
         DeletePod("b", "uid-b", "the leader of its group is gone"),
         CreatePod("a has ended for good", "1"),
-        CreatePod("a has ended for good", "1", 1),
     )
 
 
-def test_a_pod_that_a_unit_lacks_is_created_when_the_one_before_is_gone() -> None:
-    lacking = CreatePod("its group has 1 of 2 pods", "0", 1)
+def test_a_pod_that_a_unit_lacks_is_created_with_the_address_of_its_leader() -> None:
+    lacking = CreatePod("its group has 1 of 2 pods", "0", 1, "10-a")
     drains = pod("b", index=1)
     drains.gone_by = EPOCH + timedelta(seconds=30)
-    for others, actions in (((), (lacking,)), ((drains,), ()), ((pod("b", State.DEAD, 1),), (lacking,))):
-        world = World([pod("a"), *others], ServiceState.OURS)
-        assert plan(view(grouped(2), fits_of("new"), world.observed())).actions == actions
+    for others in ((), (drains,), (pod("b", State.DEAD, 1),)):
+        world = World([pod("a", State.LOADING), *others], ServiceState.OURS)
+        assert plan(view(grouped(2), fits_of("new"), world.observed())).actions == (lacking,)
+    world = World([pod("a", State.UNSCHEDULED)], ServiceState.OURS)
+    assert plan(view(grouped(2), fits_of("new"), world.observed())).actions == ()
+
+
+def test_a_pod_that_was_created_for_another_address_of_its_leader_goes() -> None:
+    stray = replace(pod("b", index=1), leader="10-before")
+    world = World([pod("a"), stray, replace(pod("c", index=2), leader="10-a")], ServiceState.OURS)
+    for each in world.pods:
+        each.size = 3
+    planned = plan(view(grouped(3), fits_of("new"), world.observed()))
+    assert planned.actions == (DeletePod("b", "uid-b", "its leader has another address than 10-before"),)
 
 
 def test_a_pod_that_ends_again_and_again_is_created_ever_more_slowly() -> None:
@@ -171,22 +191,27 @@ def test_a_pod_that_ends_again_and_again_is_created_ever_more_slowly() -> None:
     assert plan(view(grouped(2), fits_of("new"), world.observed())) == Plan((), FIRST_WAIT)
 
 
-def test_a_unit_of_another_image_gets_no_pod_of_the_present_one() -> None:
+def test_a_unit_of_another_image_that_lacks_a_pod_is_replaced_without_a_turn_to_roll() -> None:
     world = World([replace(pod("a"), hash="new@other")], ServiceState.OURS)
-    assert plan(view(grouped(2), fits_of("new"), world.observed(), may_roll=False)) == Plan(())
+    planned = plan(view(grouped(2), fits_of("new"), world.observed(), may_roll=False))
+    assert planned.actions == (
+        DeletePod("a", "uid-a", "its spec or image has changed"),
+        CreatePod("the spec or the image has changed", "1"),
+    )
+    whole = World([replace(pod(name, index=i), hash="new@other") for i, name in enumerate("ab")], ServiceState.OURS)
+    assert plan(view(grouped(2), fits_of("new"), whole.observed(), may_roll=False)) == Plan(())
 
 
-def assert_whole(pods: Sequence[Pod], actions: Sequence[Action], size: int) -> None:
-    """Check that the actions delete whole units, and that they create whole units or what a unit lacks."""
+def assert_whole(pods: Sequence[Pod], actions: Sequence[Action]) -> None:
+    """Check that the actions delete whole units, and that they create leaders of new ones or what a unit lacks."""
     gone = {action.uid for action in actions if isinstance(action, DeletePod)}
     for each in units_of(pods):
         assert len(gone & {p.uid for p in each.pods}) in (0, len(each.pods))
     made = [(action.group, action.index) for action in actions if isinstance(action, CreatePod)]
     live = [(p.group, p.index) for each in units_of(pods) if each.live for p in each.pods]
-    draining = [(p.group, p.index) for p in pods if p.stopping]
-    for group in {group for group, _ in made}:
-        assert sorted(i for found, i in {*made, *live, *draining} if found == group) == list(range(size))
-    assert len(made) == len({*made} - {*live, *draining})
+    assert len(made) == len({*made} - {*live})
+    for group, index in made:
+        assert ((group, 0) in live) == (index > 0)
 
 
 def sides(spec: Spec) -> Sides:
@@ -207,7 +232,7 @@ def test_whatever_exists_and_wherever_it_is_killed_whole_units_of_the_spec_remai
     for _ in range(ROUNDS):
         seen = view(spec, fits_of("new"), world.observed())
         planned = plan(seen)
-        assert_whole(world.observed().pods, planned.actions, size)
+        assert_whole(world.observed().pods, planned.actions)
         if planned == Plan(()) and all(each.ready for each in world.ours()):
             break
         cut = cuts.pop() if cuts else None
@@ -229,7 +254,7 @@ def test_a_canary_is_whole_units_too(data: st.DataObject, size: int, replicas: i
     for _ in range(ROUNDS):
         split = split_of(replace(BEGUN, step=step), TERMS, sides(spec), world.observed())
         planned = plan_split(split)
-        assert_whole(world.observed().pods, planned.actions, size)
+        assert_whole(world.observed().pods, planned.actions)
         if not planned.actions and all(each.ready for each in world.ours()):
             break
         for (_, actions), pod_hash in zip(planned.parts, (CANARY, STABLE, CANARY), strict=True):
@@ -248,7 +273,7 @@ def test_both_revisions_of_a_canary_get_groups_of_their_own() -> None:
         split_of(BEGUN, TERMS, sides(grouped(2, replicas=2)), World(service=ServiceState.OURS).observed())
     )
     made = [[(a.group, a.index) for a in actions if isinstance(a, CreatePod)] for _, actions in planned.parts]
-    assert made == [[], [("0", 0), ("0", 1), ("1", 0), ("1", 1)], [("2", 0), ("2", 1)]]
+    assert made == [[], [("0", 0), ("1", 0)], [("2", 0)]]
 
 
 def test_all_pods_of_a_canary_that_was_rolled_back_go() -> None:
@@ -268,7 +293,7 @@ def test_the_pods_of_a_replica_differ_in_their_index() -> None:
     ]
 
 
-@pytest.mark.parametrize(("replicas", "least"), [(1, 2), (3, 4)])
+@pytest.mark.parametrize(("replicas", "least"), [(1, 2), (3, 5)])
 def test_a_budget_counts_pods(replicas: int, least: int) -> None:
     budget = build_budget(grouped(2, replicas=replicas))
     assert budget is not None

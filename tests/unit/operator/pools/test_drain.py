@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from operator_support.objects import EPOCH
 from operator_support.world import SimulatedPod, State
 
-from plimsoll_operator.planning.plan import Action, CreatePod, DeletePod
+from plimsoll_operator.planning.actions import Action, CreatePod, DeletePod
 from plimsoll_operator.planning.pods import Pod, observe_pods, read_pod
 from plimsoll_operator.pools.drain import drain
 

@@ -17,7 +17,7 @@ from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.pools.model_placement import Problem
 from plimsoll_operator.pools.source_tokens import LONGEST, LOOK_AGAIN_SECONDS, SourceTokens, Token, decode
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
-from plimsoll_operator.spec.model_deployment import SecretItem
+from plimsoll_operator.spec.secret_item import SecretItem
 from plimsoll_operator.status.reasons import Reason
 
 SECRET, ITEM = ObjectKey("team", "hub"), SecretItem("team", "hub", "token")
