@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,25 @@ def save(folder: Path, test: str, figures: Figures) -> None:
 def told(figures: Figures) -> str:
     """Return figures for an error message, one per line."""
     return json.dumps(figures, indent=1)
+
+
+def judged(seconds: Sequence[float], goal: float, percent: int = 95) -> Figures:
+    """Return figures of measured times: all of them, percentiles, and whether the one of `percent` % meets its goal."""
+    ordered = sorted(seconds)
+    reached = percentile(ordered, percent)
+    return {
+        "each": list(seconds),
+        "p50": percentile(ordered, 50),
+        f"p{percent}": reached,
+        "max": percentile(ordered, 100),
+        f"goal_p{percent}": goal,
+        "goal": "met" if reached is not None and reached <= goal else "missed",
+    }
+
+
+def percentile(ordered: list[float], percent: int) -> float | None:
+    """Return the smallest value that is at least as large as `percent` % of the values, or None without values."""
+    return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3) if ordered else None
 
 
 def goals(found: dict[str, Figures]) -> list[str]:

@@ -107,7 +107,7 @@ class Kube:
 
     def ready_pods(self, name: str) -> list[str]:
         """Return the names of a ModelDeployment's pods that are ready and not terminating."""
-        return [p["metadata"]["name"] for p in self.pods(name) if _is_ready(p)]
+        return [p["metadata"]["name"] for p in self.pods(name) if is_ready(p)]
 
     def services(self) -> list[str]:
         """Return the names of the namespace's Services."""
@@ -135,15 +135,15 @@ class Kube:
 
         return until(f"{name} {kind}={status}", look, timeout=timeout, state=lambda: self.describe(name))
 
-    def wait_settled(self, name: str, replicas: int, *, timeout: float = READY_SECONDS) -> None:
-        """Wait until exactly `replicas` pods exist, all ready, and the object is not Progressing."""
+    def wait_settled(self, name: str, pods: int, *, timeout: float = READY_SECONDS) -> None:
+        """Wait until exactly `pods` pods exist, all ready, and the object is not Progressing."""
 
         def look() -> bool:
             done = self.condition(name, "Progressing")
             settled = done is not None and done["status"] == "False"
-            return settled and len(self.pods(name)) == len(self.ready_pods(name)) == replicas
+            return settled and len(self.pods(name)) == len(self.ready_pods(name)) == pods
 
-        until(f"{name} settled at {replicas}", look, timeout=timeout, state=lambda: self.describe(name))
+        until(f"{name} settled with {pods} pods", look, timeout=timeout, state=lambda: self.describe(name))
 
     def model_hosts(self) -> list[Object]:
         """Return the ModelHosts of the namespace."""
@@ -186,6 +186,14 @@ class Kube:
         """Run a command in a pod's first container and return its output."""
         return kubectl("exec", "--namespace", self.namespace, pod, "--", *command)
 
+    def log(self, pod: str) -> str:
+        """Return the log of a pod's first container; each line begins with its time."""
+        return kubectl("logs", "--namespace", self.namespace, "--timestamps", pod)
+
+    def delete_pod(self, pod: str) -> None:
+        """Delete a pod like `kubectl delete pod`, without waiting: it drains first."""
+        self._core.delete_namespaced_pod(pod, self.namespace)
+
     def kill_now(self, pod: str) -> None:
         """Delete a pod like a crash: SIGKILL, without grace period or draining."""
         self._core.delete_namespaced_pod(pod, self.namespace, grace_period_seconds=0)
@@ -206,7 +214,7 @@ class Kube:
 
     def nodes_of(self, name: str) -> list[str]:
         """Return the name of the node of each ready pod of a ModelDeployment, once for each pod."""
-        return [p["spec"]["nodeName"] for p in self.pods(name) if _is_ready(p)]
+        return [p["spec"]["nodeName"] for p in self.pods(name) if is_ready(p)]
 
     def describe(self, name: str) -> str:
         """Return status, pods and events of a ModelDeployment for an error message."""
@@ -244,7 +252,8 @@ def _oom_kills(text: str) -> int:
     return found
 
 
-def _is_ready(pod: Object) -> bool:
+def is_ready(pod: Object) -> bool:
+    """Return whether a pod is ready and not terminating."""
     if pod["metadata"].get("deletionTimestamp"):
         return False
     conditions = pod.get("status", {}).get("conditions", [])

@@ -28,8 +28,10 @@ def cordoned(*nodes: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def drained(node: str, *, timeout: float) -> Iterator[str]:
-    """Drain a node like an administrator, yield kubectl's output, and uncordon it at the end."""
+def drained(node: str, *, timeout: float, selector: str = "") -> Iterator[str]:
+    """Drain a node like an administrator, yield kubectl's output, and uncordon it at the end. With `selector`, only
+    pods with these labels are evicted.
+    """
     try:
         yield kubectl(
             "drain",
@@ -37,6 +39,7 @@ def drained(node: str, *, timeout: float) -> Iterator[str]:
             "--ignore-daemonsets",
             "--delete-emptydir-data",
             f"--timeout={timeout:g}s",
+            *([f"--pod-selector={selector}"] if selector else []),
             timeout=timeout + 30,
         )
     finally:

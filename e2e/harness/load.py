@@ -14,10 +14,14 @@ from typing import Any
 
 import openai
 
+from harness.figures import percentile
+
 MAX_REQUESTS = 20_000
 MAX_SECONDS = 1800.0
 STOP_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
+PAUSED_SECONDS = 1.0
+"""Pauses between tokens up to this length also occur without a failure."""
 FAILURES_KEPT = 5
 
 
@@ -48,11 +52,15 @@ class Request:
 
 @dataclass(slots=True)
 class Outcome:
-    """All ended requests. Anything but a complete response is a failure. `texts`: the outputs of each model."""
+    """All ended requests. Anything but a complete response is a failure.
+
+    `texts`: the outputs of each model. `tokens`: when text of each model came, in seconds since the start of the load.
+    """
 
     requests: list[Request] = field(default_factory=list)
     texts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     started: float = field(default_factory=time.monotonic)
+    tokens: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def answered(self) -> int:
@@ -67,6 +75,15 @@ class Outcome:
     def now(self) -> float:
         """Seconds since the start of the load, like `Request.began`."""
         return time.monotonic() - self.started
+
+    def resumed_after(self, model: str, began: float, ended: float) -> float:
+        """Return the seconds from `began` to the end of the longest pause between tokens of a model from `began` to
+        `ended`; 0 if no pause is longer than PAUSED_SECONDS.
+        """
+        ticks = [began, *(tick for tick in self.tokens[model] if began < tick < ended)]
+        pauses = [(later - sooner, later - began) for sooner, later in itertools.pairwise(ticks)]
+        longest, resumed = max(pauses, default=(0.0, 0.0))
+        return round(resumed, 1) if longest > PAUSED_SECONDS else 0.0
 
     def summary(self) -> dict[str, Any]:
         """Return figures for a record; times in seconds."""
@@ -163,7 +180,7 @@ async def _record(client: openai.AsyncOpenAI, model: str, prompt: str, tokens: i
     try:
         stream = await _ask(client, model, prompt, tokens)
         status = stream.response.status_code
-        text = await _read(stream, tokens)
+        text = await _read(stream, tokens, lambda: outcome.tokens[model].append(outcome.now()))
         outcome.texts[model].add(text)
     except openai.APIStatusError as error:
         status, told = error.status_code, True
@@ -190,17 +207,16 @@ async def _ask(
     )
 
 
-async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int) -> str:
-    """Return the text of a streamed output. Raises AssertionError if it has fewer or more than `tokens` tokens."""
+async def _read(stream: openai.AsyncStream[openai.types.Completion], tokens: int, came: Callable[[], None]) -> str:
+    """Return the text of a streamed output, and call `came` for each piece of it. Raises AssertionError if it has fewer
+    or more than `tokens` tokens.
+    """
     text, generated = "", None
     async for chunk in stream:
+        if chunk.choices:
+            came()
         text += "".join(choice.text for choice in chunk.choices)
         if chunk.usage is not None:
             generated = chunk.usage.completion_tokens
     assert generated == tokens, f"{generated} tokens came instead of {tokens}"
     return text
-
-
-def percentile(ordered: list[float], percent: int) -> float | None:
-    """Return the smallest value that is at least as large as `percent` % of the values, or None without values."""
-    return round(ordered[max(0, -(-len(ordered) * percent // 100) - 1)], 3) if ordered else None

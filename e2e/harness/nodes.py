@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kubernetes import client
@@ -42,3 +44,16 @@ def wait_ready(*names: str, timeout: float = 120) -> None:
         return all(is_ready(name) and not core.read_node(name).spec.taints for name in names)
 
     until(f"{', '.join(names)} ready, without a taint", look, timeout=timeout)
+
+
+@contextlib.contextmanager
+def labelled(labels: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
+    """Add labels to nodes (node -> labels) within the context. The nodes must not have labels of these keys before."""
+    core: Any = client.CoreV1Api()
+    try:
+        for node, added in labels.items():
+            core.patch_node(node, {"metadata": {"labels": dict(added)}})
+        yield
+    finally:
+        for node, added in labels.items():
+            core.patch_node(node, {"metadata": {"labels": dict.fromkeys(added)}})

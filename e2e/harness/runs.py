@@ -18,7 +18,8 @@ TEST_SECONDS = 2400
 NOTHING_SELECTED = 5
 """pytest's exit code if `-k` selects no test."""
 TURNS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    (("pool",), ("canary", "policies", "answers", "http_route"), ("many_models", "under_load", "kept")),
+    (("pool", "group_turns"), ("canary", "policies", "answers", "http_route"), ("many_models", "under_load", "kept")),
+    (("groups", "group_inputs"), ("group_healing", "group_scaling")),
     (("gateway_abuse", "full_cluster"), ("operator_killed", "lease_deleted", "operator")),
     (("node_lost",), ("wake",), ("scale_to_zero", "refusals")),
 )
@@ -26,9 +27,10 @@ TURNS: tuple[tuple[tuple[str, ...], ...], ...] = (
 after another.
 
 Scenarios in no turn break something that all others need (the API server, both nodes' pods, the release), and run alone
-at the end. The first turn breaks nothing shared. In the second, the operator is repeatedly away: serving does not need
-it, but rollouts wait for it. In the third, a node is lost: scenarios in parallel stay on the other one, and need one
-gateway.
+at the end. The first two turns break nothing shared. Groups of pods are placed one at a time, so those that find no
+nodes would delay the second turn: they are in the first. In the third turn, the operator is repeatedly away: serving
+does not need it, but rollouts wait for it. In the fourth, a node is lost: scenarios in parallel stay on the other one,
+and need one gateway.
 """
 
 

@@ -164,10 +164,11 @@ def serve(kube: Kube, tiny: dict[str, Any]) -> Serve:
     """
 
     def start(replicas: int = 1, name: str = "", **fields: Any) -> dict[str, Any]:
-        model = tiny | {"metadata": {"name": name or tiny["metadata"]["name"]}}
+        model = tiny | {"metadata": tiny["metadata"] | ({"name": name} if name else {})}
         model["spec"] = tiny["spec"] | {"replicas": replicas, **fields}
         kube.apply(model)
-        kube.wait_settled(model["metadata"]["name"], replicas)
+        pods = fields.get("parallel", {}).get("pods", 1)
+        kube.wait_settled(model["metadata"]["name"], replicas * pods)
         return model
 
     return start

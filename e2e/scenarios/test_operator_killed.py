@@ -12,9 +12,10 @@ from typing import Any
 import openai
 import pytest
 
-from harness import crash, lease, pool
+from harness import pool
 from harness.figures import Figures, told
 from harness.kube import Kube, Object, fresh_namespace
+from harness.operator_kill import kill_operator, wait_leader
 from harness.release import Release
 from harness.settings import Settings
 from harness.tiny_model import RUNTIME
@@ -22,8 +23,6 @@ from harness.waiting import Stopwatch, hold, until
 
 MODEL = "killed"
 PROMPT = "w5 w6 w7 w8 w9 w10"
-LEASE = "plimsoll-operator"
-LEADS_WITHIN = 120
 SETTLED_WITHIN = 300
 POOLED = pool.names(MODEL, 5)
 OWN = f"{MODEL}-own"
@@ -76,8 +75,8 @@ def test_the_end_is_that_of_an_undisturbed_run(
             _do(stormy, step)
             hold(draw.uniform(0, 4))
             if number >= len(steps) - kills:
-                _kill_operator(release)
-        _leader(release)
+                assert kill_operator(release) == 1
+        wait_leader(release)
         disturbed = _settled(stormy)
         measured |= {"kills": kills, "steps": len(steps), "seconds": since.seconds, "end": disturbed}
         assert stormy.orphans() == []
@@ -98,25 +97,6 @@ def _do(kube: Kube, step: Step) -> None:
             kube.apply(manifest)
         case (_, str(name)):
             kube.delete_model(name)
-
-
-def _kill_operator(release: Release) -> None:
-    """Kill the operator with SIGKILL, and clear its Lease so that the next one need not wait."""
-    before = _leader(release)
-    until("one operator's process alone", lambda: crash.count("plimsoll-operator") == 1, timeout=60)
-    assert crash.kill("plimsoll-operator") == 1
-    release.kill_now(before)
-    lease.clear(release.namespace, LEASE)
-
-
-def _leader(release: Release) -> str:
-    """Wait until a live operator holds the Lease, and return its pod."""
-
-    def look() -> str | None:
-        holder = lease.holder(release.namespace, LEASE)
-        return holder if holder in release.ready_pods("operator") else None
-
-    return until("an operator that holds the Lease", look, timeout=LEADS_WITHIN)
 
 
 def _settled(kube: Kube) -> dict[str, Any]:

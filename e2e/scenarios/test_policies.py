@@ -10,28 +10,21 @@ from typing import Any
 import openai
 import pytest
 
-from harness import helm, pool
-from harness.kube import Kube
+from harness import crash, groups, helm, pool
+from harness.idle_pod import idle_pod
+from harness.kube import Kube, fresh_namespace
 from harness.policies import enforced
 from harness.release import Release
 from harness.settings import Settings
+from harness.sockets import connectable, listening
+from harness.tiny_model import RUNTIME
 
 MODEL = "policed"
 POOLED, ANOTHER = pool.names(MODEL, 2)
+GROUPED = {backend: f"{MODEL}-{backend}" for backend in ("local", "gloo")}
 PROMPT = "w5 w6 w7 w8 w9 w10"
 HOST_API, SERVING, GATEWAY, GATEWAY_METRICS, OPERATOR_METRICS = 8100, 8000, 8080, 8081, 8080
 SCRAPER = {"app.kubernetes.io/name": "prometheus"}
-TRY = """
-import json, socket, sys
-found = {}
-for name, (host, port) in json.loads(sys.argv[1]).items():
-    try:
-        socket.create_connection((host, port), timeout=5).close()
-        found[name] = True
-    except OSError:
-        found[name] = False
-print(json.dumps(found))
-"""
 ASK = """
 import sys, urllib.error, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Authorization": sys.argv[2]} if sys.argv[2] else {})
@@ -46,7 +39,7 @@ except urllib.error.HTTPError as error:
 def stranger_and_scraper(kube: Kube, release: Release) -> tuple[str, str]:
     """The names of two pods that are not Plimsoll's. The fixture `policies` lets the second scrape metrics."""
     for name, labels in (("stranger", {}), ("scraper", SCRAPER)):
-        kube.apply(_idle(name, labels, release.image("operator")))
+        kube.apply(idle_pod(name, release.image("operator"), labels=labels))
     for name in ("stranger", "scraper"):
         kube.wait_running(name)
     return "stranger", "scraper"
@@ -89,14 +82,15 @@ def test_ports_are_open_to_those_who_need_them_alone(
         "operator's metrics": (release.address(operator), OPERATOR_METRICS),
     }
     everything = set(targets)
-    assert _open(kube, stranger, targets) == everything, "with no policy in force"
+    assert connectable(kube, stranger, targets) == everything, "with no policy in force"
     with enforced():
-        assert _open(kube, stranger, targets) == {"gateway"}
-        assert _open(kube, scraper, targets) == {"gateway", "gateway's metrics", "operator's metrics"}
+        assert connectable(kube, stranger, targets) == {"gateway"}
+        assert connectable(kube, scraper, targets) == {"gateway", "gateway's metrics", "operator's metrics"}
         ours = Kube(release.namespace)
         to_models = {"host's models", "a model's own pod"}
-        assert _open(ours, gateway, targets) & {"host API", *to_models} == to_models
-        assert _open(ours, operator, targets) - {"operator's metrics"} == {"host API", "gateway's metrics"}
+        assert connectable(ours, gateway, targets) & {"host API", *to_models} == to_models
+        asked = {"host API", "gateway's metrics", *to_models}  # models for /health of groups
+        assert connectable(ours, operator, targets) - {"operator's metrics"} == asked
         report = f"http://{kube.address(host)}:{HOST_API}/host/v1/report"
         for credential in ("", "Bearer nonsense"):
             assert ours.execute(operator, "python3", "-c", ASK, report, credential).strip() == "401"
@@ -107,32 +101,47 @@ def test_ports_are_open_to_those_who_need_them_alone(
             assert answer.usage is not None
 
 
-def _open(kube: Kube, pod: str, targets: dict[str, tuple[str, int]]) -> set[str]:
-    """Return the names of the targets (name -> host and port) to which a pod can open a TCP connection."""
-    found = json.loads(kube.execute(pod, "python3", "-c", TRY, json.dumps(targets)))
-    return {name for name, connected in found.items() if connected}
+@pytest.mark.usefixtures("own_cluster", "two_nodes", "policies")
+def test_ports_of_a_group_are_open_to_its_members_alone(
+    kube: Kube, release: Release, serve: Callable[..., dict[str, Any]], client: openai.OpenAI
+) -> None:
+    """The groups also form another generation while the policies are in force."""
+    found: dict[str, tuple[groups.Member, ...]] = {}
+    for backend, name in GROUPED.items():
+        runtime = RUNTIME | {"threads": 1, "groupBackend": backend}
+        serve(1, name, parallel={"tensor": 2, "pods": 2}, runtime=runtime, template=groups.apart())
+        found[name] = groups.only_group(kube, name)
+    with fresh_namespace() as elsewhere:
+        for stranger in (kube, elsewhere):
+            stranger.apply(idle_pod("stranger", release.image("operator")))
+            stranger.wait_running("stranger")
+        ports = {name: _ports(kube, members) for name, members in found.items()}
+        everything = {target: place for targets in ports.values() for target, place in targets.items()}
+        assert connectable(elsewhere, "stranger", everything) == set(everything), "with no policy in force"
+        with enforced():
+            assert connectable(elsewhere, "stranger", everything) == set()
+            assert connectable(kube, "stranger", everything) == set()
+            for name, members in found.items():
+                inner = {target: place for target, place in ports[name].items() if place[1] != SERVING}
+                assert inner, "the ranks listen on no port"
+                for member in members:
+                    assert connectable(kube, member.name, inner) == set(inner)
+                before = _ask(client, name)
+                crash.kill_container("plimsoll", members[1].uid)
+                groups.wait_restarted(kube, name, members[1])
+                assert _ask(client, name) == before
 
 
-def _idle(name: str, labels: dict[str, str], image: str) -> dict[str, Any]:
+def _ports(kube: Kube, members: tuple[groups.Member, ...]) -> dict[str, tuple[str, int]]:
+    """Return the listening sockets of a group that other pods can reach, as targets."""
     return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 0,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "idle",
-                    "image": image,
-                    "command": ["python3", "-c", "import time; time.sleep(3600)"],
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
+        f"{member.name} {socket.port}": (member.address, socket.port)
+        for member in members
+        for socket in listening(kube, member.name)
+        if not socket.loopback
     }
+
+
+def _ask(client: openai.OpenAI, model: str) -> str:
+    answer = client.completions.create(model=model, prompt=PROMPT, max_tokens=8, temperature=0)
+    return answer.choices[0].text

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import openai
 import pytest
 
 from harness import nodes, pool
-from harness.figures import Figures, told
+from harness.figures import Figures, judged, told
 from harness.host_api import HostApi
 from harness.kube import Kube
-from harness.load import percentile
 from harness.release import Release
 from harness.settings import Settings
 from harness.tiny_model import SMALL, write_tiny_model
@@ -69,20 +67,7 @@ def test_of_models_that_sleep_in_memory(
             assert again == text, told(measured)
             seconds.append(first)
         assert api.entry(host, case.name)["wakes"] - before == rounds, "it was not asleep, or not in memory"
-        measured[case.name] = _figures(case, seconds)
-
-
-def _figures(case: Case, seconds: list[float]) -> dict[str, Any]:
-    ordered = sorted(seconds)
-    p95 = percentile(ordered, 95)
-    return {
-        "rounds": len(seconds),
-        "p50": percentile(ordered, 50),
-        "p95": p95,
-        "max": percentile(ordered, 100),
-        "goal_p95": case.goal_seconds,
-        "goal": "met" if p95 is not None and p95 < case.goal_seconds else "missed",
-    }
+        measured[case.name] = judged(seconds, case.goal_seconds)
 
 
 def _ask(client: openai.OpenAI, model: str) -> tuple[str, float]:

@@ -36,3 +36,10 @@ def test_goals_are_told_with_their_figures() -> None:
         "test_b.py::test_y": {"seconds": 2},
     }
     assert figures.goals(found) == ["test_x: goal met: small p95 0.9, goal_p95 1.0"]
+
+
+def test_times_are_judged_by_a_percentile() -> None:
+    found = figures.judged([3.0, 1.0, 2.0, 9.0], 3.0, 50)
+    assert found == {"each": [3.0, 1.0, 2.0, 9.0], "p50": 2.0, "max": 9.0, "goal_p50": 3.0, "goal": "met"}
+    assert figures.judged([3.0, 9.0], 5.0)["goal"] == "missed"
+    assert figures.judged([], 5.0)["goal"] == "missed", "nothing was measured"

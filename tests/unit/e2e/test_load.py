@@ -58,6 +58,7 @@ def test_whole_answers_are_counted() -> None:
     assert outcome.answered == len(outcome.requests) >= 3
     assert outcome.failures == []
     assert outcome.texts == {"tiny": {"w1"}}
+    assert len(outcome.tokens["tiny"]) == outcome.answered
     assert outcome.summary()["statuses"] == {"200": outcome.answered}
 
 
@@ -121,3 +122,10 @@ def test_the_longest_time_without_an_answer_is_told() -> None:
     assert summary["longest_without_an_answer"] == 6.0
     assert (summary["requests"], summary["failed"]) == (3, 1)
     assert (summary["seconds_p50"], summary["seconds_max"]) == (1.0, 2.0)
+
+
+def test_the_end_of_the_longest_pause_between_tokens_is_found() -> None:
+    outcome = Outcome(tokens={"tiny": [1.0, 1.5, 6.0, 6.2, 8.0, 30.0]})
+    assert outcome.resumed_after("tiny", 1.2, 20.0) == pytest.approx(4.8)
+    assert outcome.resumed_after("tiny", 1.2, 5.0) == 0.0, "no pause ends in this time"
+    assert outcome.resumed_after("tiny", 6.0, 7.0) == 0.0, "the pause is short"
