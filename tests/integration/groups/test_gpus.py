@@ -126,7 +126,7 @@ def test_no_request_is_lost(group: Served) -> None:
     until(lambda: health(group) == 200, TEXT_SECONDS)
     ended.set()
     for client in clients:
-        client.finish(TEXT_SECONDS)
+        client.finish()
 
 
 def generated(engine: EngineCore, numbers: Iterator[int], tokens: int = 20) -> list[int]:

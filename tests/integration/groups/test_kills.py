@@ -18,8 +18,6 @@ KILLS = 50
 SHARED_MEMORY = Path("/dev/shm")
 CLIENTS = 6
 TOKENS = 60
-LONGEST = 30.0
-"""Seconds that a text may take, with several losses in a row."""
 
 
 def shared_memory() -> list[Path]:
@@ -57,7 +55,7 @@ def test_no_request_is_lost(tmp_path: Path, options: tuple[str, ...], size: int)
         until(lambda: health(server) == 200)
         ended.set()
         for client in clients:
-            client.finish(LONGEST)
+            client.finish()
         assert len(ranks_of(server)) == size
         processes += ranks_of(server).values()
         server.process.terminate()

@@ -29,8 +29,6 @@ STREAMS = [[n + 1, 3, 5] * (n + 1) for n in range(4)]
 TOKENS = 300
 NOTICE_SECONDS = 1.0
 LOSSES = 50
-LONGEST = 90.0
-"""Seconds that a text may take, with losses in a row and restarts of a member, each of which takes some 10 s."""
 SILENCE_SECONDS = 20.0
 """Time to notice a machine that does not answer: see `network.SILENT_SECONDS`."""
 
@@ -196,7 +194,7 @@ def test_no_request_is_lost_at_any_instant(group: Group) -> None:
     group.until_ready()
     ended.set()
     for client in clients:
-        client.finish(LONGEST)
+        client.finish()
 
 
 @pytest.mark.long

@@ -45,17 +45,19 @@ def up(folder: Path, port: int, model: Path, **spec: Any) -> Iterator[tuple[str,
     environment = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=environment)
-    record = folder / "state" / "plimsoll" / str(port) / "up.json"
+    url = f"http://127.0.0.1:{port}"
 
     def is_ready() -> bool:
         assert process.poll() is None, (folder / "log").read_text()
-        found = json.loads(record.read_text()) if record.exists() else {"models": []}
-        entries = [entry for one in found["models"] for entry in (*one["replicas"], found["gateway"])]
-        return bool(entries) and all(entry["phase"] == "ready" for entry in entries)
+        try:
+            response = httpx.get(f"{url}/v1/models/tiny", timeout=10)
+        except httpx.TransportError:
+            return False  # the gateway is starting
+        return response.status_code == 200 and bool(response.json()["ready"])
 
     try:
         until(is_ready, SECONDS)
-        yield f"http://127.0.0.1:{port}", psutil.Process(process.pid)
+        yield url, psutil.Process(process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0

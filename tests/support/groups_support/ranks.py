@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -19,7 +20,11 @@ SECONDS = 60.0
 
 def children_of(server: Served) -> dict[str, psutil.Process]:
     """Return the ranks and the fork server, by name."""
-    return {child.name(): child for child in server.engine().children()}
+    found = {}
+    for child in server.engine().children():
+        with suppress(psutil.NoSuchProcess):  # it ended since it was listed
+            found[child.name()] = child
+    return found
 
 
 def ranks_of(server: Served) -> dict[str, psutil.Process]:
