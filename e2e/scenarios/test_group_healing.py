@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -16,12 +18,13 @@ from harness.figures import Figures, judged, told
 from harness.group_faults import watched
 from harness.groups import HOLD, Member, live, only_group, wait_formed, wait_restarted
 from harness.kube import Kube
+from harness.kubectl import kubectl
 from harness.load import Outcome, Request, load
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
 
 MODEL = "group-healing"
-BESIDE, ON_A_LOST_NODE = f"{MODEL}-beside", f"{MODEL}-node"
+BESIDE, CRASHING, ON_A_LOST_NODE = f"{MODEL}-beside", f"{MODEL}-crashing", f"{MODEL}-node"
 PROMPT = "w5 w6 w7 w8 w9 w10"
 TOKENS = 32
 USERS = 4
@@ -31,6 +34,20 @@ LEADER_KILLED, LEADER_DELETED = "the leader's container killed", "the leader's p
 GOAL_SECONDS = {WORKER_KILLED: 8, WORKER_DELETED: 15, LEADER_KILLED: 15, LEADER_DELETED: 25}
 OF_THE_LEADER = (LEADER_KILLED, LEADER_DELETED)
 UNNOTICED_SECONDS = 5
+KILLING_SECONDS = 20
+KILL_RANKS = """
+import os, signal, sys, time
+from contextlib import suppress
+killed, end = 0, time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if open(f"/proc/{pid}/comm").read().startswith("plimsoll-rank"):
+                os.kill(int(pid), signal.SIGKILL)
+                killed += 1
+    time.sleep(0.1)
+print(killed)
+"""
 HEALED_WITHIN = 180
 NOTICED_WITHIN, REPLACED_WITHIN = 90, 240
 
@@ -133,6 +150,27 @@ def _seconds(outcome: Outcome, loss: Loss) -> float:
     if loss.kind == LEADER_KILLED:
         return round(loss.ready - loss.began, 1)
     return outcome.resumed_after(MODEL, loss.began, loss.ended)
+
+
+def test_the_status_has_the_last_words_of_a_rank(kube: Kube, serve: Callable[..., dict[str, Any]]) -> None:
+    """A rank that is killed once is back before its leader counts as not ready, so this one is killed at each start."""
+    serve(1, CRASHING, parallel=PARALLEL)
+    [_, worker] = only_group(kube, CRASHING)
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kube.execute, worker.name, "python3", "-c", KILL_RANKS, str(KILLING_SECONDS))
+        until(
+            "the rank and its signal",
+            lambda: "rank 1 was killed by signal 9" in _described(kube, CRASHING),
+            timeout=KILLING_SECONDS,
+            state=lambda: _described(kube, CRASHING),
+        )
+        assert int(killing.result()) > 1
+    wait_formed(kube, CRASHING)
+    assert "signal" not in json.dumps(kube.model(CRASHING)["status"])
+
+
+def _described(kube: Kube, name: str) -> str:
+    return kubectl("describe", "mdep", name, "--namespace", kube.namespace)
 
 
 @pytest.mark.usefixtures("own_cluster")
