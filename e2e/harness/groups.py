@@ -33,14 +33,17 @@ class Member:
     stopping: bool
 
 
-def apart() -> Object:
-    """Return fields of a pod template that keep the pods of a group on different nodes."""
+def apart(*, required: bool = True) -> Object:
+    """Return fields of a pod template that keep the pods of a group on different nodes; unless `required`, only if
+    there is room.
+    """
     term = {
         "labelSelector": {"matchLabels": {"app.kubernetes.io/managed-by": "plimsoll-operator"}},
         "matchLabelKeys": [OWNED, GROUP],
         "topologyKey": "kubernetes.io/hostname",
     }
-    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    kind, terms = ("required", [term]) if required else ("preferred", [{"weight": 100, "podAffinityTerm": term}])
+    return {"affinity": {"podAntiAffinity": {f"{kind}DuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 def members(kube: Kube, name: str) -> list[Member]:

@@ -16,7 +16,7 @@ from harness import crash, nodes
 from harness.daemons import frozen
 from harness.figures import Figures, judged, told
 from harness.group_faults import watched
-from harness.groups import HOLD, Member, live, only_group, wait_formed, wait_restarted
+from harness.groups import HOLD, Member, apart, live, only_group, wait_formed, wait_restarted
 from harness.kube import Kube
 from harness.kubectl import kubectl
 from harness.load import Outcome, Request, load
@@ -190,7 +190,7 @@ def test_a_node_that_is_lost_and_comes_back_leaves_nothing_twice(
         pytest.skip("a lost node takes minutes, so it runs at full length only")
     kept, lost = two_nodes
     tiny["metadata"]["annotations"] = HOLD
-    serve(2, ON_A_LOST_NODE, parallel=PARALLEL, template=_rather_apart())
+    serve(2, ON_A_LOST_NODE, parallel=PARALLEL, template=apart(required=False))
     members = live(kube, ON_A_LOST_NODE)
     assert sorted(member.index for member in members if member.node == lost) == [0, 1], members
     with (
@@ -218,9 +218,3 @@ def test_a_node_that_is_lost_and_comes_back_leaves_nothing_twice(
     assert outcome.failures == [], told(measured)
     assert faults == set()
     assert len(outcome.texts[ON_A_LOST_NODE]) == 1
-
-
-def _rather_apart() -> dict[str, Any]:
-    """Return fields of a pod template that spread a model's pods over nodes as long as there are several."""
-    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
-    return {"topologySpreadConstraints": [spread | {"matchLabelKeys": ["plimsoll.dev/group"]}, spread]}
