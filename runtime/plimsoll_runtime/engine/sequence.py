@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from plimsoll_runtime.engine.protocol.messages import RequestContext
+from plimsoll_runtime.engine.protocol.messages import MOST_MARKS, Mark, MarkKind, RequestContext, WaitReason
 from plimsoll_runtime.engine.protocol.plan import TableChange
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 
@@ -113,6 +113,7 @@ class Report:
     - `final_only`: one output, at the end.
     - `admitted`: the sequence has run. `answered`: its first token has been sampled. `cached_tokens` of the prompt were
       found before that, in the prefix cache or its tiers.
+    - `marks`: those that the client does not have yet. `waits_since_ns`: when it joined the waiting queue.
     - `prompt_logprobs`: packed, of the first `scored` positions; None: not requested.
     """
 
@@ -122,6 +123,18 @@ class Report:
     admitted: bool = False
     answered: bool = False
     cached_tokens: int = 0
+    marks: list[Mark] = field(default_factory=list)
+    waits_since_ns: int = 0
+
+    def mark(self, kind: MarkKind, at_ns: int, value: int = 0, why: WaitReason = WaitReason.NOTHING) -> None:
+        """Record what happens to the sequence. Beyond MOST_MARKS only its end is recorded."""
+        if len(self.marks) < MOST_MARKS or kind is MarkKind.FINISHED:
+            self.marks.append(Mark(kind, at_ns, value, why))
+
+    def take_marks(self) -> list[Mark]:
+        """Return the marks to send, and forget them."""
+        marks, self.marks = self.marks, []
+        return marks
 
 
 class Phase(Enum):

@@ -143,4 +143,5 @@ def joined(outputs: list[RequestOutput]) -> RequestOutput:
         stop_token_id=last.stop_token_id,
         cached_tokens=first.cached_tokens,
         error=last.error,
+        marks=[mark for output in outputs for mark in output.marks],
     )

@@ -5,6 +5,7 @@ prompt log probabilities.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from itertools import islice
 
 import msgspec
@@ -115,6 +116,55 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
     top: list[tuple[int, float]] = []
 
 
+class MarkKind(IntEnum):
+    """What happens to a request in the engine.
+
+    - QUEUED: it has joined the waiting queue, after its constraint was compiled.
+    - SCHEDULED: it runs, for the first time or again. `value`: its tokens that need not be computed, from the prefix
+      cache or its tiers. `why`: what it waited for.
+    - CHUNK: a step computes `value` tokens of its prompt, or of all its tokens after a preemption.
+    - FIRST_TOKEN: its first token has been sampled.
+    - PREEMPTED: it waits again. `why`: what was lacking.
+    - FINISHED: it has ended.
+    """
+
+    QUEUED = 0
+    SCHEDULED = 1
+    CHUNK = 2
+    FIRST_TOKEN = 3
+    PREEMPTED = 4
+    FINISHED = 5
+
+
+class WaitReason(IntEnum):
+    """What a request in the waiting queue lacks: nothing (the next step takes it), a slot in the batch, KV blocks, room
+    in a step's tokens, its prefix from disk, the processes that compute steps (they are being replaced), or memory for
+    a step of this size; or another request was more urgent.
+    """
+
+    NOTHING = 0
+    SLOTS = 1
+    KV_BLOCKS = 2
+    TOKEN_BUDGET = 3
+    DISK = 4
+    LOST_PROCESSES = 5
+    DEVICE_MEMORY = 6
+    MORE_URGENT = 7
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What happened to a request, and when, in nanoseconds of the monotonic clock."""
+
+    kind: MarkKind
+    at_ns: int
+    value: int = 0
+    why: WaitReason = WaitReason.NOTHING
+
+
+MOST_MARKS = 256
+"""Marks of one request; of a request with more, those in between are left out."""
+
+
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The output of one request in one step, or in all steps if it is `final_only`.
 
@@ -125,6 +175,7 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     - `prompt_logprobs`: sent once, with the first token, packed by `pack`. Entry i belongs to prompt token i + 1.
     - `cached_tokens`: sent with the first token: prompt tokens whose KV came from the prefix cache or its tiers.
     - `vector`: the result of a pooling model, which generates no tokens: float32 in native byte order.
+    - `marks`: what has happened to the request since its last output.
     """
 
     request_id: str
@@ -136,6 +187,7 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     cached_tokens: int = 0
     error: str | None = None
     vector: bytes | None = None
+    marks: list[Mark] = []
 
 
 class TierStats(msgspec.Struct, frozen=True):

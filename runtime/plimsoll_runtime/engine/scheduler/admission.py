@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, MarkKind, WaitReason
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, Policy
 from plimsoll_runtime.engine.scheduler.running import RunningSequences
@@ -129,7 +129,8 @@ class Admission:
     """Holds the waiting sequences, in the queue or out of it while their prefix is read from disk; admits them, and
     preempts running ones.
 
-    `update_key` computes the order key of a waiting sequence again; `clock` gives nanoseconds.
+    `update_key` computes the order key of a waiting sequence again; `clock` gives nanoseconds, and `now_ns` is its time
+    when the step was begun.
 
     No sequence is admitted before the first in the queue, unless that one waits for the disk. A sequence is admitted
     when there are a slot and blocks for all its known tokens, and a spare block for each running sequence.
@@ -150,6 +151,9 @@ class Admission:
         self._kv = kv
         self._running = running
         self._counters = counters
+        self._clock = clock
+        self.now_ns = clock()
+        self._blocked = WaitReason.NOTHING, 0
         self.waiting = WaitingQueue(update_key if policy.refreshes else None)
         self.prefetches = Prefetches(kv.tiers, limits.max_sequences, clock)
 
@@ -159,6 +163,7 @@ class Admission:
 
     def add(self, sequence: SequenceState) -> None:
         """Queue a new sequence, or start its prefetch if it would be near the front."""
+        self._queued(sequence, MarkKind.QUEUED, self._clock())
         if self._kv.tiers is not None:
             self._kv.tiers.index.poll()
         near = len(self.waiting) < self.prefetches.places(self._running.slots.available)
@@ -169,6 +174,7 @@ class Admission:
         """Requeue ended prefetches, refresh order keys, and preempt for the first waiting sequence if the policy does
         so.
         """
+        self.now_ns = self._clock()
         for sequence in self.prefetches.take_ended():
             self.waiting.push(sequence)
         if not self.waiting:
@@ -192,28 +198,41 @@ class Admission:
         """
         while self._running.slots.available:
             sequence = self.waiting.peek()
-            if sequence is None or sequence.pending or (before is not None and sequence.queue.order_key > before):
+            if sequence is None or sequence.pending:
+                return None
+            if before is not None and sequence.queue.order_key > before:
                 return None
             if self._whole_prompts and sequence.length > budget:
+                self.block(WaitReason.TOKEN_BUDGET)
                 return None
             if self.prefetches.holds_up(sequence, self._running.slots.available):
+                self.block(WaitReason.DISK)
                 return None
             if self.prefetches.begin(sequence):
+                self.block(WaitReason.DISK)
                 self.waiting.leave(sequence)
                 continue
             if not self._kv.admit(sequence, spare=len(self._running.sequences)):
+                self.block(WaitReason.KV_BLOCKS)
                 return None
             self.waiting.pop()
             self.prefetches.end(sequence)
             self._running.enter(sequence)
             self._count(sequence)
             return sequence
+        self.block(WaitReason.SLOTS)
         return None
 
-    def preempt(self) -> SequenceState:
+    def block(self, why: WaitReason) -> None:
+        """Record why the waiting sequences wait, if there are any."""
+        if self.waiting:
+            self._blocked = why, self.now_ns
+
+    def preempt(self, why: WaitReason = WaitReason.KV_BLOCKS) -> SequenceState:
         """Preempt the running sequence with the highest order key and return it."""
         victim = self._running.pop()
         victim.phase = Phase.WAITING
+        self._queued(victim, MarkKind.PREEMPTED, self.now_ns, why)
         self.waiting.push(victim)
         self._counters.preemptions += 1
         return victim
@@ -255,10 +274,19 @@ class Admission:
         while behind and (lacking > 0 or not self._running.slots.available):
             behind -= 1
             lacking -= kv.given_up(running[-1])
-            self.preempt()
+            self.preempt(WaitReason.MORE_URGENT)
+
+    def _queued(
+        self, sequence: SequenceState, kind: MarkKind, at_ns: int, why: WaitReason = WaitReason.NOTHING
+    ) -> None:
+        sequence.report.waits_since_ns = at_ns
+        sequence.report.mark(kind, at_ns, why=why)
 
     def _count(self, sequence: SequenceState) -> None:
         counters, report = self._counters, sequence.report
+        why, at_ns = self._blocked
+        why = why if at_ns >= report.waits_since_ns else WaitReason.NOTHING
+        report.mark(MarkKind.SCHEDULED, self.now_ns, sequence.computed, why)
         if not report.admitted:
             report.admitted = True
             report.cached_tokens = sequence.computed

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from plimsoll_runtime.engine.kv.in_flight_sharing import Merge
 from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.protocol.messages import MarkKind, WaitReason
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, MOST_FORCED, ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.scheduler.admission import Admission
 from plimsoll_runtime.engine.scheduler.running import RunningSequences
@@ -173,6 +174,8 @@ class BatchBuilder:
             if self._snapshots is not None:
                 self._snapshots.begin(sequence)
             self._plan_prompt(sequence, build)
+        if build.budget <= 0:
+            self._admission.block(WaitReason.TOKEN_BUDGET)
 
     def _catch_up(self, sequence: SequenceState) -> None:
         """Skip the part of the prompt that another sequence has computed since this one was admitted."""
@@ -188,6 +191,7 @@ class BatchBuilder:
         if self._snapshots is not None:
             count = self._snapshots.cut(sequence, count)
         if self._has_blocks(sequence, sequence.computed + count, build):
+            sequence.report.mark(MarkKind.CHUNK, self._admission.now_ns, count)
             self._plan_chunk(sequence, count, build)
 
     def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:

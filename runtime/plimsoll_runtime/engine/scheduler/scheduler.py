@@ -9,7 +9,15 @@ from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.kv.offload.costs import Costs
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput, pack
+from plimsoll_runtime.engine.protocol.messages import (
+    AddRequest,
+    EngineStats,
+    LogprobEntry,
+    MarkKind,
+    RequestOutput,
+    WaitReason,
+    pack,
+)
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.scheduler.admission import Admission, Arrivals
 from plimsoll_runtime.engine.scheduler.batch_builder import BatchBuilder, Step
@@ -37,10 +45,18 @@ def token_message(
         answered, tokens = False, sequence.output_ids
     stop_token_id = tokens[-1] if reason == "stop" else None
     logprobs = [] if logprob is None else [logprob]
+    marks = report.take_marks() if report.marks else []
     if answered:
-        return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id)
+        return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id, marks=marks)
     return RequestOutput(
-        sequence.request_id, tokens, logprobs, report.prompt_logprobs, reason, stop_token_id, report.cached_tokens
+        sequence.request_id,
+        tokens,
+        logprobs,
+        report.prompt_logprobs,
+        reason,
+        stop_token_id,
+        report.cached_tokens,
+        marks=marks,
     )
 
 
@@ -48,7 +64,8 @@ def deadline_message(sequence: SequenceState) -> RequestOutput:
     """Return the message that the deadline of a sequence has passed."""
     place = "while its prompt was computed" if sequence.report.admitted else "while it waited in the queue"
     error = f"the deadline of {sequence.context.params.deadline:g} s passed before the first token, {place}"
-    return RequestOutput(sequence.request_id, finish_reason="deadline", error=error)
+    marks = sequence.report.take_marks()
+    return RequestOutput(sequence.request_id, finish_reason="deadline", error=error, marks=marks)
 
 
 def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, output: SequenceOutput) -> None:
@@ -112,6 +129,7 @@ class Scheduler:
         self._batching = BatchBuilder(limits, self._kv, self._running, self._admission, self._counters)
         self._deadlines = DeadlineQueue()
         self._committed_ns = 0
+        self._commit_ns = 0
         self._whole_prompts = limits.whole_prompts
         self._alone = (("", 0), 0)
         self._losses: dict[str, int] = {}
@@ -143,8 +161,10 @@ class Scheduler:
         """
         if not self._deadlines:
             return []
-        missed = self._deadlines.pop_missed(self._clock())
+        now = self._clock()
+        missed = self._deadlines.pop_missed(now)
         for sequence in missed:
+            sequence.report.mark(MarkKind.FINISHED, now)
             self._finish(sequence)
         if missed:
             self._counters.expired += len(missed)
@@ -220,6 +240,7 @@ class Scheduler:
         if len(result.outputs) != len(step.sequences):
             raise ValueError(f"the runner returned {len(result.outputs)} outputs for {len(step.sequences)} sequences")
         self._counters.steps += 1
+        self._commit_ns = self._clock()
         if (tiers := self._kv.tiers) is not None:
             if step.tokens and self._admission.prefetches.active:
                 self._learn(step, tiers.index.costs)
@@ -257,7 +278,7 @@ class Scheduler:
                 sequence.pending -= entry.sample
             self._kv.not_computed(step.plan, step.sequences)
         while self._running.sequences:
-            self._admission.preempt()
+            self._admission.preempt(WaitReason.DEVICE_MEMORY)
         for step in steps:
             if (tiers := self._kv.tiers) is not None:
                 tiers.over(step.plan.spills, step.plan.restores)
@@ -282,7 +303,7 @@ class Scheduler:
                 sequence.pending -= entry.sample
             self._kv.not_computed(step.plan, step.sequences)
         while self._running.sequences:
-            self._admission.preempt()
+            self._admission.preempt(WaitReason.LOST_PROCESSES)
         for step in steps:
             self._kv.sharing.merge(step.merges)
         self._kv.forget_all()
@@ -310,11 +331,15 @@ class Scheduler:
 
     def give_up(self, error: str) -> list[RequestOutput]:
         """End all requests, and return their messages, with the finish reason "unavailable" and this error."""
-        found = list(self._sequences.values())
+        found, now = list(self._sequences.values()), self._clock()
         for sequence in found:
+            sequence.report.mark(MarkKind.FINISHED, now)
             self._finish(sequence)
         self._running.drop_finished()
-        return [RequestOutput(each.request_id, finish_reason="unavailable", error=error) for each in found]
+        return [
+            RequestOutput(each.request_id, finish_reason="unavailable", error=error, marks=each.report.take_marks())
+            for each in found
+        ]
 
     def _learn(self, step: Step, costs: Costs) -> None:
         """Record the duration of a prefill step, from the later of its planning and the end of the previous step."""
@@ -343,6 +368,10 @@ class Scheduler:
             reason = sequence.end_reason(token)
         self._counters.generated_tokens += len(tokens)
         self._counters.forced_tokens += len(tokens) - 1
+        if not sequence.report.answered:
+            sequence.report.mark(MarkKind.FIRST_TOKEN, self._commit_ns)
+        if reason is not None:
+            sequence.report.mark(MarkKind.FINISHED, self._commit_ns)
         message = token_message(sequence, tokens, output.logprob, reason)
         if reason is not None:
             self._policy.learn(sequence)
@@ -353,9 +382,15 @@ class Scheduler:
     def _pooled(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
         """End a sequence of a pooling model, and return its message."""
         sequence.pending -= 1
+        report = sequence.report
+        report.mark(MarkKind.FINISHED, self._commit_ns)
         self._finish(sequence)
         return RequestOutput(
-            sequence.request_id, finish_reason="stop", cached_tokens=sequence.report.cached_tokens, vector=output.vector
+            sequence.request_id,
+            finish_reason="stop",
+            cached_tokens=report.cached_tokens,
+            vector=output.vector,
+            marks=report.take_marks(),
         )
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
@@ -363,9 +398,11 @@ class Scheduler:
         the prefix cache.
         """
         self._kv.disown(sequence)
+        sequence.report.mark(MarkKind.FINISHED, self._clock())
         self._finish(sequence)
         self._counters.broken_off += 1
-        return RequestOutput(sequence.request_id, finish_reason="error", error=error)
+        marks = sequence.report.take_marks()
+        return RequestOutput(sequence.request_id, finish_reason="error", error=error, marks=marks)
 
     def _finish(self, sequence: SequenceState) -> None:
         """End a sequence. The caller removes it from the running ones afterwards."""
