@@ -1,0 +1,1 @@
+"""Traces and log lines, the same in the gateway, the operator and the runtime. It imports none of them."""
