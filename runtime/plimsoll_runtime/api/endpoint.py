@@ -56,8 +56,10 @@ class Endpoint(Generic[BodyT]):
     async def __call__(self, request: Request, models: ModelTable, record: RequestRecord) -> Response:
         """Answer a request, as JSON or as a stream. Raises ApiError, ClientGoneError."""
         data = await read_body(request)
+        record.phases.end("read")
         models.check()
         head = await unless_gone(request.receive, offload(len(data), partial(self._read, data, models, record)))
+        record.phases.end("parse")
         prepare = partial(self._prepared, data, head, record)
         ask = Ask(models, head.model, len(data), prepare, record, self.tasks)
         if head.stream:
@@ -123,11 +125,14 @@ class Ask:
                 yield event
 
     async def _job(self, model: ServedModel) -> Job:
+        self.record.phases.end("wake")
         self.record.model = model.names[0]
         self.record.load = partial(load_of, model)
         check_task(model, self.tasks)
         model.room.check()
-        return await offload(self.size, partial(self.prepare, model))
+        job = await offload(self.size, partial(self.prepare, model))
+        self.record.phases.end("check")
+        return job
 
 
 async def _comments(waiting: asyncio.Future[ServedModel], interval: float | None) -> AsyncGenerator[Comment, None]:

@@ -70,7 +70,9 @@ def converse(
     """
     body.check()
     called = tool_use_of(body, model)
+    record.phases.end("check")
     prompt = _prompt(body, called, wish, model)
+    record.phases.end("template")
     _tell_unheard(body, called, model, record, fields)
     thinks = thinking(body, model, wish, called, prompt)
     if called and called.form is not None and thinks and thinks.format.name == called.format.name:
@@ -83,7 +85,9 @@ def converse(
     set_warnings(record, kept.unenforced)
     params = _params(body, called, thinks, model, kept)
     check_params(model, params)
+    record.phases.end("check")
     ids = _encoded(body, prompt, model)
+    record.phases.end("tokenise")
     most = body.token_limit
     if cut and most is not None:
         most = max(1, min(most, longest_sequence(model.engine.info) - len(ids)))

@@ -61,7 +61,9 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
     check_params(model, params)
     set_format_warnings(record, body)
     truncation = truncation_of(body, model, body.token_limit)
+    record.phases.end("check")
     prompts = [truncation.ids(_encode(body, model, prompt, truncation)) for prompt in body.prompt]
+    record.phases.end("tokenise")
     wanted = GenerationRequest(
         prompts,
         params,

@@ -161,6 +161,8 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
     text = OutputText(choice.request.context.params, model.tokenizer)
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
+            if output.marks:
+                record.marked(choice.index, output.marks)
             check_output(output)
             started = time.perf_counter()
             delta = text.push(output)

@@ -23,7 +23,7 @@ from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served_model import ServedModel
-from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.request_record import GENERATE, RequestRecord
 from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, Vocabulary
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -136,17 +136,21 @@ class Generation:
         model, record = self.model, self.record
         record.prompt_tokens = meter.prompt_tokens
         choices = await self._admitted()
+        record.phases.end("constrain")
         pieces = all_pieces(model, choices, record)
-        with as_api_errors(), model.room.take(*_seats(choices)) as seats:
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    seats.leave(piece.choice.index)
-                    record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
-                    meter.add(piece)
-                    record.cached_tokens = meter.cached_tokens
-                    if piece.delta.finish_reason is not None:
-                        record.finished(piece.delta.finish_reason)
-                    yield piece
+        try:
+            with as_api_errors(), model.room.take(*_seats(choices)) as seats:
+                async with aclosing(pieces):
+                    async for piece in pieces:
+                        seats.leave(piece.choice.index)
+                        record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
+                        meter.add(piece)
+                        record.cached_tokens = meter.cached_tokens
+                        if piece.delta.finish_reason is not None:
+                            record.finished(piece.delta.finish_reason)
+                        yield piece
+        finally:
+            record.phases.end(GENERATE)
 
     async def _admitted(self) -> Sequence[Choice]:
         """Return the choices with an enforceable constraint. Raises ApiError if there is none."""

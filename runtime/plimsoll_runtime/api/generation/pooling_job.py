@@ -21,7 +21,7 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.credentials import salted
 from plimsoll_runtime.api.server.queue_limit import QueueReservation
-from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.request_record import POOL, RequestRecord
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.prompt import Prompt
@@ -45,7 +45,10 @@ class PoolingJob:
         lengths = {index: len(request.prompt_token_ids) for index, request in enumerate(self.requests)}
         tokens = self.record.prompt_tokens = sum(lengths.values())
         with self.model.room.take({index: index for index in lengths}, lengths) as seats:
-            vectors = await _together([self._vector(index, seats) for index in lengths])
+            try:
+                vectors = await _together([self._vector(index, seats) for index in lengths])
+            finally:
+                self.record.phases.end(POOL)
         size = sum(vector.nbytes for vector in vectors)
         return await offload(size, lambda: self.form(vectors, PoolingUsage(tokens, tokens)))
 
@@ -59,6 +62,7 @@ class PoolingJob:
         with as_api_errors():
             async with aclosing(self.model.engine.generate(request)) as outputs:
                 async for output in outputs:
+                    self.record.marked(index, output.marks)
                     check_output(output)
                     if output.vector is None:
                         raise failed("the engine returned no vector")

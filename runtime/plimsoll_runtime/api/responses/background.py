@@ -92,7 +92,7 @@ ROUTE = "/v1/responses (background)"
 STOPPED = "The server was stopped before the response had ended; send the request again."
 EVENT_BYTES = 256
 """Estimate of an event's size as JSON."""
-Observe = Callable[[RequestRecord, str, int], None]
+Observe = Callable[[RequestRecord, str, str, int], None]
 
 
 class BackgroundResponse:
@@ -250,7 +250,7 @@ class Background:
 
     def _report(self, running: BackgroundResponse, record: RequestRecord) -> None:
         failed = running.latest.status == "failed"
-        self._observe(record, ROUTE, HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.OK)
+        self._observe(record, "POST", ROUTE, HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.OK)
         logger.info(
             "%s response %s %s in %.0fms, %d prompt tokens (%d cached), %d generated",
             record.request_id,

@@ -124,11 +124,15 @@ class Responses:
         """Read a request, and return it with the earlier turns of its conversation. Raises ApiError,
         ClientGoneError."""
         data = await read_body(request)
+        record.phases.end("read")
         body = await unless_gone(request.receive, offload(len(data), partial(parse, data, ResponseRequest)))
+        record.phases.end("parse")
         record.ignored = ignored(body)
         body.check()
         draft = Draft(response_id(request.headers), body, body.model, record.created)
-        return await unless_gone(request.receive, self._turn(draft, len(data), record.owner))
+        turn = await unless_gone(request.receive, self._turn(draft, len(data), record.owner))
+        record.phases.end("recall")
+        return turn
 
     async def _turn(self, draft: Draft, size: int, owner: str) -> Turn:
         """Return the turn with the earlier turns of its conversation. Raises ApiError."""

@@ -20,8 +20,8 @@ from plimsoll_runtime.api.served_model import LOAD_HEADER
 from plimsoll_runtime.api.server.credentials import BELIEVED_HEADER, CREDENTIAL_HEADER, DIRECT, given_key
 from plimsoll_runtime.api.server.limits import BodyLimits
 from plimsoll_runtime.api.server.state import Phase, ServerState
-from plimsoll_runtime.api.telemetry.metrics import Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.request_reporter import RequestReporter
 
 _SLASHES = re.compile("/{2,}")
 _MODEL = re.compile("/+v1/+models/+(?=[^/])")
@@ -54,17 +54,16 @@ ALWAYS_PATHS = OPEN_PATHS | {"/version"}
 ROOT = "/"
 """Answered at any time, also without a key. A key that is sent is checked. A server with keys names no models without
 one."""
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Access:
     """Authenticates, admits while ready, counts requests in flight and logs them. An ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics, limits: BodyLimits) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, reporter: RequestReporter, limits: BodyLimits) -> None:
         self._app = app
         self._state = state
-        self._metrics = metrics
+        self._reporter = reporter
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +72,7 @@ class Access:
             return
         make_plain(scope)
         headers = Headers(scope=scope)
-        record = RequestRecord(request_id(headers), trace=trace_of(headers))
+        record = self._reporter.begin(request_id(headers), headers)
         scope["plimsoll.record"] = record
         self._limits.lay(scope)
         closing = self._state.phase is Phase.DRAINING
@@ -126,7 +125,7 @@ class Access:
             return
         code = answer.status or CLIENT_GONE
         route = scope.get("route")
-        self._metrics.observe(record, getattr(route, "path", "other"), code)
+        self._reporter.ended(record, scope["method"], getattr(route, "path", "other"), code)
         seconds = time.monotonic() - record.started
         waited = None if record.first_token is None else record.first_token - record.started
         path = scope["path"][:200].encode("unicode_escape").decode()
@@ -191,12 +190,6 @@ class _Answer:
             if self._record.load is not None:
                 headers[LOAD_HEADER] = self._record.load()
         await self._send(message)
-
-
-def trace_of(headers: Headers) -> str | None:
-    """Return the trace id of the header `traceparent` (W3C Trace Context), None if there is none."""
-    found = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-    return found and found[1]
 
 
 def request_id(headers: Headers) -> str:

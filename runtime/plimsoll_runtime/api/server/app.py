@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -40,9 +41,12 @@ from plimsoll_runtime.api.server.listener import HttpServer, begin_log
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.request_reporter import RequestReporter
 from plimsoll_runtime.options import ResponseBounds
 from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
+from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.version import VERSION
+from plimsoll_telemetry.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +73,23 @@ def build_app(
     store: ResponseStore | None = None,
     batches: BatchService | None = None,
     limits: BodyLimits | None = None,
+    tracer: Tracer | None = None,
 ) -> ASGIApp:
     """Return the whole application of one server. The routes of its models are admitted only while the state is ready.
 
     `collectors` add to its metrics. `store` stores responses, in memory by default. `batches` are the routes of a
-    server with files. `limits` are the largest bodies, if they differ from the defaults.
+    server with files. `limits` are the largest bodies, if they differ from the defaults. `tracer` is None if traces are
+    off.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
     for collector in collectors:
         metrics.registry.register(collector)
+    if tracer is not None:
+        metrics.registry.register(tracer)
+    reporter = RequestReporter(metrics, tracer)
     store = store or ResponseStore(ResponseBounds())
-    background = Background(store, state, metrics.observe)
+    background = Background(store, state, reporter.ended)
     state.at_end(background.close)
     state.at_end(store.close)
     routes = (*MODEL_ROUTES, *response_routes(store, background), *batch_routes(batches or BatchService()))
@@ -91,7 +100,7 @@ def build_app(
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGoneError, _answer_gone)
-    return Access(app, state, metrics, limits or BodyLimits())
+    return Access(app, state, reporter, limits or BodyLimits())
 
 
 def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
@@ -197,7 +206,10 @@ class HttpFront:
         self.state.at_end(self._batches.stop)
         store = ResponseStore(config.response_bounds, config.response_store)
         collectors = (*collectors, self._batches.lines)
-        app = build_app(self.state, collectors, store, self._batches, config.body_limits)
+        tracer = config.tracing.start()
+        app = build_app(self.state, collectors, store, self._batches, config.body_limits, tracer)
+        if tracer is not None:
+            self.state.at_end(partial(in_daemon_thread, tracer.close))
         self.http = HttpServer(app, config.listener_options)
 
     def ready(self, models: ModelTable) -> None:

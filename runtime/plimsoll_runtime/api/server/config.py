@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -13,6 +15,10 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.options import BatchOptions, ResponseBounds, ServingOptions
 from plimsoll_runtime.utils import option_values as values
 from plimsoll_runtime.utils.option import Option, declared, option
+from plimsoll_runtime.version import VERSION
+from plimsoll_telemetry.exporters import start_tracer
+from plimsoll_telemetry.settings import MOST_TRACES, TracingSettingsError, read_settings
+from plimsoll_telemetry.tracer import Tracer
 
 
 def unique_words(words: list[str]) -> tuple[str, ...]:
@@ -29,6 +35,7 @@ def gateway_credential(text: str) -> list[str]:
 
 SERVER = Option(("serve", "host"), "server")
 TLS = replace(SERVER, flag="--tls-*", metavar="FILE")
+TRACES = replace(SERVER, group="traces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,29 @@ class ListenerOptions:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--tls-certificate and --tls-key need each other; give both or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class TracingOptions:
+    """Options of traces. The standard OTEL_* environment variables say where they go, and which requests are traced."""
+
+    traces_per_second: float = option(
+        MOST_TRACES,
+        "most requests traced in a second, whatever their callers ask for; the OTEL_* variables turn traces on",
+        TRACES,
+    )
+    trace_content: bool = option(
+        False, "put the beginning of prompts and outputs into traces, which may be confidential", TRACES
+    )
+
+    def start(self) -> Tracer | None:
+        """Return a tracer that sends; None if traces are off. Raises UsageError for an invalid variable."""
+        try:
+            settings = read_settings(os.environ, self.traces_per_second, content=self.trace_content)
+        except TracingSettingsError as error:
+            raise UsageError(str(error)) from error
+        facts = {"service.version": VERSION, "service.instance.id": socket.gethostname()}
+        return start_tracer(settings, "plimsoll-runtime", facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +153,7 @@ class FrontConfig:
         deployment="runtime.*",
         pool="*",
     )
+    tracing: TracingOptions = field(default_factory=TracingOptions)
     batches: BatchOptions | None = None
     response_store: Path | None = option(
         None,

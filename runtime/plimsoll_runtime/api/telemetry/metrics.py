@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.model_directory import ModelView
 from plimsoll_runtime.api.server.state import Phase, ServerState
+from plimsoll_runtime.api.telemetry.engine_stages import Stage, StageName, seconds_in, stages_of
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats
 from plimsoll_runtime.engine.step_timing import StepPhase
@@ -180,6 +181,7 @@ def _phases(stats: Mapping[str, EngineStats]) -> Iterator[Metric]:
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+WAIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 REQUEST_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -209,6 +211,17 @@ class Metrics:
             "From a request's arrival to its first token.",
             FIRST_TOKEN_SECONDS,
         )
+        self._queue = self._histogram(
+            "plimsoll_queue_seconds", "In the engine's waiting queue, before a choice ran first.", WAIT_SECONDS
+        )
+        self._prefill = self._histogram(
+            "plimsoll_prefill_seconds", "From when a choice ran first to its first token.", FIRST_TOKEN_SECONDS
+        )
+        self._decode = self._histogram(
+            "plimsoll_decode_seconds",
+            "From the first to the last token of a choice, without the time in which it was preempted.",
+            REQUEST_SECONDS,
+        )
         self._gap = self._histogram("plimsoll_inter_token_seconds", "Between two tokens of one choice.", TOKEN_SECONDS)
         self._duration = self._histogram(
             "plimsoll_request_seconds", "From a request's arrival to the end of its response.", REQUEST_SECONDS
@@ -230,7 +243,10 @@ class Metrics:
             registry=self.registry,
         )
         if self._default:
-            for histogram in (self._first_token, self._gap, self._duration, self._prompt, self._completion):
+            for histogram in (
+                *(self._first_token, self._gap, self._duration, self._prompt, self._completion),
+                *(self._queue, self._prefill, self._decode),
+            ):
                 histogram.labels(self._default)
         self.registry.register(EngineCollector(state))
 
@@ -240,6 +256,8 @@ class Metrics:
         self._requests.labels(model, endpoint, str(code)).inc()
         if record.model:
             self._last.labels(record.model).set_to_current_time()
+        for marks in record.marks.values():
+            self._observe_stages(model, stages_of(marks))
         for reason in record.finish_reasons:
             self._finished.labels(model, reason).inc()
         self._work.labels(model, "detokenise").inc(record.text_seconds)
@@ -254,6 +272,15 @@ class Metrics:
         self._duration.labels(model).observe(time.monotonic() - record.started)
         self._prompt.labels(model).observe(record.prompt_tokens)
         self._completion.labels(model).observe(record.completion_tokens)
+
+    def _observe_stages(self, model: str, stages: Sequence[Stage]) -> None:
+        for histogram, name in (
+            (self._queue, StageName.QUEUE),
+            (self._prefill, StageName.PREFILL),
+            (self._decode, StageName.DECODE),
+        ):
+            if (seconds := seconds_in(stages, name)) is not None:
+                histogram.labels(model).observe(seconds)
 
     def render(self) -> bytes:
         """Return the text that Prometheus scrapes."""

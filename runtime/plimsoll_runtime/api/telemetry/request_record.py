@@ -6,6 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from plimsoll_runtime.engine.protocol.messages import Mark
+from plimsoll_telemetry.phases import Phases
+from plimsoll_telemetry.trace_context import TraceContext
+
+GENERATE, POOL = "generate", "pool"
+ENGINE_PHASES = (GENERATE, POOL)
+"""The phases in which a request waits for its engine."""
+
 
 @dataclass(slots=True)
 class RequestRecord:
@@ -17,6 +25,9 @@ class RequestRecord:
     events, including waiting for a slow reader. `owner` is the tenant of the request, `tenant` the namespace of the
     cached prefixes that it may use (see `Tenants`). `model` is the first name of its model, and `load` returns that
     model's load (see `load_of`). `ignored` names the fields of its body that were ignored.
+
+    `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace` is the id of its
+    trace, the caller's also then. `phases` are those of the server, `marks` those of the engine, by choice.
     """
 
     request_id: str
@@ -37,6 +48,10 @@ class RequestRecord:
     send_seconds: float = 0.0
     finish_reasons: list[str] = field(default_factory=list)
     token_gaps: list[tuple[float, int]] = field(default_factory=list)
+    span: TraceContext | None = None
+    parent_id: int = 0
+    phases: Phases = field(default_factory=Phases)
+    marks: dict[int, list[Mark]] = field(default_factory=dict)
     _last: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -45,8 +60,27 @@ class RequestRecord:
         return None if self.patience is None else self.started + self.patience
 
     def detached(self) -> RequestRecord:
-        """Return a record for work that continues after the response, with counts of its own and no deadline."""
-        return replace(self, patience=None, finish_reasons=[], token_gaps=[], _last={})
+        """Return a record for work that continues after the response: a span within the request's own, counts of its
+        own, and no deadline."""
+        span, parent_id = (None, 0) if self.span is None else (self.span.child(), self.span.span_id)
+        return replace(
+            self,
+            patience=None,
+            span=span,
+            parent_id=parent_id,
+            finish_reasons=[],
+            token_gaps=[],
+            phases=Phases(),
+            marks={},
+            _last={},
+        )
+
+    def marked(self, choice: int, marks: list[Mark]) -> None:
+        """Record marks of a choice that came from the engine."""
+        if (known := self.marks.get(choice)) is None:
+            self.marks[choice] = marks
+        else:
+            known += marks
 
     def saw(self, choice: int, tokens: int, now: float) -> None:
         """Record that tokens of a choice arrived."""

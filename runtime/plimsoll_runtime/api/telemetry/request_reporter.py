@@ -1,0 +1,36 @@
+"""Reports requests that have ended: to the metrics, and to the tracer if traces are on."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+
+from plimsoll_runtime.api.telemetry.metrics import Metrics
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.request_spans import RequestSpans
+from plimsoll_telemetry.span import unix_offset_ns
+from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, read_context
+from plimsoll_telemetry.tracer import Tracer
+
+
+class RequestReporter:
+    """Begins the records of requests, and takes them when the requests have ended."""
+
+    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        self.metrics = metrics
+        self._tracer = tracer
+
+    def begin(self, request_id: str, headers: Headers) -> RequestRecord:
+        """Return the record of a request, in its caller's trace if the headers name a valid one."""
+        caller = read_context(headers.get(TRACEPARENT), headers.get(TRACESTATE))
+        if self._tracer is None:
+            return RequestRecord(request_id, trace=None if caller is None else caller.trace)
+        span = self._tracer.sampler.begin(caller)
+        return RequestRecord(request_id, trace=span.trace, span=span, parent_id=0 if caller is None else caller.span_id)
+
+    def ended(self, record: RequestRecord, method: str, route: str, code: int) -> None:
+        """Report a request. `route` is never text of the client."""
+        ended_ns = record.phases.end("respond")
+        self.metrics.observe(record, route, code)
+        if self._tracer is not None and record.span is not None and record.span.sampled:
+            offset_ns = unix_offset_ns()
+            self._tracer.finish(RequestSpans(record, method, route, code, ended_ns, offset_ns))

@@ -1,0 +1,123 @@
+"""The spans of one request in a server and its engine, made from its record once it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from plimsoll_runtime.api.telemetry.engine_stages import WAITS, Stage, StageName, stages_of
+from plimsoll_runtime.api.telemetry.request_record import ENGINE_PHASES, RequestRecord
+from plimsoll_telemetry import attributes as names
+from plimsoll_telemetry.phases import Phase
+from plimsoll_telemetry.span import AttributeValue, Span, SpanEvent, SpanKind
+from plimsoll_telemetry.trace_context import new_span_id
+
+
+class RequestSpans:
+    """Makes the spans of one request: the request itself, its phases in the server, and in the phase that waits for the
+    engine the stages of each choice.
+
+    `offset_ns` turns the monotonic clock into Unix time.
+    """
+
+    def __init__(
+        self, record: RequestRecord, method: str, route: str, status: int, ended_ns: int, offset_ns: int
+    ) -> None:
+        self._record = record
+        self._method = method
+        self._route = route
+        self._status = status
+        self._ended_ns = ended_ns
+        self._offset_ns = offset_ns
+
+    def __call__(self) -> list[Span]:
+        """Return the spans, parents first."""
+        context = self._record.span
+        assert context is not None
+        spans = [
+            Span(
+                f"{self._method} {self._route}",
+                context.trace_id,
+                context.span_id,
+                self._record.parent_id,
+                self._record.phases.began_ns + self._offset_ns,
+                self._ended_ns + self._offset_ns,
+                self._attributes(),
+                SpanKind.SERVER,
+                error=f"status {self._status}" if self._status >= 500 else None,
+                state=context.state,
+            )
+        ]
+        for phase in self._record.phases.all():
+            spans += self._of_phase(spans[0], phase)
+        return spans
+
+    def _attributes(self) -> dict[str, AttributeValue]:
+        record = self._record
+        found: dict[str, AttributeValue] = {
+            names.METHOD: self._method,
+            names.ROUTE: self._route,
+            names.STATUS: self._status,
+            names.REQUEST_ID: record.request_id,
+        }
+        if (operation := names.operation_of(self._route)) is not None:
+            found |= {names.PROVIDER: names.PROVIDER_NAME, names.OPERATION: operation}
+        if record.model:
+            found |= {names.REQUEST_MODEL: record.model, names.RESPONSE_MODEL: record.model}
+        if record.prompt_tokens:
+            found |= {
+                names.INPUT_TOKENS: record.prompt_tokens,
+                names.CACHED_TOKENS: record.cached_tokens,
+                names.OUTPUT_TOKENS: record.completion_tokens,
+            }
+        if record.finish_reasons:
+            found[names.FINISH_REASONS] = record.finish_reasons
+        return found
+
+    def _of_phase(self, request: Span, phase: Phase) -> Iterator[Span]:
+        span = self._child(request, phase.name, phase.start_ns, phase.end_ns)
+        yield span
+        if phase.name not in ENGINE_PHASES:
+            return
+        for choice, marks in self._record.marks.items():
+            stages = stages_of(marks)
+            if stages and stages[0].start_ns > phase.start_ns:
+                yield self._child(span, "submit", phase.start_ns, stages[0].start_ns, {names.CHOICE: choice})
+            for stage in stages:
+                yield self._of_stage(span, stage, choice, phase.end_ns)
+            if stages and (ended := stages[-1].end_ns) is not None and ended < phase.end_ns:
+                yield self._child(span, "deliver", ended, phase.end_ns, {names.CHOICE: choice})
+
+    def _of_stage(self, phase: Span, stage: Stage, choice: int, phase_end_ns: int) -> Span:
+        attributes: dict[str, AttributeValue] = {names.CHOICE: choice}
+        if stage.name in WAITS:
+            attributes[names.REASON] = stage.why.name.lower()
+        elif stage.name is StageName.PREFILL:
+            attributes[names.FOUND_TOKENS] = stage.found
+        end_ns = phase_end_ns if stage.end_ns is None else stage.end_ns
+        return self._child(phase, stage.name.value, stage.start_ns, end_ns, attributes, self._chunks(stage))
+
+    def _chunks(self, stage: Stage) -> list[SpanEvent]:
+        return [
+            SpanEvent("chunk", chunk.at_ns + self._offset_ns, {names.TOKENS: chunk.tokens}) for chunk in stage.chunks
+        ]
+
+    def _child(
+        self,
+        parent: Span,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        attributes: dict[str, AttributeValue] | None = None,
+        events: Sequence[SpanEvent] = (),
+    ) -> Span:
+        return Span(
+            name,
+            parent.trace_id,
+            new_span_id(),
+            parent.span_id,
+            start_ns + self._offset_ns,
+            end_ns + self._offset_ns,
+            attributes or {},
+            events=events,
+            state=parent.state,
+        )
