@@ -46,6 +46,7 @@ from plimsoll_gateway.proxy.keepalive_comments import KeepaliveComments
 from plimsoll_gateway.proxy.replica_proxy import ReplicaProxy, allowed_model
 from plimsoll_gateway.proxy.request_head import check_host, path_of
 from plimsoll_gateway.proxy.request_peek import CpuTimeSlices, RequestFields, read_fields
+from plimsoll_gateway.proxy.request_reporter import RequestReporter
 from plimsoll_gateway.proxy.response_observer import ResponseObserver
 from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
 from plimsoll_gateway.proxy.upload import Upload
@@ -60,6 +61,7 @@ from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.cors import Cors, is_preflight
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
 from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
+from plimsoll_telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -84,13 +86,15 @@ class Gateway:
         files_model: str | None = None,
         files_claim: str | None = None,
         origins: Collection[str] = (),
+        tracer: Tracer | None = None,
     ) -> None:
         """`metrics_apart`: this application does not serve /metrics; serve `operations` on another port.
 
         `keyring` authenticates requests. `credential` proves to runtimes that a request comes through this gateway.
         `quotas` are set if several gateways share the limits of keys. `files_model`: the model whose replicas keep
         files and batches; `files_claim`: the PersistentVolumeClaim (NAMESPACE/CLAIM) that holds them; None for what
-        models declare. `origins`: origins of web pages that may use the API; `*` allows all.
+        models declare. `origins`: origins of web pages that may use the API; `*` allows all. `tracer`: None if traces
+        are off.
         """
         self._store = store
         self._file_replicas = FileReplicas(picker, files_model, files_claim)
@@ -102,6 +106,9 @@ class Gateway:
         limits = limits.resolved()
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store, keyring)
+        self._reporter = RequestReporter(self._metrics, tracer)
+        if tracer is not None:
+            self.publish(tracer)
         self._demand = DemandCounters(store, picker.standing)
         self.operations = Operations(self._metrics, self._demand)
         self.connection_limit = ConnectionLimit(limits.connections, self._metrics)
@@ -147,7 +154,8 @@ class Gateway:
         stream = ResponseStream(send, request_id(headers.get(b"x-request-id")), dialect)
         if self._cors is not None:
             stream.extra = self._cors.fields(headers.get(b"origin"))
-        exchange = Exchange(scope, path, headers, receive, stream)
+        record = self._reporter.begin(headers)
+        exchange = Exchange(scope, path, headers, receive, stream, record)
         try:
             await self._answer(exchange)
         except Refusal as refusal:
@@ -160,10 +168,7 @@ class Gateway:
             log.exception("%s: unexpected error", stream.request_id)
             await stream.fail(internal_error())
         finally:
-            code = exchange.code or stream.status or CLIENT_GONE
-            self._metrics.answered(exchange.model, code)
-            if exchange.key is not None:
-                self._metrics.key_answered(exchange.key.name, code)
+            self._reporter.ended(exchange, exchange.code or stream.status or CLIENT_GONE)
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
@@ -180,12 +185,15 @@ class Gateway:
         if self._cors is not None and is_preflight(exchange.scope["method"], exchange.headers):
             await exchange.stream.nothing(self._cors.preflight(exchange.headers))
         elif path in MODEL_PATHS:
+            exchange.route = path
             exchange.allow("POST")
             await self._forward(exchange)
         elif (kept := kept_at(path)) is not None:
+            exchange.route = "/v1/responses/{id}"
             exchange.allow(*kept.methods)
             await self._fetch(exchange, kept)
         elif (methods := filed_at(path)) is not None:
+            exchange.route = BATCHES if path.startswith(BATCHES) else FILES
             exchange.allow(*methods)
             await self._file(exchange)
         elif path in self._own:
@@ -207,6 +215,7 @@ class Gateway:
                 reservation.reserve(fields.tokens)
                 exchange.stream.extra = [*exchange.stream.extra, *reservation.headers()]
             call = self._call(exchange, body, fields)
+            exchange.record.phases.end("admit")
             with (
                 self._demand.asking(exchange.model.key),
                 self._metrics.of(exchange.model.key, self._metrics.in_flight).track_inprogress(),
@@ -274,11 +283,13 @@ class Gateway:
         assert model is not None
         if key is None or reservation is None or call.meter is None:
             async with self._queues.enter(model.key, fields.model, None, fields.tokens):
+                exchange.record.phases.end("turn")
                 await forward()
             return
         came = time.monotonic()
         share = Share(key.name, key.limits.priority, key.limits.weight)
         async with self._queues.enter(model.key, fields.model, share, fields.tokens) as turn:
+            exchange.record.phases.end("turn")
             self._metrics.of(model.key, self._metrics.turn).observe(time.monotonic() - came)
             try:
                 await forward()
@@ -317,6 +328,7 @@ class Gateway:
             query=quote(query, safe="=&%+:/?@!$'()*,;-._~") if (query := exchange.scope["query_string"]) else "",
             headers=exchange.scope["headers"],
             body=body,
+            record=exchange.record,
             request_id=exchange.stream.request_id,
             model_name=fields.model,
             hints=RoutingHints(prefix_blocks(root, fields.prefix, fields.hint)),

@@ -46,7 +46,9 @@ class OwnPaths:
     async def answer(self, exchange: Exchange) -> None:
         """Answer a request for one of the paths that this object contains. Raises Refusal."""
         exchange.allow("GET", "HEAD")
-        if exchange.path not in OPEN:
+        exchange.own = exchange.path in OPEN
+        if not exchange.own:
+            exchange.route = MODELS
             exchange.key = self._keyring.authenticate(exchange.headers)
         stream, table = exchange.stream, self._store.current
         match exchange.path:

@@ -13,13 +13,23 @@ from plimsoll_gateway.errors.refusals import wrong_method
 from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.proxy.body import MOST_OPTION, Body, Message, Receive, read_body
 from plimsoll_gateway.proxy.response_stream import ResponseStream
+from plimsoll_gateway.telemetry.request_record import RequestRecord
+
+OTHER_ROUTE = "other"
+"""The route of paths that the API does not have: a client's text is no label."""
 
 
 class Exchange:
     """A request and its response while it is handled."""
 
     def __init__(
-        self, scope: Message, path: str, headers: dict[bytes, bytes], receive: Receive, stream: ResponseStream
+        self,
+        scope: Message,
+        path: str,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        stream: ResponseStream,
+        record: RequestRecord,
     ) -> None:
         """`path` is normalised (request_head), and `headers` have lower-case names."""
         self.scope: Any = scope
@@ -27,6 +37,9 @@ class Exchange:
         self.receive = receive
         self.stream = stream
         self.path = path
+        self.record = record
+        self.route = OTHER_ROUTE
+        self.own = False  # a page or a probe of the gateway itself
         self.model: Model | None = None
         self.key: ApiKey | None = None
         self.came = time.monotonic()
@@ -38,7 +51,9 @@ class Exchange:
         self.body_taken = True
         limit = limits.get(self.path, OTHER_BYTES)
         option = MOST_OPTION if self.path in limits else ""
-        return await read_body(self.receive, self.headers, limit, memory, option=option)
+        body = await read_body(self.receive, self.headers, limit, memory, option=option)
+        self.record.phases.end("read")
+        return body
 
     def allow(self, *methods: str) -> None:
         """Raise Refusal 405 unless the request has one of these methods."""

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, TraceContext
+
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
 # RFC 9110 section 7.6.1, with older names that are still in use.
@@ -40,6 +42,7 @@ BATCH = b"x-plimsoll-batch"
 PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD, PLACE, BATCH])
 # The gateway's keys are not forwarded.
 KEY = frozenset([b"authorization", b"x-api-key"])
+TRACE = frozenset([TRACEPARENT.encode(), TRACESTATE.encode()])
 # To the client, the gateway is the server, and decides which web pages may read responses (cors). The length stays,
 # since the body is not changed.
 RESPONSE_ONLY = frozenset(
@@ -73,12 +76,20 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _NEW_IDS = random.Random()  # ids must differ, but are not secret
 
 
-def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[bytes, bytes]]:
+def request_headers(
+    headers: RawHeaders, request_id: str, voucher: Voucher | None = None, span: TraceContext | None = None
+) -> list[tuple[bytes, bytes]]:
     """Return the headers to send to the replica, from the client's (whose names are lower case in ASGI).
 
-    With a voucher, the client's API key is removed, and tenant and credential are added if there is a credential.
+    With a voucher, the client's API key is removed, and tenant and credential are added if there is a credential. With
+    a span, the headers of the trace name that one; without, the client's are sent on.
     """
-    sent, _ = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
+    dropped = _REQUEST if voucher is None else _KEYED_REQUEST
+    sent, _ = _without(headers, dropped if span is None else dropped | TRACE)
+    if span is not None:
+        sent.append((TRACEPARENT.encode(), span.traceparent.encode()))
+        if span.state:
+            sent.append((TRACESTATE.encode(), span.state.encode()))
     sent.append((b"x-request-id", request_id.encode("ascii")))
     if voucher is not None and voucher.credential is not None:
         sent.append((TENANT, voucher.tenant.encode("ascii")))

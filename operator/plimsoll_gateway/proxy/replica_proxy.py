@@ -129,6 +129,7 @@ class ReplicaProxy:
                 totals = self._observer.totals(model, replica)
                 response = await self._ask(call, model, replica, totals, stream if others else None)
                 if isinstance(response, Failure):
+                    call.record.end_attempt()
                     failures.append(response)
                     if call.meter is not None:
                         call.meter.failed()
@@ -146,6 +147,7 @@ class ReplicaProxy:
                     await pipe(response, model, call, stream, totals, metrics)
                 finally:
                     response.close()
+                    call.record.end_attempt()
                     if whole:
                         self._observer.answered(call, model, replica, totals, response, seconds)
                     metrics.of(model.key, metrics.duration).observe(self._clock() - began)
@@ -180,7 +182,9 @@ class ReplicaProxy:
         if model.wakes and (moved is not None or not model.ready_for(call.model_name)):
             if comments is not None:
                 comments.arm()
+            call.record.phases.end("pick")
             model = await self._hold(call, model, moved)
+            call.record.phases.end("hold")
         ready = model.ready_for(call.model_name)
         if not ready:
             raise not_ready(call.model_name, model)
@@ -234,9 +238,10 @@ class ReplicaProxy:
         meter = call.meter
         if meter is not None:
             meter.sending()
+        attempt = call.record.begin_attempt(replica.id)
         try:
             with self._prober.listen(replica, model):
-                response = await send(self._pool, replica, call)
+                response = await send(self._pool, replica, call, attempt.span)
         except (SilentError, UpstreamError) as error:
             totals.unanswered()
             if isinstance(error, ConnectError):
@@ -246,10 +251,12 @@ class ReplicaProxy:
                 if isinstance(error, ConnectTimeoutError):
                     self._prober.eject(replica, model)
             failure = _failure(call, replica, error)
+            attempt.failure = failure.kind
             if not isinstance(error, RETRIED):
                 raise upstream_failed(call.model_name, failure.reason) from None
             return failure
         self._picker.answered(replica)
+        attempt.status, attempt.headers_ns = response.status, time.monotonic_ns()
         if not 200 <= response.status <= 599:
             response.close()
             totals.unanswered()

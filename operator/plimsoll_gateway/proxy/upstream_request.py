@@ -21,6 +21,8 @@ from plimsoll_gateway.proxy.headers import BATCH, PLACE, RawHeaders, Voucher, re
 from plimsoll_gateway.proxy.upload import Upload
 from plimsoll_gateway.routing.response_affinity import place_of
 from plimsoll_gateway.routing.scorers import ANYTHING, RoutingHints
+from plimsoll_gateway.telemetry.request_record import RequestRecord
+from plimsoll_telemetry.trace_context import TraceContext
 
 HEALTH_SECONDS = 5.0
 _PLAIN = re.compile(r"[A-Za-z0-9/_.-]*")
@@ -33,13 +35,15 @@ class Call(msgspec.Struct, frozen=True):
 
     `came`: its arrival, by time.monotonic. `hints`: preferences for a replica. With keys, `key` is its API key,
     `voucher` proves its tenant, and `meter` counts its tokens. `place`: the place (response_affinity) of the only
-    replica that can answer; empty if any can. `upload`: its streamed body in place of `body`.
+    replica that can answer; empty if any can. `upload`: its streamed body in place of `body`. `record`: where its
+    attempts are recorded.
     """
 
     path: str
     query: str
     headers: RawHeaders
     body: Body
+    record: RequestRecord
     request_id: str
     model_name: str
     hints: RoutingHints = ANYTHING
@@ -63,14 +67,14 @@ async def is_alive(pool: Pool, replica: Replica) -> bool:
     return True
 
 
-async def send(pool: Pool, replica: Replica, call: Call) -> Response:
-    """Send the call to one replica and wait for the response's headers.
+async def send(pool: Pool, replica: Replica, call: Call, span: TraceContext | None = None) -> Response:
+    """Send the call to one replica and wait for the response's headers. `span`: the parent of the replica's spans.
 
     Raises UpstreamError, and the errors of an upload. Closing the response cancels the request upstream.
     """
     path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path)  # decoded, it may contain a line end
     target = f"{path}?{call.query}" if call.query else path
-    fields = request_headers(call.headers, call.request_id, call.voucher)
+    fields = request_headers(call.headers, call.request_id, call.voucher, span)
     if call.path == RESPONSES:
         fields.append((PLACE, place_of(replica.keeps_as).encode()))
     if (call.method, call.path) == MAKES_BATCH and call.key is not None and call.key.batch is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import socket
 import sys
@@ -21,6 +22,9 @@ from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.server.options import Options, Peers, parse_options
 from plimsoll_gateway.server.server import GatewayServer, MetricsServer, listen
+from plimsoll_telemetry.exporters import start_tracer
+from plimsoll_telemetry.settings import TracingSettingsError, read_settings
+from plimsoll_telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +35,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     raise_open_files()
     try:
+        tracing = read_settings(os.environ, options.traces_per_second)
         credential = None if options.gateway_token_file is None else Credential(options.gateway_token_file)
         keys = None if options.keys is None else KeyFolder(options.keys)
         quota_sync = None if options.peers is None or keys is None else _sharing(options.peers, keys)
         sock = socket.socket(fileno=options.fd) if options.fd is not None else _listen(options.host, options.port)
         metrics = None if options.metrics_port is None else _listen(options.host, options.metrics_port)
-    except (CredentialError, CannotListenError) as error:
+    except (CredentialError, CannotListenError, TracingSettingsError) as error:
         print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    return asyncio.run(_run(options, sock, metrics, keys, credential, quota_sync))
+    tracer = start_tracer(tracing, "plimsoll-gateway", {"service.instance.id": socket.gethostname()})
+    try:
+        return asyncio.run(_run(options, sock, metrics, keys, credential, quota_sync, tracer))
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
 def _sharing(peers: Peers, keys: KeyFolder) -> QuotaSync:
@@ -65,6 +75,7 @@ async def _run(
     keys: KeyFolder | None,
     credential: Credential | None,
     quota_sync: QuotaSync | None,
+    tracer: Tracer | None,
 ) -> int:
     store = TableStore()
     async with Pool() as pool:
@@ -81,6 +92,7 @@ async def _run(
             files_model=options.files_model,
             files_claim=options.files_claim,
             origins=options.origins,
+            tracer=tracer,
         )
         tasks: dict[asyncio.Task[None], str] = {}
         if quota_sync is not None:

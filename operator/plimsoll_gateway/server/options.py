@@ -19,6 +19,7 @@ from plimsoll_gateway.admission.quota_sync.peer_addresses import BadAddressError
 from plimsoll_gateway.keys.limits import CLAIM
 from plimsoll_gateway.server.cors import ORIGIN
 from plimsoll_gateway.server.server import StopTimes
+from plimsoll_telemetry.settings import MOST_TRACES
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -59,6 +60,7 @@ class Options:
     origins: tuple[str, ...]
     limits: Limits
     stop: StopTimes
+    traces_per_second: float
     log_level: str
 
 
@@ -99,6 +101,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         origins=tuple(given.cors_origin),
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
+        traces_per_second=given.traces_per_second,
         log_level=given.log_level.upper(),
     )
 
@@ -184,6 +187,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--drain-seconds", type=_seconds, default=30.0, metavar="S",
         help="seconds after that for running requests to finish (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--traces-per-second", type=_traces, default=MOST_TRACES, metavar="N",
+        help="most requests traced in a second, whatever callers ask for (%(default)s); the OTEL_* variables turn "
+        "traces on",
     )  # fmt: skip
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     return parser
@@ -290,11 +298,15 @@ _descriptor = partial(_whole, low=0, high=2**31 - 1)
 _positive = partial(_whole, low=1, high=2**62)
 
 
-def _seconds(text: str) -> float:
+def _number(text: str, most: float, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a number of seconds from 0 to 86400")
+    if not 0 <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not {what} from 0 to {most:.0f}")
     return value
+
+
+_seconds = partial(_number, most=86_400, what="a number of seconds")
+_traces = partial(_number, most=1_000_000, what="a number of traces")

@@ -272,7 +272,7 @@ async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
     """One request waits in vain for 5 s; the next ones must not."""
     asked: list[str] = []
 
-    async def send(pool: Pool, replica: Replica, call: Call) -> Response:
+    async def send(pool: Pool, replica: Replica, call: Call, span: object = None) -> Response:
         asked.append(replica.id)
         if replica.id == "black hole":
             raise ConnectTimeoutError

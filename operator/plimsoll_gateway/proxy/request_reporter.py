@@ -1,0 +1,56 @@
+"""Reports requests that have ended: to the metrics, and to the tracer if traces are on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plimsoll_gateway.proxy.exchange import Exchange
+from plimsoll_gateway.telemetry.metrics import Metrics
+from plimsoll_gateway.telemetry.request_record import RequestRecord
+from plimsoll_gateway.telemetry.request_spans import RequestSpans
+from plimsoll_telemetry.span import unix_offset_ns
+from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, read_context
+from plimsoll_telemetry.tracer import Tracer
+
+_TRACEPARENT, _TRACESTATE = TRACEPARENT.encode(), TRACESTATE.encode()
+
+
+class RequestReporter:
+    """Begins the records of requests, and takes them when the requests have ended."""
+
+    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        self._metrics = metrics
+        self._tracer = tracer
+
+    def begin(self, headers: Mapping[bytes, bytes]) -> RequestRecord:
+        """Return the record of a request, in its caller's trace if the headers name a valid one."""
+        if self._tracer is None:
+            return RequestRecord()
+        parent = headers.get(_TRACEPARENT)
+        state = headers.get(_TRACESTATE, b"").decode("latin-1")
+        caller = None if parent is None else read_context(parent.decode("latin-1"), state)
+        span = self._tracer.sampler.begin(caller)
+        return RequestRecord(span, 0 if caller is None else caller.span_id)
+
+    def ended(self, exchange: Exchange, code: int) -> None:
+        """Report a request. Probes and the gateway's own pages are not requests of clients: nothing is counted."""
+        if exchange.own:
+            return
+        record, model = exchange.record, exchange.model
+        ended_ns = record.finish()
+        self._metrics.answered(model, code)
+        if exchange.key is not None:
+            self._metrics.key_answered(exchange.key.name, code)
+        if self._tracer is not None and record.span is not None and record.span.sampled:
+            self._tracer.finish(
+                RequestSpans(
+                    record,
+                    exchange.scope["method"],
+                    exchange.route,
+                    code,
+                    exchange.stream.request_id,
+                    None if model is None else model.key,
+                    ended_ns,
+                    unix_offset_ns(),
+                )
+            )

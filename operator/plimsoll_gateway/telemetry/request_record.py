@@ -1,0 +1,57 @@
+"""The record of one request: its phases in the gateway, and each attempt to have a replica answer it."""
+
+from __future__ import annotations
+
+from plimsoll_telemetry.phases import Phases
+from plimsoll_telemetry.trace_context import TraceContext
+
+ATTEMPT = "attempt"
+
+
+class Attempt:
+    """One attempt. `span` is its span, None if traces are off. `failure` is why it failed, `status` the replica's
+    answer, `headers_ns` when that began, by the monotonic clock.
+    """
+
+    __slots__ = ("failure", "headers_ns", "replica", "span", "status")
+
+    def __init__(self, replica: str, span: TraceContext | None) -> None:
+        self.replica = replica
+        self.span = span
+        self.failure: str | None = None
+        self.status: int | None = None
+        self.headers_ns: int | None = None
+
+
+class RequestRecord:
+    """What is known of a request once it has ended.
+
+    `span` is the request's own span, whose parent is `parent_id`; None if traces are off.
+    """
+
+    __slots__ = ("_open", "attempts", "parent_id", "phases", "span")
+
+    def __init__(self, span: TraceContext | None = None, parent_id: int = 0) -> None:
+        self.span = span
+        self.parent_id = parent_id
+        self.phases = Phases()
+        self.attempts: list[Attempt] = []
+        self._open = False
+
+    def begin_attempt(self, replica: str) -> Attempt:
+        """Record that a replica is asked now."""
+        self.phases.end("pick")
+        self._open = True
+        self.attempts.append(Attempt(replica, None if self.span is None else self.span.child()))
+        return self.attempts[-1]
+
+    def end_attempt(self) -> None:
+        """Record that the last attempt has ended, with or without a response."""
+        if self._open:
+            self.phases.end(ATTEMPT)
+            self._open = False
+
+    def finish(self) -> int:
+        """Record that the request has ended; return when, in nanoseconds of the monotonic clock."""
+        self.end_attempt()
+        return self.phases.end("respond")
