@@ -3,9 +3,10 @@
 It is level-triggered: the same state gives the same plan, and the state that a plan leads to gives an empty one. A
 rollout adds up to `maxSurge` pods, and deletes only pods that are not needed to keep `replicas` pods ready. If new pods
 find no node, up to `maxUnavailable` ready pods may be missing: old ones are deleted first. A pod on a node that is
-being drained is replaced in the same way before it is evicted. Deletions come before creations, so an operator that is
-killed in between leaves too few pods, never too many. Pods that take over stored data of their predecessors are created
-after those are gone.
+being drained is replaced in the same way before it is evicted. If no pod may be added, the drain evicts it instead, as
+the PodDisruptionBudget allows: pods that the operator deleted at the same time would be missing too. Deletions come
+before creations, so an operator that is killed in between leaves too few pods, never too many. Pods that take over
+stored data of their predecessors are created after those are gone.
 
 A replica is a unit of one or several pods, its group. Of a group the leader is created first, and the other pods when
 it has an address. They are deleted together: all of them drain until the leader has ended. A pod other than the leader
@@ -175,11 +176,12 @@ def _surplus(seen: PodView[Workload]) -> list[Unit]:
 def _replaced(seen: PodView[Workload]) -> list[Unit]:
     """Return the units to replace that can be deleted now.
 
-    Units of an older spec that do not serve are deleted immediately. The others, and those on a node that is being
-    drained, are deleted while enough units serve. After an outage of the API server all pods look cut off for a
-    while but still serve.
+    Units of an older spec that do not serve are deleted immediately, and so are groups that a drain has taken a pod
+    from: their other pods have to leave too. The others, and those on a node that is being drained, are deleted while
+    enough units serve. After an outage of the API server all pods look cut off for a while but still serve.
     """
     idle = [u for u in seen.older if not u.ready and not u.cut_off]
+    idle += [u for u in seen.leaving if not u.whole and u not in idle]
     spare = max(0, seen.ready - seen.spec.replicas)
     doubtful = [u for u in seen.older if u.cut_off] + [u for u in seen.leaving if not u.ready]
     return [*idle, *(doubtful if seen.ready >= seen.spec.replicas else ()), *_serving(seen)[:spare]]
@@ -202,7 +204,7 @@ def _first(seen: PodView[Workload], kept: Sequence[Unit], removed: Set[str]) -> 
     spare -= spec.replicas - spec.rollout.unavailable(spec.replicas)
     serving = [u for u in _serving(seen) if u.uid not in removed]
     if not _surge(seen):
-        return serving[: max(0, spare)], None
+        return [u for u in serving if u in seen.older][: max(0, spare)], None
     usable = [u for u in serving if not u.leaving]
     if spare <= 0 or not usable:
         return [], None

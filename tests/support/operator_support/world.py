@@ -209,6 +209,15 @@ class World:
                     assert self.service is ServiceState.CHANGED
                     self.service = ServiceState.OURS
 
+    def evict(self, least: int) -> bool:
+        """Evict a pod from a node that is being drained, if `least` pods stay ready. Return whether there was one."""
+        for pod in self.ours():
+            cordoned = pod.node in self.nodes and self.nodes[pod.node].cordoned
+            if pod.live and cordoned and (not pod.ready or self.ready > least):
+                self._delete(pod)
+                return True
+        return False
+
     def _check_new(self, action: CreatePod) -> None:
         """Check that a leader's group is new, and that another pod's leader is there and has this address."""
         if action.index == 0:

@@ -16,7 +16,7 @@ from plimsoll_operator.canary.sizes import canary_pods
 from plimsoll_operator.canary.split import CanarySplit, Sides, plan_split, split_of
 from plimsoll_operator.canary.state import Canary
 from plimsoll_operator.canary.state import State as Phase
-from plimsoll_operator.planning.actions import DeletePod
+from plimsoll_operator.planning.actions import CreatePod, DeletePod
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.pods import ServiceState
 from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
@@ -157,15 +157,19 @@ Staging.TestCase.settings = settings(max_examples=60, stateful_step_count=25, de
 TestStaging = Staging.TestCase
 
 
-def test_a_canary_pod_on_a_draining_node_is_replaced_within_the_surge() -> None:
-    """Both revisions have a pod, and a third would be too many: the canary's pod goes first, once it serves."""
+def test_a_canary_pod_on_a_draining_node_leaves_when_the_drain_evicts_it() -> None:
+    """Both revisions have a pod, and a third would be too many: the operator deletes none of them, since the drain may
+    evict the other one at the same time.
+    """
     staging = Staging()
     staging.begin(replicas=1, rollout=Rollout(max_surge=1), strangers=0)
     staging.make_a_pass(cut=1)
     (pod,) = (p for p in staging.world.pods if p.hash == CANARY)
-    pod.node, pod.state = "n2", State.LOADING
+    pod.node, pod.state = "n2", State.READY
     staging.change_a_node("n2", cordoned=True)
     assert plan_split(staging.split).actions == ()
-    pod.state = State.READY
-    assert [action.name for action in plan_split(staging.split).actions if isinstance(action, DeletePod)] == [pod.name]
+    assert staging.world.evict(1)
+    staging.world.proceed(pod)
+    (made,) = plan_split(staging.split).actions
+    assert isinstance(made, CreatePod)
     staging.teardown()

@@ -19,6 +19,7 @@ from plimsoll_operator.canary.state import State as Phase
 from plimsoll_operator.planning.actions import CreatePod, DeletePod, Plan
 from plimsoll_operator.planning.group_placement import begin_turn, end_turn
 from plimsoll_operator.planning.group_turns import GroupTurns, Turn
+from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.plan import plan
 from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import ServiceState
@@ -101,6 +102,20 @@ def test_a_group_that_lost_a_pod_does_not_say_that_it_waits_for_a_turn() -> None
     assert (told.reason, told.message) == (Reason.UNSCHEDULABLE, "w0: 0/2 nodes")
     assert placed_of(seen_of(world_of([pod("l0", 0)]), spec, MAY_NOT), None).reason is Reason.WAITING_FOR_PODS
     assert placed_of(seen_of(world_of([]), spec, MAY_NOT), None).reason is Reason.WAITS_FOR_TURN
+
+
+def test_a_group_whose_first_evicted_pod_has_left_a_draining_node_leaves_as_a_whole() -> None:
+    """Its other pods have to leave too, and the budget protects the other group until it is made anew."""
+    world = world_of([*whole("0", node="n1"), *whole("1", node="n2")])
+    world.nodes = {"n1": Node(cordoned=True, lost=False), "n2": Node(cordoned=False, lost=False)}
+    spec = grouped(pods=2, replicas=2, rollout={"maxSurge": 0, "maxUnavailable": 1})
+    assert plan(seen_of(world, spec)).actions == ()
+    assert world.evict(3)
+    deleted = [action.name for action in plan(seen_of(world, spec)).actions if isinstance(action, DeletePod)]
+    assert deleted == ["w0"]
+    assert not world.evict(3)
+    settled(world, spec)
+    assert {p.node for p in world.ours()} == {"n2"}
 
 
 def reconcile_rejected(world: World, turns: GroupTurns, spec: Spec) -> Plan:

@@ -175,6 +175,16 @@ def test_without_surge_old_pods_go_first() -> None:
     assert roll(3, old[2], pod("d", State.LOADING), pod("e", State.LOADING), max_surge=0, max_unavailable=2) == Plan(())
 
 
+def test_without_surge_a_drain_evicts_the_pods_of_its_node() -> None:
+    """It may evict one while the operator would delete another: both would be missing."""
+    nodes = {"n1": Node(cordoned=True, lost=False), "n2": Node(cordoned=False, lost=False)}
+    there = pod("b")
+    there.node = "n2"
+    assert roll(2, pod("a"), there, nodes=nodes, max_surge=0, max_unavailable=1) == Plan(())
+    old = pod("a", pod_hash="old")
+    assert deleted(roll(2, old, there, nodes=nodes, max_surge=0, max_unavailable=1)) == ["a"]
+
+
 def test_surge_makes_several_at_once() -> None:
     old = [pod(name, pod_hash="old") for name in "abcd"]
     assert roll(4, *old, max_surge="50%").actions == (CreatePod(ROLLS, "0"), CreatePod(ROLLS, "1"))

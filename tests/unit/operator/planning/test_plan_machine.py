@@ -112,6 +112,15 @@ class Rolling(RuleBasedStateMachine):
     def change_a_node(self, name: str, cordoned: bool, lost: bool) -> None:
         self.world.nodes[name] = Node(cordoned=cordoned, lost=lost)
 
+    @rule()
+    def evict_a_pod(self) -> None:
+        self.evict()
+
+    def evict(self) -> bool:
+        """Let a drain evict a pod, as the PodDisruptionBudget allows."""
+        replicas = self.spec.replicas
+        return self.world.evict(replicas - self.spec.rollout.unavailable(replicas))
+
     @rule(may_roll=st.booleans())
     def wait_for_a_turn(self, may_roll: bool) -> None:
         self.may_roll = may_roll
@@ -188,8 +197,9 @@ class Rolling(RuleBasedStateMachine):
         self.world.nodes["n2"] = GOOD
         self.world.nodes["n1"] = replace(self.world.nodes["n1"], lost=False)
         for _ in range(SETTLE_ROUNDS):
+            evicted = self.evict()
             planned = self.planned()
-            if planned == Plan(()) and all(p.ready for p in self.world.ours()):
+            if not evicted and planned == Plan(()) and all(p.ready for p in self.world.ours()):
                 break
             self.make_a_pass(len(planned.actions))
             for pod in self.world.ours():
