@@ -13,7 +13,8 @@ from plimsoll_gateway.proxy.body import ClientGone, Message, Receive
 from plimsoll_gateway.proxy.cancellation import Cancellations
 from plimsoll_gateway.proxy.headers import request_id
 from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
-from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+from plimsoll_gateway.telemetry.metrics import Metrics
+from plimsoll_telemetry.exposition import PATH as METRICS
 
 MOST_SECONDS = 30.0
 FARTHEST = 2**63 - 1
@@ -35,9 +36,15 @@ def _read_query(query: bytes) -> _Query:
         raise bad_request(f"Invalid query, which may have 'after' and 'wait': {str(error)[:200]}.") from None
 
 
-METRICS, DEMAND = "/metrics", "/demand"
+DEMAND = "/demand"
 MOST_QUESTIONS = 64
 """The most requests for /demand that wait for changes; each operator sends one."""
+
+
+async def show_metrics(stream: ResponseStream, metrics: Metrics, accept: bytes | None) -> None:
+    """Answer a scrape, in the format that its header Accept prefers."""
+    told = metrics.render(accept)
+    await stream.whole(200, told.content_type.encode("ascii"), told.body)
 
 
 class Operations:
@@ -69,7 +76,7 @@ class Operations:
         if scope["method"] not in ("GET", "HEAD"):
             raise wrong_method(scope["method"], path, "GET, HEAD")
         if path == METRICS:
-            await stream.whole(200, CONTENT_TYPE, self._metrics.render())
+            await show_metrics(stream, self._metrics, dict(scope["headers"]).get(b"accept"))
             return
         if len(self._questions) >= MOST_QUESTIONS:
             raise too_many_questions(MOST_QUESTIONS)

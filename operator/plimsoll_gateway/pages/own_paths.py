@@ -9,11 +9,12 @@ from plimsoll_gateway.errors.dialects import ANTHROPIC, MODELS
 from plimsoll_gateway.keys.keyring import Keyring, given_key
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
 from plimsoll_gateway.pages.model_list import MODEL_PREFIX, ModelList, names_for
-from plimsoll_gateway.pages.operations import METRICS
+from plimsoll_gateway.pages.operations import show_metrics
 from plimsoll_gateway.pages.welcome import base_url, wants_page, welcome_json, welcome_page
 from plimsoll_gateway.proxy.exchange import Exchange
 from plimsoll_gateway.routing.model_cards import ModelCards
-from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+from plimsoll_gateway.telemetry.metrics import Metrics
+from plimsoll_telemetry.exposition import PATH as METRICS
 
 PROBES = frozenset(["/health", "/live", METRICS])
 ROOT = "/"
@@ -59,8 +60,8 @@ class OwnPaths:
                 await stream.whole(status, JSON, b'{"status": "%s"}' % word)
             case "/":
                 await self._welcome(exchange, table)
-            case "/metrics":
-                await stream.whole(200, CONTENT_TYPE, self._metrics.render())
+            case path if path == METRICS:
+                await show_metrics(stream, self._metrics, exchange.headers.get(b"accept"))
             case path if path in PAGES:
                 kind, text = page_at(path)
                 await stream.whole(200, kind, text, POLICY)

@@ -38,6 +38,7 @@ from plimsoll_gateway.routing.health_probe import Prober, SilentError
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.routing.response_affinity import ResponseAffinity
 from plimsoll_gateway.routing.scorers import RoutingHints
+from plimsoll_telemetry.exposition import exemplar_of
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,8 @@ class ReplicaProxy:
                     call.record.end_attempt()
                     if whole:
                         self._observer.answered(call, model, replica, totals, response, seconds)
-                    metrics.of(model.key, metrics.duration).observe(self._clock() - began)
+                    exemplar = exemplar_of(call.record.span)
+                    metrics.of(model.key, metrics.duration).observe(self._clock() - began, exemplar)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 

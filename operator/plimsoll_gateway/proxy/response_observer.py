@@ -15,6 +15,7 @@ from plimsoll_gateway.proxy.upstream_request import Call
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
 from plimsoll_gateway.telemetry.metrics import Metrics
+from plimsoll_telemetry.exposition import exemplar_of
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class ResponseObserver:
         self.heard(call, model, replica, response)
         totals.answered(response.status)
         self._cold.answered(model.key)
-        self.metrics.of(model.key, self.metrics.first_byte).observe(seconds)
+        self.metrics.of(model.key, self.metrics.first_byte).observe(seconds, exemplar_of(call.record.span))
 
     def heard(self, call: Call, model: Model, replica: Replica, response: Response) -> None:
         """Record the load in a response's headers, and whether the credential was accepted."""

@@ -23,6 +23,7 @@ from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.server.options import Options, Peers, parse_options
 from plimsoll_gateway.server.server import GatewayServer, MetricsServer, listen
 from plimsoll_telemetry.exporters import start_tracer
+from plimsoll_telemetry.process_metrics import installed_version, process_collectors
 from plimsoll_telemetry.settings import TracingSettingsError, read_settings
 from plimsoll_telemetry.tracer import Tracer
 
@@ -94,6 +95,8 @@ async def _run(
             origins=options.origins,
             tracer=tracer,
         )
+        for collector in process_collectors("gateway", installed_version()):
+            gateway.publish(collector)
         tasks: dict[asyncio.Task[None], str] = {}
         if quota_sync is not None:
             gateway.publish(quota_sync.collector)

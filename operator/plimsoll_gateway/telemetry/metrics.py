@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, RoutingTable, TableStore
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.telemetry.label_sets import MOST_GONE, FamilyT, Owners, Series
+from plimsoll_telemetry.exposition import Exposition, expose
 
-CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499  # status code for requests whose client disconnected before the response
 LABELS = ("namespace", "model")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -108,13 +108,15 @@ class Metrics(Families):
         """Add the tokens that a request of an API key used."""
         self._of_key(key, self.key_tokens).inc(tokens)
 
-    def render(self) -> bytes:
-        """Return all metrics in Prometheus' text format, then remove the series of deleted models and keys."""
-        text = generate_latest(self.registry)
+    def render(self, accept: bytes | None) -> Exposition:
+        """Return the response to a scrape with this header Accept, then remove the series of deleted models and
+        keys.
+        """
+        told = expose(self.registry, (accept or b"").decode("latin-1"))
         keys = self._keyring.keys
         self._keys.keep(frozenset() if keys is None else keys.names)
         self._keep_models(self._store.current)
-        return text
+        return told
 
 
 def _keys_of(table: RoutingTable | None) -> frozenset[ObjectKey]:
