@@ -6,7 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 PASSES = Counter("plimsoll_operator_reconciles_total", "Reconciles that succeeded")
 FAILURES = Counter("plimsoll_operator_reconcile_failures_total", "Reconciles that failed")
-SECONDS = Histogram("plimsoll_operator_reconcile_seconds", "Duration of successful reconciles")
+SECONDS = Histogram("plimsoll_operator_reconcile_seconds", "Seconds that successful reconciles took")
 QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a reconcile")
 LEADER = Gauge("plimsoll_operator_leader", "1 while this operator holds the Lease")
 LEADERLESS = Gauge("plimsoll_operator_leaderless_seconds", "Seconds since an operator was last seen to hold the Lease")
@@ -14,12 +14,12 @@ UNFOLLOWED = Gauge("plimsoll_operator_unfollowed", "Lists and watches that faile
 UNRECORDED = Gauge("plimsoll_operator_unrecorded_names", "Served names that do not fit into the record of names")
 REPORT_AGE = Histogram(
     "plimsoll_operator_report_age_seconds",
-    "Age of the oldest host report of a pool's plan",
+    "Age of the oldest host report of a pool's plan, in seconds",
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 300),
 )
 PLANNING = Histogram(
     "plimsoll_operator_plan_seconds",
-    "Duration of planning for a pool",
+    "Seconds that planning for a pool took",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
 )
 WAITING_GROUPS = Gauge(

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import REGISTRY
+
+from plimsoll_telemetry.exposition import PATH, expose
+from plimsoll_telemetry.process_metrics import BuildCollector, installed_version
+
+REGISTRY.register(BuildCollector("operator", installed_version()))  # process_* series are there by default
 
 
 class ListenError(Exception):
@@ -33,11 +38,12 @@ async def serve_health(port: int, is_live: Callable[[], bool], trouble: Callable
         found = trouble()
         return web.Response(status=503, text=f"{found}\n") if found else web.Response(text="ok\n")
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def metrics(request: web.Request) -> web.Response:
+        body, content_type = expose(REGISTRY, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application()
-    app.add_routes([web.get("/live", live), web.get("/health", health), web.get("/metrics", metrics)])
+    app.add_routes([web.get("/live", live), web.get("/health", health), web.get(PATH, metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

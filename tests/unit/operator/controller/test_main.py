@@ -61,6 +61,11 @@ async def test_health() -> None:
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             assert [await status(session, path) for path in ("/live", "/health", "/metrics")] == [200, 200, 200]
+            async with session.get("/metrics") as response:
+                text = await response.text()
+            assert 'plimsoll_build_info{component="operator",version="' in text
+            assert "process_cpu_seconds_total " in text
+            assert "_created" not in text
             live = False
             assert [await status(session, path) for path in ("/live", "/health")] == [503, 200]
             live, trouble = True, "nobody leads"
