@@ -24,6 +24,7 @@ POOLED, ANOTHER = pool.names(MODEL, 2)
 GROUPED = {backend: f"{MODEL}-{backend}" for backend in ("local", "gloo")}
 PROMPT = "w5 w6 w7 w8 w9 w10"
 HOST_API, SERVING, GATEWAY, GATEWAY_METRICS, OPERATOR_METRICS = 8100, 8000, 8080, 8081, 8080
+RUNTIME_METRICS = 8001
 SCRAPER = {"app.kubernetes.io/name": "prometheus"}
 ASK = """
 import sys, urllib.error, urllib.request
@@ -77,6 +78,8 @@ def test_ports_are_open_to_those_who_need_them_alone(
         "host API": (kube.address(host), HOST_API),
         "host's models": (kube.address(host), SERVING),
         "a model's own pod": (kube.address(kube.ready_pods(MODEL)[0]), SERVING),
+        "host's metrics": (kube.address(host), RUNTIME_METRICS),
+        "a model's metrics": (kube.address(kube.ready_pods(MODEL)[0]), RUNTIME_METRICS),
         "gateway": (release.address(gateway), GATEWAY),
         "gateway's metrics": (release.address(gateway), GATEWAY_METRICS),
         "operator's metrics": (release.address(operator), OPERATOR_METRICS),
@@ -85,7 +88,8 @@ def test_ports_are_open_to_those_who_need_them_alone(
     assert connectable(kube, stranger, targets) == everything, "with no policy in force"
     with enforced():
         assert connectable(kube, stranger, targets) == {"gateway"}
-        assert connectable(kube, scraper, targets) == {"gateway", "gateway's metrics", "operator's metrics"}
+        metrics = {target for target in targets if target.endswith("metrics")}
+        assert connectable(kube, scraper, targets) == {"gateway", *metrics}
         ours = Kube(release.namespace)
         to_models = {"host's models", "a model's own pod"}
         assert connectable(ours, gateway, targets) & {"host API", *to_models} == to_models
@@ -122,7 +126,8 @@ def test_ports_of_a_group_are_open_to_its_members_alone(
             assert connectable(elsewhere, "stranger", everything) == set()
             assert connectable(kube, "stranger", everything) == set()
             for name, members in found.items():
-                inner = {target: place for target, place in ports[name].items() if place[1] != SERVING}
+                others = (SERVING, RUNTIME_METRICS)
+                inner = {target: place for target, place in ports[name].items() if place[1] not in others}
                 assert inner, "the ranks listen on no port"
                 for member in members:
                     assert connectable(kube, member.name, inner) == set(inner)

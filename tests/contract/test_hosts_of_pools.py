@@ -57,7 +57,8 @@ def test_a_host_understands_what_its_pod_is_given(
     config, settings = host_config(args), host_settings(args)
     assert (settings.line, settings.sleepers, settings.minimum_residency) == (line, sleepers, minimum)
     assert config.drain_seconds == drain
-    assert {port["containerPort"] for port in container["ports"]} == {config.port, config.host_port}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": config.port, "metrics": config.metrics_port, "host": config.host_port}
     assert config.host_port == HOST_PORT
     with socket.create_server(("0.0.0.0", 0)) as listener:
         guard = make_guard(config, listener)

@@ -87,9 +87,10 @@ def test_a_pod_and_a_laptop_run_the_same(spec: dict[str, Any]) -> None:
     item = stored("gemma", spec)
     pod = vars(build_parser().parse_args(operator_arguments(read_spec(item))))
     laptop = vars(build_parser().parse_args(["serve", *laptop_arguments("gemma", item["spec"])]))
-    address = {"host", "port"}
+    address = {"host", "port", "metrics_port", "deployment"}
     assert {key: pod[key] for key in pod.keys() - address} == {key: laptop[key] for key in laptop.keys() - address}
-    assert (pod["host"], pod["port"]) == ("0.0.0.0", identity.PORT)
+    assert (pod["host"], pod["port"], pod["metrics_port"]) == ("0.0.0.0", identity.PORT, identity.METRICS_PORT)
+    assert pod["deployment"] == ("team", "gemma")
     assert pod["trust_remote_code"] is spec["model"].get("trustRemoteCode", False)
 
 

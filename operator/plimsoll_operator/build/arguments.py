@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from plimsoll_operator.build.persistence import store_arguments
-from plimsoll_operator.spec.identity import PORT
+from plimsoll_operator.spec.identity import METRICS_PORT, PORT
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.template import claim_name as claim_name
 from plimsoll_operator.spec.workload import Workload
@@ -18,7 +18,7 @@ ON = frozenset({"prefixCaching"})
 
 def serve_arguments(spec: Spec) -> list[str]:
     """Return the runtime's command line after `plimsoll`, without the device option."""
-    arguments = ["serve", model_argument(spec.source), "--host", "0.0.0.0", "--port", str(PORT)]
+    arguments = ["serve", model_argument(spec.source), *listen_arguments(), "--deployment", str(spec.key)]
     if spec.revision:
         arguments += ["--revision", spec.revision]
     if spec.trust_remote_code:
@@ -28,6 +28,11 @@ def serve_arguments(spec: Spec) -> list[str]:
     for field, value in sorted(spec.options.items()):
         arguments += _option(field, value)
     return [*arguments, *store_arguments(spec)]
+
+
+def listen_arguments() -> list[str]:
+    """Return the options for the ports of the API and of the metrics."""
+    return ["--host", "0.0.0.0", "--port", str(PORT), "--metrics-port", str(METRICS_PORT)]
 
 
 def device_arguments(spec: Workload) -> list[str]:

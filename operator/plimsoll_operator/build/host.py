@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plimsoll_operator.build.arguments import device_arguments
+from plimsoll_operator.build.arguments import device_arguments, listen_arguments
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.persistence import group_variable, keeper_label, store_arguments, stores
 from plimsoll_operator.build.pod_revision import revision
 from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
-from plimsoll_operator.spec.identity import HOST_PORT, HOSTING, PORT, ObjectKey
+from plimsoll_operator.spec.identity import HOST_PORT, HOSTING, ObjectKey
 from plimsoll_operator.spec.runtime_pool import PoolSpec
 
 FILE = "operator"
@@ -84,7 +84,7 @@ def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: s
 def host_arguments(spec: PoolSpec) -> list[str]:
     """Return a host's command line after `plimsoll`."""
     return [
-        *("host", "--host", "0.0.0.0", "--port", str(PORT), "--host-port", str(HOST_PORT)),
+        *("host", *listen_arguments(), "--host-port", str(HOST_PORT)),
         *("--line", spec.line, "--sleepers", spec.sleepers),
         *("--minimum-residency", str(spec.minimum_residency), "--drain-seconds", str(spec.drain_seconds)),
         *store_arguments(spec),

@@ -22,8 +22,9 @@ from plimsoll_operator.spec.parallel import Parallel
 from plimsoll_operator.spec.template import Template
 from plimsoll_operator.spec.workload import Workload
 
-OWN = 1
-"""Raise this number if pods of earlier operators must be replaced, for example because of a security defect."""
+OWN = 2
+"""Raise this number if pods of earlier operators must be replaced, for example because of a security defect. 2: metrics
+have a port of their own, and the labels of the ModelDeployment."""
 HASH_LENGTH = 10
 UNSEEN = frozenset(
     {"owner", "created", "generation", "replicas", "rollout", "history", "scaling", "namespaces", "shared_claims"}

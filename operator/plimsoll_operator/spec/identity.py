@@ -41,6 +41,8 @@ NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
 MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
 CONTAINER = "runtime"
 PORT = 8000
+METRICS_PORT = 8001
+"""Port of the runtime's metrics, in all runtime pods."""
 HOST_PORT = 8100
 """Port of the host API (reports and target models), which is never exposed through the ingress."""
 

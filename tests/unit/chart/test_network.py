@@ -105,11 +105,12 @@ def reached(policies: list[Object], port: int) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def policies(render: Render) -> list[Object]:
+    chat = {"podSelector": {"matchLabels": {"app": "x"}}}
     monitoring = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
         "podSelector": {"matchLabels": {"app": "prometheus"}},
     }
-    policy = {"runtimeNamespaces": ["team", "guests"], "runtimeFrom": [monitoring], "metricsFrom": [monitoring]}
+    policy = {"runtimeNamespaces": ["team", "guests"], "runtimeFrom": [chat], "metricsFrom": [monitoring]}
     found = render({"networkPolicy": policy})
     return [item for item in found if item["kind"] == "NetworkPolicy"]
 
@@ -127,11 +128,25 @@ def test_the_host_api_is_reached_by_the_operator_alone(policies: list[Object]) -
 def test_models_are_asked_by_gateway_and_operator_and_whoever_is_named(policies: list[Object]) -> None:
     """The operator asks the leaders of groups for /health."""
     pairs = {pair for pair in reached(policies, 8000) if pair[1] in RUNTIMES}
-    assert pairs == {(who, pod) for who in ("gateway", "operator", "prometheus") for pod in RUNTIMES}
+    assert pairs == {(who, pod) for who in ("gateway", "operator") for pod in RUNTIMES} | {
+        ("teammate", pod) for pod in RUNTIMES if PODS[pod].namespace == "team"
+    }
+
+
+def test_the_metrics_of_runtimes_are_reached_by_the_scraper_and_nothing_else(policies: list[Object]) -> None:
+    pairs = {pair for pair in reached(policies, 8001) if pair[1] in RUNTIMES}
+    assert pairs == {("prometheus", pod) for pod in RUNTIMES}
+
+
+def test_without_named_scrapers_all_pods_reach_the_metrics_of_runtimes_and_no_more(render: Render) -> None:
+    found = render({"networkPolicy": {"runtimeNamespaces": ["team", "guests"]}})
+    policies = [item for item in found if item["kind"] == "NetworkPolicy"]
+    open_to = {port: {one for one, other in reached(policies, port) if other == "model"} for port in (8000, 8001)}
+    assert open_to == {8000: {"gateway", "operator"}, 8001: set(PODS) - {"model", "gateway", "operator"}}
 
 
 @pytest.mark.matrix(2)
-@pytest.mark.parametrize("port", [22, 80, 8001, 8080, 8199, 8232, 9090, 10250, 19999, 30000])
+@pytest.mark.parametrize("port", [22, 80, 8002, 8080, 8199, 8232, 9090, 10250, 19999, 30000])
 def test_nothing_else_of_a_runtime_is_reached(policies: list[Object], port: int) -> None:
     assert {pair for pair in reached(policies, port) if pair[1] in RUNTIMES} == set()
 
