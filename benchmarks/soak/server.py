@@ -72,7 +72,7 @@ class ServerProcess:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Return every series of /metrics without labels other than the model's."""
+        """Return every series of /metrics without labels other than those of the model."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             return parse_metrics(response.read().decode())
 
@@ -129,6 +129,6 @@ class SoakedServer(ServerProcess):
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Return samples by name that have no label except the model's name."""
+    """Return samples by name that have no labels except those of the model."""
     samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
-    return {s.name: s.value for s in samples if set(s.labels) == {"model"}}
+    return {s.name: s.value for s in samples if set(s.labels) == {"namespace", "model"}}

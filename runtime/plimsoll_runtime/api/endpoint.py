@@ -126,7 +126,7 @@ class Ask:
 
     async def _job(self, model: ServedModel) -> Job:
         self.record.phases.end("wake")
-        self.record.model = model.names[0]
+        self.record.model, self.record.key = model.names[0], model.key
         self.record.load = partial(load_of, model)
         check_task(model, self.tasks)
         model.room.check()

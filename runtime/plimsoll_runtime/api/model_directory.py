@@ -18,6 +18,7 @@ from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo, Task
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils.suggestions import did_you_mean
 
 Tasks = tuple[Task, ...]
@@ -65,10 +66,11 @@ NAMES_TOLD = 20
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """A model as lists and metrics show it. `created` is Unix time. `stats` are None while the model has no engine;
-    `max_model_len`, `task` and `served` are known after its first load. `state` is its sleep level on a host, or a
-    transition (see `State`)."""
+    """A model as lists and metrics show it. `key` has the labels of its metrics. `created` is Unix time. `stats` are
+    None while the model has no engine; `max_model_len`, `task` and `served` are known after its first load. `state` is
+    its sleep level on a host, or a transition (see `State`)."""
 
+    key: ModelName
     names: tuple[str, ...]
     created: int
     max_model_len: int | None
@@ -114,7 +116,8 @@ class OneModel:
         model = self.model
         info = model.engine.info
         length, task = longest_sequence(info), task_of(info)
-        return [ModelView(model.names, model.created, length, model.room, model.engine.stats, task=task, served=model)]
+        stats = model.engine.stats
+        return [ModelView(model.key, model.names, model.created, length, model.room, stats, task=task, served=model)]
 
     def check(self) -> None:
         """Raise ApiError (503) if the queue limit is reached."""
@@ -125,6 +128,11 @@ class OneModel:
         if name is not None and name not in self.model.names:
             raise unknown_model(name, self.model.names)
         return nullcontext(self.model)
+
+
+def key_of(models: ModelTable, name: str) -> ModelName:
+    """Return the labels of the metrics of the model with this served name, which may be gone."""
+    return next((view.key for view in models.views() if name in view.names), ModelName("", name))
 
 
 def unknown_model(name: str, names: Iterable[str]) -> ApiError:

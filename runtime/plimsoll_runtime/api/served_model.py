@@ -8,11 +8,13 @@ from typing import Protocol
 
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
+from plimsoll_runtime.api.telemetry.metrics_key import metrics_key
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.options import ServingOptions
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.text.generation_config import Recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
@@ -35,6 +37,10 @@ class Engine(Protocol):
     def failure(self) -> PlimsollError | None:
         """The error that ended the engine; None while it runs."""
 
+    @property
+    def pid(self) -> int | None:
+        """Its process; None if that is this one."""
+
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of one request as they arrive; closing the generator early aborts the request."""
 
@@ -56,7 +62,7 @@ class Engine(Protocol):
 class ServedModel:
     """A loaded model. `chat_stop` are strings that end a chat output; `created` is the Unix time when it became
     ready; `recommended` are sampling settings for requests that leave them out. `about` is a note for people who
-    start to use the model."""
+    start to use the model. `deployment` is its ModelDeployment, if it has one."""
 
     names: tuple[str, ...]
     engine: Engine
@@ -67,6 +73,12 @@ class ServedModel:
     options: ServingOptions = field(default_factory=ServingOptions)
     recommended: Recommended = field(default_factory=dict)
     about: str | None = None
+    deployment: ModelName | None = None
+
+    @property
+    def key(self) -> ModelName:
+        """The labels of its metrics: see `metrics_key`."""
+        return metrics_key(self.deployment, self.names)
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raise ApiError for a priority that the engine would ignore."""

@@ -15,6 +15,7 @@ from plimsoll_runtime.local.processes.probes import IN_FLIGHT, LAST_REQUEST, TOK
 from plimsoll_runtime.local.processes.status_board import HOST_SLOT, Phase, first_line
 from plimsoll_runtime.local.run_folder import RunFolder
 from plimsoll_runtime.local.text import WORDS, cut, duration_text, size_text
+from plimsoll_runtime.residency.spec import ModelName
 
 ANSWER_SECONDS = 1.0
 """Time limit for the answer of a process."""
@@ -62,7 +63,7 @@ class Looks:
     first: Scrape
     second: Scrape
 
-    def usage(self, model: str, memory: int) -> Usage:
+    def usage(self, model: ModelName, memory: int) -> Usage:
         """Return the model's usage. If a counter has decreased, the process was restarted and its counter
         started at 0.
         """
@@ -107,7 +108,7 @@ def _model(model: Mapping[str, Any], report: Record | str | None, found: Mapping
     """Return the model's record with the usage of its replicas; `found` has the metrics of each slot, None if it did
     not answer.
     """
-    now, label = time.time(), model["servedNames"][0]
+    now, key = time.time(), ModelName(model["namespace"], model["name"])
     shared = any(replica["slot"] == HOST_SLOT for replica in model["replicas"])
     replicas: list[Record] = []
     usages: list[Usage] = []
@@ -115,9 +116,9 @@ def _model(model: Mapping[str, Any], report: Record | str | None, found: Mapping
         looks = found.get(replica["slot"])
         usage = None
         if looks is not None and not shared:
-            usage = looks.usage(label, resident_bytes(replica["pid"]))
+            usage = looks.usage(key, resident_bytes(replica["pid"]))
         elif looks is not None and (placed := placed_of(report, model)) is not None:
-            usage = _placed_usage(looks, label, placed)
+            usage = _placed_usage(looks, key, placed)
         usages += [] if usage is None else [usage]
         answers = looks is not None and not (shared and isinstance(report, str))
         replicas.append({**replica, "answers": answers, "usage": None if usage is None else usage.document(now)})
@@ -130,10 +131,10 @@ def placed_of(report: Record | str | None, model: Mapping[str, Any]) -> Record |
     return next((e for e in entries if (e["namespace"], e["name"]) == (model["namespace"], model["name"])), None)
 
 
-def _placed_usage(looks: Looks, label: str, placed: Mapping[str, Any]) -> Usage:
+def _placed_usage(looks: Looks, key: ModelName, placed: Mapping[str, Any]) -> Usage:
     """Return the usage of a model in a host. Its memory is its grant, or its image while it sleeps."""
     granted = placed["weights"] + placed["workspace"] + placed["kv"]
-    usage = looks.usage(label, granted or placed["hostBytes"])
+    usage = looks.usage(key, granted or placed["hostBytes"])
     return Usage(usage.memory, placed["active"] + placed["waiting"], usage.tokens_per_second, usage.last_request)
 
 

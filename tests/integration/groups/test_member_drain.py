@@ -105,7 +105,10 @@ def test_a_stream_continues_on_the_replacement_of_a_member_that_leaves(group: Gr
     assert ended < RELEASE_SECONDS
     assert group.members[0].says("member 1 leaves")
     group.until_ready()
-    assert metrics_of(group.server)['plimsoll_group_generations_lost_total{cause="member_left",model="tiny"}'] == 1
+    assert (
+        metrics_of(group.server)['plimsoll_group_generations_lost_total{cause="member_left",model="tiny",namespace=""}']
+        == 1
+    )
 
 
 def test_a_member_that_has_not_joined_ends_at_once(

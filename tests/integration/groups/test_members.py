@@ -93,7 +93,7 @@ def test_prefixes_grammars_and_cancelled_streams(alone: Served, group: Group) ->
         next(response.iter_lines())
     assert completed(server, [4, 2], temperature=0.0)
     metrics = httpx.get(f"{group.members[1].url}/metrics", timeout=10).text
-    assert 'plimsoll_member_ready{member="1"} 1.0' in metrics
+    assert 'plimsoll_member_ready{member="1",model="tiny",namespace=""} 1.0' in metrics
     assert httpx.get(f"{group.members[1].url}/v1/models", timeout=10).status_code == 404
 
 
@@ -227,7 +227,7 @@ def test_a_member_that_differs_exits_and_others_go_on(group: Group, model: Path,
         assert found.says("member 1 is ")
     assert group.members[0].says("has block_size 32, but member 0 has 16")
     assert text(group.server, [3, 1], 20, 0)
-    assert 'plimsoll_group_refused_connections_total{model="tiny"} 0.0' not in group.server.metrics()
+    assert 'plimsoll_group_refused_connections_total{model="tiny",namespace=""} 0.0' not in group.server.metrics()
     assert all(each.status() == 200 for each in group.members.values())
 
 

@@ -101,9 +101,12 @@ def test_a_hung_rank_is_named_and_replaced(model: Path, tmp_path: Path) -> None:
         assert text(server, [3, 1], 20, 0) == expected
         assert time.monotonic() - began < SECONDS
         found = metrics_of(server)
-        assert found['plimsoll_group_generation{model="tiny"}'] == 2
-        assert found['plimsoll_group_generations_lost_total{cause="rank_hung",model="tiny"}'] == 1
-        assert all(found[f'plimsoll_rank_wait_seconds_total{{model="tiny",rank="{rank}"}}'] > 0 for rank in range(2))
+        assert found['plimsoll_group_generation{model="tiny",namespace=""}'] == 2
+        assert found['plimsoll_group_generations_lost_total{cause="rank_hung",model="tiny",namespace=""}'] == 1
+        assert all(
+            found[f'plimsoll_rank_wait_seconds_total{{model="tiny",namespace="",rank="{rank}"}}'] > 0
+            for rank in range(2)
+        )
         server.process.kill()
         server.end()
         assert "rank 1 hangs: a step took more than" in "".join(server.lines)
@@ -126,7 +129,10 @@ def test_requests_are_refused_if_nothing_replaces_the_ranks(model: Path, tmp_pat
         forks.resume()
         until(lambda: health(server) == 200)
         assert text(server, [4, 2], 4, 0)
-        assert metrics_of(server)['plimsoll_group_generations_lost_total{cause="rank_ended",model="tiny"}'] >= 1
+        assert (
+            metrics_of(server)['plimsoll_group_generations_lost_total{cause="rank_ended",model="tiny",namespace=""}']
+            >= 1
+        )
 
 
 def test_nothing_is_left_behind(model: Path, tmp_path: Path) -> None:

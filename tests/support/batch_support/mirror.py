@@ -59,6 +59,10 @@ class Mirror:
     def drain(self) -> None:
         pass
 
+    @property
+    def pid(self) -> None:
+        return None
+
     async def wait_dead(self) -> None:
         await asyncio.Event().wait()
 

@@ -91,6 +91,10 @@ class FakeEngine:
     def drain(self) -> None:
         pass
 
+    @property
+    def pid(self) -> None:
+        return None
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 

@@ -269,6 +269,10 @@ class FakeEngine:
     def drain(self) -> None:
         pass
 
+    @property
+    def pid(self) -> None:
+        return None
+
     async def wait_dead(self) -> None:
         await self._dead.wait()
 
@@ -341,6 +345,7 @@ class Running:
     host: str
     port: int
     ended: "asyncio.Task[int]"
+    metrics_url: str = ""
     clients: list[openai.AsyncOpenAI] = field(default_factory=list)
 
     @property
@@ -398,6 +403,7 @@ async def running_server(
             config.serving,
             recommended=recommended or {},
             about=about,
+            deployment=config.deployment,
         )
 
     log = None if termination_log is None else str(termination_log)
@@ -411,11 +417,13 @@ async def running_server(
         **options,  # type: ignore[arg-type]
     )
     listener = listen("127.0.0.1", 0)
-    server = Server(config, listener, load or loaded)  # type: ignore[arg-type]
+    metrics = None if config.metrics_port is None else listen("127.0.0.1", config.metrics_port)
+    server = Server(config, listener, load or loaded, metrics)  # type: ignore[arg-type]
     host, port = listener.getsockname()
     ended = asyncio.create_task(server.run())
     try:
-        running = Running(server, engine, host, port, ended)
+        metrics_url = "" if metrics is None else f"http://127.0.0.1:{metrics.getsockname()[1]}"
+        running = Running(server, engine, host, port, ended, metrics_url)
         async with running.http() as http:
             while load is None and (await http.get("/health")).status_code != 200:
                 assert not ended.done(), ended

@@ -119,10 +119,10 @@ def test_a_bad_end_and_errors_in_the_log_are_found() -> None:
 def test_every_series_that_is_judged_is_one_that_a_server_has() -> None:
     state = ServerState(("m", "other"))
     info = SimpleNamespace(max_model_len=64, num_blocks=7, block_size=16, pooling=None)
-    engine: Any = SimpleNamespace(stats=EngineStats(blocks_total=7), info=info)
+    engine: Any = SimpleNamespace(stats=EngineStats(blocks_total=7), info=info, pid=None)
     tokenizer: Any = None
     state.ready(OneModel(ServedModel(("m",), engine, tokenizer, 0)))
-    samples = parse_metrics(Metrics(state).render().decode())
+    samples = parse_metrics(Metrics(state).render().body.decode())
     assert {*verdict.IDLE, *verdict.REACHED, *COUNTERS.values(), "plimsoll_engine_steps_total"} <= set(samples)
     assert samples["plimsoll_kv_blocks"] == 7
 

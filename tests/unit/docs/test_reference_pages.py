@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from reference.metrics import COMPONENTS, metrics_of
 from reference.pages import PAGES, renewed
 
 REPO = Path(__file__).parents[3]
 FOLDER = REPO / "docs" / "reference"
-MENTIONED = re.compile(r"`(plimsoll_[a-z_]+?)(?:\{[^`]*)?`")
-ENDINGS = re.compile(r"_(bucket|sum|count)$")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -25,14 +21,6 @@ def test_a_generated_page_is_up_to_date(name: str) -> None:
 def test_a_page_without_a_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="no mark"):
         renewed("metrics.md", "# Metrics\n")
-
-
-def test_every_metric_that_a_page_names_exists() -> None:
-    known = {metric.name for component in COMPONENTS for metric in metrics_of(component)}
-    pages = [page for page in (REPO / "docs").rglob("*.md") if page.name != "names.md"]
-    named = {name for page in pages for name in MENTIONED.findall(page.read_text(encoding="utf-8"))}
-    packages = {path.name for tree in ("operator", "runtime", "kernels") for path in (REPO / tree).iterdir()}
-    assert {ENDINGS.sub("", name) for name in named} - known - packages == set()
 
 
 def test_exit_codes_have_a_meaning() -> None:

@@ -59,10 +59,10 @@ async def serve(args: argparse.Namespace, token: str) -> None:
         return response
 
     async def metrics(_request: web.Request) -> web.Response:
-        name = models[0].served_names[0]
+        labels = f'namespace="{models[0].namespace}",model="{models[0].name}"'
         lines = (
-            f'plimsoll_generated_tokens_total{{model="{name}"}} {200 * time.monotonic()}',
-            f'plimsoll_last_request_timestamp_seconds{{model="{name}"}} {time.time() - 7300}',
+            f"plimsoll_generated_tokens_total{{{labels}}} {200 * time.monotonic()}",
+            f"plimsoll_last_request_timestamp_seconds{{{labels}}} {time.time() - 7300}",
         )
         return web.Response(text="\n".join(lines) + "\n")
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from plimsoll_runtime.residency.spec import ModelName
+
 ANSWER = ["The capital ", "of France ", "is Paris."]
 
 
@@ -29,6 +31,7 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--max-model-len", type=int)
+    parser.add_argument("--deployment", type=ModelName.parse)
     args = parser.parse_args()
     print(f"arguments {sys.argv[1:]}", flush=True)
     if args.model == "demo://crash":
@@ -63,13 +66,13 @@ async def serve(args: argparse.Namespace) -> None:
     async def metrics(request: web.Request) -> web.Response:
         if args.model == "demo://mute":
             await stop.wait()
-        name = args.name[0]
+        labels = f'namespace="{args.deployment.namespace}",model="{args.deployment.name}"'
         lines = (
             ("plimsoll_requests_in_flight", 2 if args.model == "demo://ok" else 0),
             ("plimsoll_generated_tokens_total", 500 * time.monotonic()),
             ("plimsoll_last_request_timestamp_seconds", time.time() - 300),
         )
-        return web.Response(text="".join(f'{series}{{model="{name}"}} {value}\n' for series, value in lines))
+        return web.Response(text="".join(f"{series}{{{labels}}} {value}\n" for series, value in lines))
 
     async def chat(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})

@@ -11,6 +11,9 @@ from plimsoll_runtime.api.telemetry.metrics import Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.local.processes.probes import IN_FLIGHT, LAST_REQUEST, TOKENS, Scrape, scrape
 from plimsoll_runtime.local.usage import Looks, Usage
+from plimsoll_runtime.residency.spec import ModelName
+
+KEY = ModelName("team", "m")
 
 
 @pytest.fixture
@@ -42,17 +45,17 @@ async def scraped(url: str, seconds: float = 30.0) -> Scrape | None:
 
 async def test_the_series_are_those_of_a_real_server(answers) -> None:  # type: ignore[no-untyped-def]
     """The time of the last request appears after the first request to a model; other requests do not change it."""
-    state = ServerState(names=("m",))
+    state = ServerState(names=("first",), deployment=KEY)
     metrics = Metrics(state)
     metrics.observe(RequestRecord("list"), "/v1/models", 200)
-    assert LAST_REQUEST not in metrics.render().decode().replace(f"# HELP {LAST_REQUEST}", "").replace(
+    assert LAST_REQUEST not in metrics.render().body.decode().replace(f"# HELP {LAST_REQUEST}", "").replace(
         f"# TYPE {LAST_REQUEST}", ""
     )
-    metrics.observe(RequestRecord("chat", model="m"), "/v1/chat/completions", 200)
-    found = await scraped(await answers(metrics.render()))
+    metrics.observe(RequestRecord("chat", model="m", key=KEY), "/v1/chat/completions", 200)
+    found = await scraped(await answers(metrics.render().body))
     assert found is not None
-    assert found.of(IN_FLIGHT, "m") == 0.0
-    last = found.of(LAST_REQUEST, "m")
+    assert found.of(IN_FLIGHT, KEY) == 0.0
+    last = found.of(LAST_REQUEST, KEY)
     assert last is not None
     assert last > 1.7e9
 
@@ -69,11 +72,11 @@ async def test_nobody_waits_longer_than_the_limit(answers) -> None:  # type: ign
 
 def test_tokens_a_second_are_what_came_between_two_looks() -> None:
     def looks(before: float, after: float) -> Looks:
-        return Looks(Scrape(10.0, {(TOKENS, "m"): before}), Scrape(12.0, {(TOKENS, "m"): after, (IN_FLIGHT, "m"): 3.0}))
+        return Looks(Scrape(10.0, {(TOKENS, KEY): before}), Scrape(12.0, {(TOKENS, KEY): after, (IN_FLIGHT, KEY): 3.0}))
 
-    assert looks(100, 140).usage("m", 7) == Usage(7, 3, 20.0, None)
-    assert looks(100, 10).usage("m", 7).tokens_per_second == 5.0, "a new process"
-    assert looks(1, 2).usage("other", 7) == Usage(7)
+    assert looks(100, 140).usage(KEY, 7) == Usage(7, 3, 20.0, None)
+    assert looks(100, 10).usage(KEY, 7).tokens_per_second == 5.0, "a new process"
+    assert looks(1, 2).usage(ModelName("other", "m"), 7) == Usage(7)
 
 
 def test_replicas_are_summed_and_the_last_request_of_any_counts() -> None:

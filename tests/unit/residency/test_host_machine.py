@@ -14,11 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from operator_support.virtual_time import VirtualTimeLoop
 from residency_support.engines import Behaviour, FakeEngines
 
+from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.planner.view import Pressure
+from plimsoll_runtime.residency.report import Report
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.residency.states import Level
@@ -199,11 +201,20 @@ class Life(RuleBasedStateMachine):
         assert report.sleepers.used <= report.sleepers.capacity
         granted = sum(model.weights + model.workspace + model.kv for model in report.models)
         assert granted <= report.device.line
+        self.memory_adds_up(report)
         assert sum(model.waiting for model in report.models) <= SETTINGS.max_waiting
         working = {engine.name for engine in self.engines.alive} | set(self.engines.starting)
         assert {(n.namespace, n.name) for n in working} <= {
             (m.namespace, m.name) for m in report.models if m.state in ("Waking", "Resident", "Draining")
         }
+
+    def memory_adds_up(self, report: Report) -> None:
+        """The owners in metrics add up to what is used, and to the line with what is free."""
+        families = {family.name: family for family in HostCollector(self.host).collect()}
+        owners = sum(sample.value for sample in families["plimsoll_host_device_used_bytes"].samples)
+        ((line,), (free,)) = (families[f"plimsoll_host_device_{of}_bytes"].samples for of in ("line", "free"))
+        assert owners == report.device.used
+        assert owners + free.value == max(line.value, owners)
 
     def teardown(self) -> None:
         if not hasattr(self, "host"):

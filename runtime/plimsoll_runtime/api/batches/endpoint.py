@@ -39,6 +39,7 @@ from plimsoll_runtime.api.http.unknown_fields import ignored
 from plimsoll_runtime.api.model_directory import ModelTable, Route
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.server.credentials import is_gateways
+from plimsoll_runtime.api.telemetry.metrics_key import LABELS
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.options import BatchOptions
 
@@ -61,7 +62,7 @@ class BatchService:
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self.lines = Counter(
-            "plimsoll_batch_lines", "Lines of batches, by outcome.", ("model", "outcome"), registry=None
+            "plimsoll_batch_lines", "Lines of batches, by outcome.", (*LABELS, "outcome"), registry=None
         )
 
     @property

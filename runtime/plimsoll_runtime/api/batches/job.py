@@ -31,7 +31,7 @@ from plimsoll_runtime.api.batches.records import (
     KeptFile,
 )
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.model_directory import GENERATES, ModelTable
+from plimsoll_runtime.api.model_directory import GENERATES, ModelTable, key_of
 from plimsoll_runtime.batch.inputs import InputFile
 from plimsoll_runtime.batch.job import ALL, Answered, Row
 from plimsoll_runtime.batch.output_paths import JSONL, FileKind
@@ -153,7 +153,8 @@ class Work:
                 answered = await answering(row)
             if took is not None:
                 took(answered.prompt_tokens + answered.completion_tokens)
-            self._context.lines.labels(self._told.model, "failed" if answered.failed else "answered").inc()
+            key = key_of(self._context.models, self._told.model or "")
+            self._context.lines.labels(*key, "failed" if answered.failed else "answered").inc()
             return answered
 
         runner = Runner(in_turn, self._store, self._context.pace.most, window=WINDOW)

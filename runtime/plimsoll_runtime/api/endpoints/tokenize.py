@@ -91,7 +91,7 @@ async def answer_by_tokenizer(
 
     def on_model(head: Head | BodyT, model: ServedModel) -> Response:
         body = read_rest(data, head, schema)
-        record.model, record.ignored = model.names[0], ignored(body)
+        record.model, record.key, record.ignored = model.names[0], model.key, ignored(body)
         if model.options.strict_parameters:
             refuse_unknown(body)
         return json_response(work(body, model, record))

@@ -100,7 +100,7 @@ class HostModels:
             stats = None if served is None or served.engine.failure is not None else served.engine.stats
             state = states.get(name)
             views.append(
-                ModelView(placement.names, placement.created, length, placement.room, stats, state, task, served)
+                ModelView(name, placement.names, placement.created, length, placement.room, stats, state, task, served)
             )
         return views
 
@@ -204,6 +204,7 @@ class HostModels:
                 options=placement.options,
                 recommended=recommended(files, placement.options.generation_config),
                 about=files.about,
+                deployment=placement.name,
             )
             placement.serial = resident.serial
         return placement.served

@@ -17,6 +17,7 @@ from plimsoll_runtime.api.host.tokenizers import Tokenizers
 from plimsoll_runtime.api.http.concurrency import first
 from plimsoll_runtime.api.server.app import HttpFront, run_process
 from plimsoll_runtime.api.server.listener import HttpServer, listen
+from plimsoll_runtime.api.server.metrics_server import metrics_listener
 from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.engines.processes import Processes
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 class HostServer:
     """Runs one host from listening to its exit code. `listeners` are the sockets of the OpenAI API and of the host
-    API."""
+    API, `metrics` is that of its metrics, if they have one."""
 
     def __init__(
         self,
@@ -37,14 +38,16 @@ class HostServer:
         listeners: tuple[socket.socket, socket.socket],
         host: Host,
         tokenizers: Tokenizers | None = None,
+        metrics: socket.socket | None = None,
     ) -> None:
         """Raises UsageError if the host API would be open to other machines."""
         self._config = config
         self._listeners = listeners
+        self._metrics = metrics
         self._host = host
         self._models = HostModels(host, tokenizers, config.keep_alive)
         guard = make_guard(config, listeners[1])
-        self._front = HttpFront(config, (), (HostCollector(host),))
+        self._front = HttpFront(config, "host", collectors=(HostCollector(host),))
         self.state, self.stop, self._open = self._front.state, self._front.stop, self._front.http
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
@@ -55,7 +58,7 @@ class HostServer:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
         open_listener, inner_listener = self._listeners
-        tasks = [asyncio.create_task(self._open.serve(sockets=[open_listener]))]
+        tasks = [asyncio.create_task(self._front.serve(open_listener, self._metrics))]
         logger.info("listening on http://%s:%d", *open_listener.getsockname()[:2])
         try:
             await self._host.start()
@@ -70,7 +73,8 @@ class HostServer:
         finally:
             await self.state.end()
             await self._host.close()
-            self._open.should_exit = self._inner.should_exit = True
+            self._front.end()
+            self._inner.should_exit = True
             await asyncio.gather(*tasks)
             for listener in self._listeners:
                 listener.close()
@@ -125,7 +129,8 @@ def serve_host(config: HostConfig, settings: Settings) -> int:
 
     async def main() -> int:
         inner = (config.inner_address, config.host_port, "--host-address or --host-port")
-        with listen(config.host, config.port) as one, listen(*inner) as other:
-            return await HostServer(config, (one, other), Host(Processes(device=settings.device), settings)).run()
+        with listen(config.host, config.port) as one, listen(*inner) as other, metrics_listener(config) as metrics:
+            host = Host(Processes(device=settings.device), settings)
+            return await HostServer(config, (one, other), host, metrics=metrics).run()
 
     return run_process(config, main)

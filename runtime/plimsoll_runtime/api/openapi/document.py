@@ -165,7 +165,12 @@ OPERATIONS = (
     Operation("get", "/health", "Readiness: 200 if the server accepts requests, otherwise 503.", "application/json"),
     Operation("get", "/live", "Liveness: 200 while the process answers.", "application/json"),
     Operation("get", "/version", "Get the software's version.", "application/json"),
-    Operation("get", "/metrics", "Get metrics in Prometheus' format.", "text/plain"),
+    Operation(
+        "get",
+        "/metrics",
+        "Get metrics in Prometheus' format, or as OpenMetrics if accepted; with --metrics-port on that port only.",
+        "text/plain",
+    ),
     Operation("get", "/openapi.json", "Get this document.", "application/json"),
     Operation("get", "/docs", "Get this document as an HTML page.", "text/html"),
 )

@@ -66,6 +66,7 @@ class Responses:
 
         async def counted() -> int:
             async with models.lease(turn.body.model, turn.size) as model:
+                record.key = model.key
                 return await offload(turn.size, partial(turn.count, model))
 
         record.prompt_tokens = await unless_gone(request.receive, counted())
@@ -177,7 +178,7 @@ class Responses:
         ask = partial(_ask, turn, models, own)
         starting = self._background.start(turn, ask, models.keep_alive)
         running = await unless_gone(request.receive, starting)
-        record.model = own.model
+        record.model, record.key = own.model, own.key
         if turn.body.stream:
             return await _stream(request, running.log.after(-1), record)
         return json_response(running.latest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from http import HTTPStatus
@@ -38,14 +39,18 @@ from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
 from plimsoll_runtime.api.server.limits import BodyLimits
 from plimsoll_runtime.api.server.listener import HttpServer, begin_log
+from plimsoll_runtime.api.server.metrics_server import metrics_response, metrics_server
 from plimsoll_runtime.api.server.state import Phase, ServerState
-from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
+from plimsoll_runtime.api.telemetry.metrics import Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_reporter import RequestReporter
 from plimsoll_runtime.options import ResponseBounds
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.version import VERSION
+from plimsoll_telemetry.exposition import PATH
+from plimsoll_telemetry.process_metrics import process_collectors
 from plimsoll_telemetry.tracer import Tracer
 
 logger = logging.getLogger(__name__)
@@ -74,15 +79,18 @@ def build_app(
     batches: BatchService | None = None,
     limits: BodyLimits | None = None,
     tracer: Tracer | None = None,
+    metrics: Metrics | None = None,
+    *,
+    metrics_apart: bool = False,
 ) -> ASGIApp:
     """Return the whole application of one server. The routes of its models are admitted only while the state is ready.
 
-    `collectors` add to its metrics. `store` stores responses, in memory by default. `batches` are the routes of a
-    server with files. `limits` are the largest bodies, if they differ from the defaults. `tracer` is None if traces are
-    off.
+    `store` stores responses, in memory by default. `batches` are the routes of a server with files. `limits` are the
+    largest bodies, if they differ from the defaults. `tracer` is None if traces are off. `metrics` are new ones by
+    default; `collectors` and the tracer's add to them. `metrics_apart`: another port serves /metrics.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
-    metrics = Metrics(state)
+    metrics = metrics or Metrics(state)
     for collector in collectors:
         metrics.registry.register(collector)
     if tracer is not None:
@@ -95,7 +103,9 @@ def build_app(
     routes = (*MODEL_ROUTES, *response_routes(store, background), *batch_routes(batches or BatchService()))
     for method, path, handler in routes:
         app.add_api_route(path, _with_models(handler, state), methods=_methods(method), response_model=None)
-    _add_probes(app, state, metrics)
+    _add_probes(app, state)
+    if not metrics_apart:
+        _add_metrics(app, metrics)
     _add_document(app, state)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -119,7 +129,7 @@ def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Aw
     return route
 
 
-def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
+def _add_probes(app: FastAPI, state: ServerState) -> None:
     async def health(_request: Request) -> Response:
         ready = state.phase is Phase.READY and not state.recovering
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
@@ -131,15 +141,19 @@ def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
             return json_response(state.report, HTTPStatus.SERVICE_UNAVAILABLE)
         return json_response({"status": "live"})
 
-    async def show_metrics(_request: Request) -> Response:
-        return Response(metrics.render(), headers={"Content-Type": CONTENT_TYPE})
-
     async def version(_request: Request) -> Response:
         return json_response({"version": VERSION})
 
-    probes = (("/health", health), ("/live", live), ("/metrics", show_metrics), ("/version", version))
+    probes = (("/health", health), ("/live", live), ("/version", version))
     for path, probe in probes:
         app.add_api_route(path, probe, methods=_methods("GET"), response_model=None)
+
+
+def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
+    async def show_metrics(request: Request) -> Response:
+        return metrics_response(metrics.registry, request)
+
+    app.add_api_route(PATH, show_metrics, methods=_methods("GET"), response_model=None)
 
 
 def _add_document(app: FastAPI, state: ServerState) -> None:
@@ -188,16 +202,25 @@ async def _answer_gone(_request: Request, _error: Exception) -> Response:
 
 
 class HttpFront:
-    """The server's state, the HTTP server of its application, and its batch worker."""
+    """The server's state, the HTTP server of its application, that of its metrics, and its batch worker."""
 
-    def __init__(self, config: FrontConfig, names: tuple[str, ...], collectors: Iterable[Collector] = ()) -> None:
-        """`names` are those of the only model; empty if there are several models. `collectors` add to the metrics.
-        Raises UsageError for invalid options."""
+    def __init__(
+        self,
+        config: FrontConfig,
+        component: str,
+        names: tuple[str, ...] = (),
+        deployment: ModelName | None = None,
+        collectors: Iterable[Collector] = (),
+    ) -> None:
+        """`component` is the word for this program in its metrics. `names` and `deployment` are those of the only
+        model; empty if there are several models. `collectors` add to the metrics. Raises UsageError for invalid
+        options."""
         self.state = ServerState(
             names,
             ApiKeys(config.api_keys, config.api_key_file),
             Tenants(shared=config.share_prefix_cache),
             Gateways(config.gateway_tokens, config.gateway_token_file),
+            deployment=deployment,
         )
         self.stopping = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -205,12 +228,30 @@ class HttpFront:
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
         store = ResponseStore(config.response_bounds, config.response_store)
-        collectors = (*collectors, self._batches.lines)
+        collectors = (*collectors, self._batches.lines, *process_collectors(component, VERSION))
         tracer = config.tracing.start()
-        app = build_app(self.state, collectors, store, self._batches, config.body_limits, tracer)
+        apart = config.metrics_port is not None
+        metrics = Metrics(self.state)
+        app = build_app(
+            self.state, collectors, store, self._batches, config.body_limits, tracer, metrics, metrics_apart=apart
+        )
         if tracer is not None:
             self.state.at_end(partial(in_daemon_thread, tracer.close))
         self.http = HttpServer(app, config.listener_options)
+        self._pages = metrics_server(metrics.registry) if apart else None
+
+    async def serve(self, api: socket.socket, metrics: socket.socket | None) -> None:
+        """Serve the API and, if they have a port of their own, the metrics, until `end`."""
+        serving = [self.http.serve(sockets=[api])]
+        if self._pages is not None and metrics is not None:
+            serving.append(self._pages.serve(sockets=[metrics]))
+        await asyncio.gather(*serving)
+
+    def end(self) -> None:
+        """End `serve`."""
+        self.http.should_exit = True
+        if self._pages is not None:
+            self._pages.should_exit = True
 
     def ready(self, models: ModelTable) -> None:
         """Accept requests for these models, and start the batch worker."""

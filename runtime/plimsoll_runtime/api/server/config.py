@@ -13,6 +13,7 @@ from plimsoll_runtime.api.server.limits import OPTION, VARIABLE, BodyLimits, lim
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.options import BatchOptions, ResponseBounds, ServingOptions
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils import option_values as values
 from plimsoll_runtime.utils.option import Option, declared, option
 from plimsoll_runtime.version import VERSION
@@ -31,6 +32,14 @@ def gateway_credential(text: str) -> list[str]:
     if not re.fullmatch("[!-~]{16,256}", text):
         raise values.OptionError("it must be 16 to 256 printable ASCII characters without spaces")
     return [text]
+
+
+def deployment_key(text: str) -> ModelName:
+    """Return the namespace and name of an object. Raises OptionError."""
+    try:
+        return ModelName.parse(text)
+    except UsageError as error:
+        raise values.OptionError(f"{text[:64]!r} is not NAMESPACE/NAME: {error}") from error
 
 
 SERVER = Option(("serve", "host"), "server")
@@ -93,6 +102,15 @@ class FrontConfig:
 
     host: str = option("127.0.0.1", "address to listen on", SERVER)
     port: int = option(8000, "port to listen on, 0 for a free one", SERVER, metavar="PORT", minimum=0, maximum=65535)
+    metrics_port: int | None = option(
+        None,
+        "serve /metrics on this port only, without TLS or a key; 0 for a free one",
+        SERVER,
+        metavar="PORT",
+        minimum=0,
+        maximum=65535,
+        usual="on the API's port",
+    )
     api_keys: tuple[str, ...] = option(
         (),
         "API key that requests must send; repeatable. All users of the machine can read it in the process list: "
@@ -194,6 +212,15 @@ class ServerConfig(FrontConfig):
         where=("serve",),
         flag="",
         variable="PLIMSOLL_FINDINGS",
+    )
+    deployment: ModelName | None = option(
+        None,
+        "the ModelDeployment that this server belongs to, for metrics and traces",
+        SERVER,
+        where=("serve",),
+        metavar="NAMESPACE/NAME",
+        parse=deployment_key,
+        usual="none: an empty namespace and the first --name",
     )
 
 

@@ -1,4 +1,4 @@
-"""The process of a member of a parallel group other than the leader: an agent in a thread, and three routes."""
+"""The process of a member of a parallel group other than the leader: an agent in a thread, probes and metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from http import HTTPStatus
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
@@ -22,13 +22,17 @@ from plimsoll_runtime.api.http.errors import RETRY_AFTER, json_response
 from plimsoll_runtime.api.server.app import run_process
 from plimsoll_runtime.api.server.config import ServerConfig
 from plimsoll_runtime.api.server.listener import HttpServer, listen
-from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE
+from plimsoll_runtime.api.server.metrics_server import metrics_listener, metrics_response, metrics_server
+from plimsoll_runtime.api.telemetry.metrics_key import LABELS, metrics_key
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.group_facts import identity_of
 from plimsoll_runtime.driver.process.member_agent import MemberAgent
 from plimsoll_runtime.utils.log_prefix import prefix_log
 from plimsoll_runtime.utils.progress import DOWNLOAD, Transfer
 from plimsoll_runtime.utils.threads import in_daemon_thread
+from plimsoll_runtime.version import VERSION
+from plimsoll_telemetry.exposition import PATH
+from plimsoll_telemetry.process_metrics import process_collectors
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +51,8 @@ def serve_member(config: ServerConfig) -> int:
 
     async def main() -> int:
         prefix_log(f"member {config.engine.group.index}: ")
-        with listen(config.host, config.port) as listener:
-            return await MemberServer(config, listener).run()
+        with listen(config.host, config.port) as listener, metrics_listener(config) as metrics:
+            return await MemberServer(config, listener, metrics).run()
 
     return run_process(config, main)
 
@@ -56,14 +60,19 @@ def serve_member(config: ServerConfig) -> int:
 class MemberServer(Collector):
     """Runs one member from listening to its exit code. It is also the collector of its metrics."""
 
-    def __init__(self, config: ServerConfig, listener: socket.socket) -> None:
+    def __init__(
+        self, config: ServerConfig, listener: socket.socket, metrics_listener: socket.socket | None = None
+    ) -> None:
         self._config = config
+        self._key = metrics_key(config.deployment, config.names)
         self._listener = listener
+        self._metrics_listener = metrics_listener
         self._agent: MemberAgent | None = None
         self._stage = "start"
         self._leaving, self._stopping = asyncio.Event(), asyncio.Event()
         self._registry = CollectorRegistry()
-        self._registry.register(self)
+        for collector in (self, *process_collectors("member", VERSION)):
+            self._registry.register(collector)
         self._http = HttpServer(self._app(), config.listener_options)
 
     async def run(self) -> int:
@@ -71,30 +80,36 @@ class MemberServer(Collector):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._end)
-        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        servers = [(self._http, self._listener)]
+        if self._metrics_listener is not None:
+            servers.append((metrics_server(self._registry), self._metrics_listener))
+        serving = asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in servers))
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on http://%s:%d for probes", host, port)
         try:
             await self._live()
         finally:
-            self._http.should_exit = True
+            for server, _ in servers:
+                server.should_exit = True
             await serving
         return 0
 
     def collect(self) -> Iterator[Metric]:
         """Yield this member's gauge and counter."""
-        agent, index = self._agent, str(self._config.engine.group.index)
+        agent, labels = self._agent, (*self._key, str(self._config.engine.group.index))
         ready = GaugeMetricFamily(
-            "plimsoll_member_ready", "1 while the ranks of this member of a parallel group serve.", labels=("member",)
+            "plimsoll_member_ready",
+            "1 while the ranks of this member of a parallel group serve.",
+            labels=(*LABELS, "member"),
         )
-        ready.add_metric((index,), float(not self._waits_for))
+        ready.add_metric(labels, float(not self._waits_for))
         yield ready
         generations = CounterMetricFamily(
             "plimsoll_member_generations",
             "Generations of ranks that this member of a parallel group has started.",
-            labels=("member",),
+            labels=(*LABELS, "member"),
         )
-        generations.add_metric((index,), float(0 if agent is None else agent.generations))
+        generations.add_metric(labels, float(0 if agent is None else agent.generations))
         yield generations
 
     def _end(self) -> None:
@@ -154,8 +169,10 @@ class MemberServer(Collector):
         async def live(_request: Request) -> Response:
             return json_response({"status": "live"})
 
-        async def metrics(_request: Request) -> Response:
-            return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE})
+        async def metrics(request: Request) -> Response:
+            return metrics_response(self._registry, request)
 
-        probes = (("/health", health), ("/live", live), ("/metrics", metrics))
-        return Starlette(routes=[Route(path, probe) for path, probe in probes])
+        routes = [Route("/health", health), Route("/live", live)]
+        if self._metrics_listener is None:
+            routes.append(Route(PATH, metrics))
+        return Starlette(routes=routes)

@@ -20,6 +20,7 @@ from plimsoll_runtime.api.served_model import Engine, ServedModel
 from plimsoll_runtime.api.server.app import HttpFront, run_process
 from plimsoll_runtime.api.server.config import ServerConfig
 from plimsoll_runtime.api.server.listener import listen
+from plimsoll_runtime.api.server.metrics_server import metrics_listener
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.driver.build.model_files import find_files
@@ -67,8 +68,8 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
     async def main() -> int:
         if config.engine.group.size > 1:
             prefix_log(f"member {config.engine.group.index}: ")
-        with listen(config.host, config.port) as listener:
-            return await Server(config, listener, partial(load_and_start, standby)).run()
+        with listen(config.host, config.port) as listener, metrics_listener(config) as metrics:
+            return await Server(config, listener, partial(load_and_start, standby), metrics).run()
 
     return run_process(config, main)
 
@@ -81,25 +82,28 @@ async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, s
 
 
 class Server:
-    """Runs one server from listening to its exit code."""
+    """Runs one server from listening to its exit code. `metrics` is the socket for metrics, if they have one."""
 
-    def __init__(self, config: ServerConfig, listener: socket.socket, load: Load) -> None:
+    def __init__(
+        self, config: ServerConfig, listener: socket.socket, load: Load, metrics: socket.socket | None = None
+    ) -> None:
         self._config = config
         self._listener = listener
+        self._metrics = metrics
         self._load_model = load
-        self._front = HttpFront(config, config.names)
+        self._front = HttpFront(config, "runtime", config.names, config.deployment)
         self.state, self.stop = self._front.state, self._front.stop
 
     async def run(self) -> int:
         """Serve and return the exit code. Raises PlimsollError if the model cannot be loaded or the engine dies."""
         self._handle(signal.SIGINT)
-        serving = asyncio.create_task(self._front.http.serve(sockets=[self._listener]))
+        serving = asyncio.create_task(self._front.serve(self._listener, self._metrics))
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on http://%s:%d, loading %s", host, port, self._config.engine.model)
         try:
             return await self._live()
         finally:
-            self._front.http.should_exit = True
+            self._front.end()
             await serving
 
     def _handle(self, number: signal.Signals) -> None:
@@ -219,4 +223,5 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         options=config.serving,
         recommended=settings,
         about=files.about,
+        deployment=config.deployment,
     )

@@ -11,8 +11,10 @@ from typing import Any
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.model_directory import ModelTable
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
+from plimsoll_runtime.api.telemetry.metrics_key import metrics_key
 from plimsoll_runtime.engine.protocol.messages import EngineStats
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils.progress import Transfer
 
 
@@ -41,10 +43,16 @@ class ServerState:
     models: ModelTable | None = None
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    deployment: ModelName | None = None
     _endings: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.idle.set()
+
+    @property
+    def key(self) -> ModelName:
+        """The labels of series about the whole server: those of its only model; empty if it has several."""
+        return metrics_key(self.deployment, self.names)
 
     def loading(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
         """Set the stage of the start and its progress from 0 to 1; for a download, also its bytes."""

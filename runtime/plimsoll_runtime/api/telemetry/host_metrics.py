@@ -9,12 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.telemetry.metrics import COUNTER, GAUGE, Series, families
+from plimsoll_runtime.api.telemetry.metrics_key import LABELS
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.report import BOUNDS, Counters, ModelReport, Report, Times
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import State
 
-DEVICE = ("capacity", "line", "reserved", "used", "free")
-MEMORY = ("weights", "workspace", "kv", "host_bytes")
+GRANT = ("weights", "workspace", "kv")
 PRESSURE = ("none", "some", "full")
 SERIES: tuple[Series, ...] = (
     (GAUGE, "plimsoll_host_model_active", "Requests in flight, by model.", "active"),
@@ -34,21 +35,35 @@ class HostCollector(Collector):
         """Yield a metric family for each figure of the report."""
         report = self._host.report()
         yield from _device(report)
-        yield from families(SERIES, {_label(model): model for model in report.models})
+        yield from families(SERIES, {_key(model): model for model in report.models})
         yield _states(report)
-        yield _memory(report)
+        yield _images(report)
         yield from _counters(self._host.counters)
 
 
 def _device(report: Report) -> Iterator[Metric]:
-    device = GaugeMetricFamily("plimsoll_host_device_bytes", "Memory of the device, by use.", labels=("of",))
-    for field in DEVICE:
-        device.add_metric((field,), getattr(report.device, field))
-    yield device
-    sleepers = GaugeMetricFamily("plimsoll_host_sleepers_bytes", "Host memory for sleeping models.", labels=("of",))
-    for field in ("capacity", "used"):
-        sleepers.add_metric((field,), getattr(report.sleepers, field))
-    yield sleepers
+    device, sleepers = report.device, report.sleepers
+    for name, text, value in (
+        ("plimsoll_host_device_capacity_bytes", "Bytes of the device's memory.", device.capacity),
+        ("plimsoll_host_device_line_bytes", "Bytes of the device's memory that the host may use.", device.line),
+        (
+            "plimsoll_host_device_free_bytes",
+            "Bytes below the line that are neither granted to models nor taken by the host itself.",
+            device.free,
+        ),
+        (
+            "plimsoll_host_sleepers_capacity_bytes",
+            "Bytes of host memory that images of sleeping models may use.",
+            sleepers.capacity,
+        ),
+        (
+            "plimsoll_host_sleepers_used_bytes",
+            "Bytes of host memory that images use outside of device grants.",
+            sleepers.used,
+        ),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    yield _used(report)
     pressure = GaugeMetricFamily("plimsoll_host_pressure", "1 for the present memory pressure.", labels=("level",))
     for level in PRESSURE:
         pressure.add_metric((level,), float(report.device.pressure == level))
@@ -56,18 +71,37 @@ def _device(report: Report) -> Iterator[Metric]:
 
 
 def _states(report: Report) -> Metric:
-    family = GaugeMetricFamily("plimsoll_host_model_state", "1 for the state a model is in.", labels=("model", "state"))
+    family = GaugeMetricFamily("plimsoll_host_model_state", "1 for the state a model is in.", labels=(*LABELS, "state"))
     for model in report.models:
         for state in State:
-            family.add_metric((_label(model), state.value), float(model.state == state))
+            family.add_metric((*_key(model), state.value), float(model.state == state))
     return family
 
 
-def _memory(report: Report) -> Metric:
-    family = GaugeMetricFamily("plimsoll_host_model_bytes", "Memory of a model, by use.", labels=("model", "of"))
+def _used(report: Report) -> Metric:
+    """Return the memory of the device by owner. The owners add up: those of one model to its grant, and all to what is
+    used below the line."""
+    family = GaugeMetricFamily(
+        "plimsoll_host_device_used_bytes",
+        "Bytes of the device's memory by owner: of a model its weights, workspace and KV cache; with empty labels "
+        "what the host itself takes (reserved).",
+        labels=(*LABELS, "owner"),
+    )
     for model in report.models:
-        for field in MEMORY:
-            family.add_metric((_label(model), field.removesuffix("_bytes")), getattr(model, field))
+        for owner in GRANT:
+            family.add_metric((*_key(model), owner), getattr(model, owner))
+    family.add_metric(("", "", "reserved"), report.device.reserved)
+    return family
+
+
+def _images(report: Report) -> Metric:
+    family = GaugeMetricFamily(
+        "plimsoll_host_model_image_bytes",
+        "Bytes of host memory of a model's image; 0 without one.",
+        labels=LABELS,
+    )
+    for model in report.models:
+        family.add_metric(_key(model), model.host_bytes)
     return family
 
 
@@ -104,6 +138,5 @@ def _times(name: str, text: str, times: Times) -> Metric:
     )
 
 
-def _label(model: ModelReport) -> str:
-    """Return the label of a model's series: its first served name."""
-    return model.served_names[0] if model.served_names else model.name
+def _key(model: ModelReport) -> ModelName:
+    return ModelName(model.namespace, model.name)

@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.model_directory import ModelView
 from plimsoll_runtime.api.server.state import Phase, ServerState
+from plimsoll_runtime.api.telemetry.engine_process import engine_processes
 from plimsoll_runtime.api.telemetry.engine_stages import Stage, StageName, seconds_in, stages_of
+from plimsoll_runtime.api.telemetry.metrics_key import LABELS
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats
 from plimsoll_runtime.engine.step_timing import StepPhase
+from plimsoll_runtime.residency.spec import ModelName
+from plimsoll_telemetry.exposition import Exposition, exemplar_of, expose
 
 ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
 """The phases that an engine's process measures; the server's own phases come after them."""
 
 COUNTER, GAUGE = CounterMetricFamily, GaugeMetricFamily
+Exemplar = dict[str, str] | None
 Series = tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, str]
 """Type, name, help text, and the attribute that has the value."""
 
@@ -90,12 +95,6 @@ GROUP: tuple[Series, ...] = (
 )
 
 
-def whole_server(state: ServerState) -> str:
-    """Return the label `model` of series about the whole server: the first name of its only model; empty if it has
-    several models."""
-    return state.names[0] if state.names else ""
-
-
 class EngineCollector(Collector):
     """Reads a server and the engines of its models at each scrape."""
 
@@ -104,83 +103,89 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family for each gauge and counter, with a sample for each model."""
-        state = self._state
-        name = whole_server(state)
-        ready = {name: float(state.phase is Phase.READY and not state.recovering)}
+        state, key = self._state, self._state.key
+        ready = {key: float(state.phase is Phase.READY and not state.recovering)}
         yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", ready)
-        in_flight = {name: float(state.in_flight)}
+        in_flight = {key: float(state.in_flight)}
         yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests in flight.", in_flight)
         yield from _model_metrics(state.models.views() if state.models is not None else ())
 
 
 def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
-    stats = {view.names[0]: view.stats for view in views if view.stats is not None}
-    yield from families(ROOM, {view.names[0]: view.room for view in views})
+    stats = {view.key: view.stats for view in views if view.stats is not None}
+    yield from families(ROOM, {view.key: view.room for view in views})
     yield from families(STATS, stats)
-    usage = {name: one.blocks_used / one.blocks_total if one.blocks_total else 0.0 for name, one in stats.items()}
+    usage = {key: one.blocks_used / one.blocks_total if one.blocks_total else 0.0 for key, one in stats.items()}
     text = "Share of the KV cache in use, from 0 to 1."
     yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
-    yield from families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
-    yield from families(SNAPSHOTS, {name: one.snapshots for name, one in stats.items() if one.snapshots is not None})
-    yield from _group_metrics({name: one.group for name, one in stats.items() if one.group is not None})
+    yield from families(TIERS, {key: one.tiers for key, one in stats.items() if one.tiers is not None})
+    yield from families(SNAPSHOTS, {key: one.snapshots for key, one in stats.items() if one.snapshots is not None})
+    yield from _group_metrics({key: one.group for key, one in stats.items() if one.group is not None})
     yield from _phases(stats)
+    yield from engine_processes(_pids(views))
 
 
-def _group_metrics(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
+def _pids(views: Sequence[ModelView]) -> dict[ModelName, int]:
+    """Return the engine process of each model that has one."""
+    served = {view.key: view.served for view in views if view.stats is not None}
+    pids = {key: one.engine.pid for key, one in served.items() if one is not None}
+    return {key: pid for key, pid in pids.items() if pid is not None}
+
+
+def _group_metrics(groups: Mapping[ModelName, GroupStats]) -> Iterator[Metric]:
     if not groups:
         return
     yield from families(GROUP, groups)
     lost = CounterMetricFamily(
         "plimsoll_group_generations_lost",
         "Generations of ranks that have ended, or could not be started again, by cause.",
-        labels=("model", "cause"),
+        labels=(*LABELS, "cause"),
     )
     waited = CounterMetricFamily(
         "plimsoll_rank_wait_seconds",
         "Seconds in which a rank waited for others in sums over ranks; only with the group backend `local`.",
-        labels=("model", "rank"),
+        labels=(*LABELS, "rank"),
     )
-    for model, group in groups.items():
+    for key, group in groups.items():
         for cause, count in group.lost.items():
-            lost.add_metric((model, cause), count)
+            lost.add_metric((*key, cause), count)
         for rank, seconds in sorted(group.waited.items()):
-            waited.add_metric((model, str(rank)), seconds)
+            waited.add_metric((*key, str(rank)), seconds)
     yield lost
     yield waited
 
 
-def families(series: Sequence[Series], sources: Mapping[str, object]) -> Iterator[Metric]:
-    """Yield one family for each series, with a sample for each source by its label `model`."""
+def families(series: Sequence[Series], sources: Mapping[ModelName, object]) -> Iterator[Metric]:
+    """Yield one family for each series, with a sample for each source. Its key has the values of LABELS."""
     for kind, name, text, attribute in series:
-        yield from _family(kind, name, text, {model: getattr(one, attribute) for model, one in sources.items()})
+        yield from _family(kind, name, text, {key: getattr(one, attribute) for key, one in sources.items()})
 
 
 def _family(
-    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, values: Mapping[str, float]
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, values: Mapping[ModelName, float]
 ) -> Iterator[Metric]:
     if not values:
         return
-    family = kind(name, text, labels=("model",))
-    for model, value in values.items():
-        family.add_metric((model,), float(value))
+    family = kind(name, text, labels=LABELS)
+    for key, value in values.items():
+        family.add_metric(key, float(value))
     yield family
 
 
-def _phases(stats: Mapping[str, EngineStats]) -> Iterator[Metric]:
+def _phases(stats: Mapping[ModelName, EngineStats]) -> Iterator[Metric]:
     if not stats:
         return
     phases = CounterMetricFamily(
         "plimsoll_step_seconds",
         "Seconds of the engine's steps by phase; divide by plimsoll_engine_steps_total for the mean of a step.",
-        labels=("model", "phase"),
+        labels=(*LABELS, "phase"),
     )
-    for model, one in stats.items():
+    for key, one in stats.items():
         for phase, seconds in zip(ENGINE_PHASES, one.phase_seconds, strict=False):
-            phases.add_metric((model, phase), seconds)
+            phases.add_metric((*key, phase), seconds)
     yield phases
 
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 WAIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
@@ -189,42 +194,44 @@ TOKEN_COUNTS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
 
 
 class Metrics:
-    """All series of one server, in a registry of their own. The label `model` is a model's first name."""
+    """All series of one server, in a registry of their own. Requests that name no model have the server's own key."""
 
     def __init__(self, state: ServerState) -> None:
-        self._default = whole_server(state)
+        self._default = state.key
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "plimsoll_requests",
             "Requests answered, by status code (499: the client hung up).",
-            ("model", "endpoint", "code"),
+            (*LABELS, "endpoint", "code"),
             registry=self.registry,
         )
         self._finished = Counter(
             "plimsoll_answers",
             "Choices finished, by reason.",
-            ("model", "finish_reason"),
+            (*LABELS, "finish_reason"),
             registry=self.registry,
         )
         self._first_token = self._histogram(
             "plimsoll_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
+            "Seconds from a request's arrival to its first token.",
             FIRST_TOKEN_SECONDS,
         )
         self._queue = self._histogram(
-            "plimsoll_queue_seconds", "In the engine's waiting queue, before a choice ran first.", WAIT_SECONDS
+            "plimsoll_queue_seconds", "Seconds in the engine's waiting queue, before a choice ran first.", WAIT_SECONDS
         )
         self._prefill = self._histogram(
-            "plimsoll_prefill_seconds", "From when a choice ran first to its first token.", FIRST_TOKEN_SECONDS
+            "plimsoll_prefill_seconds", "Seconds from when a choice ran first to its first token.", FIRST_TOKEN_SECONDS
         )
         self._decode = self._histogram(
             "plimsoll_decode_seconds",
-            "From the first to the last token of a choice, without the time in which it was preempted.",
+            "Seconds from the first to the last token of a choice, without the time in which it was preempted.",
             REQUEST_SECONDS,
         )
-        self._gap = self._histogram("plimsoll_inter_token_seconds", "Between two tokens of one choice.", TOKEN_SECONDS)
+        self._gap = self._histogram(
+            "plimsoll_inter_token_seconds", "Seconds between two tokens of one choice.", TOKEN_SECONDS
+        )
         self._duration = self._histogram(
-            "plimsoll_request_seconds", "From a request's arrival to the end of its response.", REQUEST_SECONDS
+            "plimsoll_request_seconds", "Seconds from a request's arrival to the end of its response.", REQUEST_SECONDS
         )
         self._prompt = self._histogram("plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS)
         self._completion = self._histogram(
@@ -233,58 +240,64 @@ class Metrics:
         self._work = Counter(
             "plimsoll_answer_seconds",
             "Seconds of the server's work on outputs: detokenise (with stop strings), send (with waiting for readers).",
-            ("model", "phase"),
+            (*LABELS, "phase"),
             registry=self.registry,
         )
         self._last = Gauge(
             "plimsoll_last_request_timestamp_seconds",
             "When the last request for a model ended, in seconds since the epoch; no sample before the first.",
-            ("model",),
+            LABELS,
             registry=self.registry,
         )
-        if self._default:
+        if state.names:
             for histogram in (
                 *(self._first_token, self._gap, self._duration, self._prompt, self._completion),
                 *(self._queue, self._prefill, self._decode),
             ):
-                histogram.labels(self._default)
+                histogram.labels(*self._default)
         self.registry.register(EngineCollector(state))
 
     def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
         """Count a request that has ended. `endpoint` is a route, never text of the client."""
-        model = record.model or self._default
-        self._requests.labels(model, endpoint, str(code)).inc()
-        if record.model:
-            self._last.labels(record.model).set_to_current_time()
+        key = record.key or self._default
+        self._requests.labels(*key, endpoint, str(code)).inc()
+        if record.key is not None:
+            self._last.labels(*key).set_to_current_time()
+        exemplar = exemplar_of(record.span)
         for marks in record.marks.values():
-            self._observe_stages(model, stages_of(marks))
+            self._observe_stages(key, stages_of(marks), exemplar)
         for reason in record.finish_reasons:
-            self._finished.labels(model, reason).inc()
-        self._work.labels(model, "detokenise").inc(record.text_seconds)
-        self._work.labels(model, "send").inc(record.send_seconds)
+            self._finished.labels(*key, reason).inc()
+        self._work.labels(*key, "detokenise").inc(record.text_seconds)
+        self._work.labels(*key, "send").inc(record.send_seconds)
         if record.first_token is None:
             return
-        self._first_token.labels(model).observe(record.first_token - record.started)
-        gap = self._gap.labels(model)
-        for seconds, tokens in record.token_gaps:
-            for _ in range(tokens):
-                gap.observe(seconds / tokens)
-        self._duration.labels(model).observe(time.monotonic() - record.started)
-        self._prompt.labels(model).observe(record.prompt_tokens)
-        self._completion.labels(model).observe(record.completion_tokens)
+        self._first_token.labels(*key).observe(record.first_token - record.started, exemplar)
+        self._observe_gaps(key, record.token_gaps, exemplar)
+        self._duration.labels(*key).observe(time.monotonic() - record.started, exemplar)
+        self._prompt.labels(*key).observe(record.prompt_tokens)
+        self._completion.labels(*key).observe(record.completion_tokens)
 
-    def _observe_stages(self, model: str, stages: Sequence[Stage]) -> None:
+    def _observe_gaps(self, key: ModelName, gaps: Sequence[tuple[float, int]], exemplar: Exemplar) -> None:
+        """Count the time between tokens. Only the longest gap has the exemplar: making one costs more than counting."""
+        histogram = self._gap.labels(*key)
+        each = [seconds / tokens for seconds, tokens in gaps for _ in range(tokens)]
+        longest = each.index(max(each)) if exemplar and each else -1
+        for number, gap in enumerate(each):
+            histogram.observe(gap, exemplar if number == longest else None)
+
+    def _observe_stages(self, key: ModelName, stages: Sequence[Stage], exemplar: Exemplar) -> None:
         for histogram, name in (
             (self._queue, StageName.QUEUE),
             (self._prefill, StageName.PREFILL),
             (self._decode, StageName.DECODE),
         ):
             if (seconds := seconds_in(stages, name)) is not None:
-                histogram.labels(model).observe(seconds)
+                histogram.labels(*key).observe(seconds, exemplar)
 
-    def render(self) -> bytes:
-        """Return the text that Prometheus scrapes."""
-        return generate_latest(self.registry)
+    def render(self, accept: str = "") -> Exposition:
+        """Return the response to a scrape with this header Accept."""
+        return expose(self.registry, accept)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, ("model",), buckets=buckets, registry=self.registry)
+        return Histogram(name, text, LABELS, buckets=buckets, registry=self.registry)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from plimsoll_runtime.engine.protocol.messages import Mark
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_telemetry.phases import Phases
 from plimsoll_telemetry.trace_context import TraceContext
 
@@ -23,8 +24,8 @@ class RequestRecord:
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many arrived.
     `text_seconds` is the time for detokenising and stop strings, `send_seconds` for encoding and sending a stream's
     events, including waiting for a slow reader. `owner` is the tenant of the request, `tenant` the namespace of the
-    cached prefixes that it may use (see `Tenants`). `model` is the first name of its model, and `load` returns that
-    model's load (see `load_of`). `ignored` names the fields of its body that were ignored.
+    cached prefixes that it may use (see `Tenants`). `model` is the first name of its model, `key` the ModelDeployment
+    of that, and `load` returns its load (see `load_of`). `ignored` names the fields of its body that were ignored.
 
     `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace` is the id of its
     trace, the caller's also then. `phases` are those of the server, `marks` those of the engine, by choice.
@@ -38,6 +39,7 @@ class RequestRecord:
     owner: str = ""
     tenant: str = ""
     model: str = ""
+    key: ModelName | None = None
     load: Callable[[], str] | None = None
     ignored: str = ""
     prompt_tokens: int = 0

@@ -63,6 +63,8 @@ class RequestSpans:
             found |= {names.PROVIDER: names.PROVIDER_NAME, names.OPERATION: operation}
         if record.model:
             found |= {names.REQUEST_MODEL: record.model, names.RESPONSE_MODEL: record.model}
+        if record.key is not None:
+            found |= {names.NAMESPACE: record.key.namespace, names.MODEL: record.key.name}
         if record.prompt_tokens:
             found |= {
                 names.INPUT_TOKENS: record.prompt_tokens,

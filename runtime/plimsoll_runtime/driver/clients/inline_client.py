@@ -80,6 +80,11 @@ class InlineEngine:
     def drain(self) -> None:
         """Do nothing: this engine has no other members."""
 
+    @property
+    def pid(self) -> None:
+        """The engine runs in this process."""
+        return None
+
     async def wait_dead(self) -> None:
         """Return when the engine can serve no more requests."""
         await self._dead.wait()

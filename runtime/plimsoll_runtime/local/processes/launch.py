@@ -95,6 +95,7 @@ class RuntimeLaunch:
                 *self.model.stores.arguments(self.folder.claims, self.slot),
                 *threads,
                 *("--host", LOOPBACK, "--port", str(port)),
+                *("--deployment", f"{self.model.namespace}/{self.model.name}"),
             ),
             url=f"http://{LOOPBACK}:{port}",
             log=self.folder.log(self.slot),

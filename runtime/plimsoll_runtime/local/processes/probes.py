@@ -11,6 +11,7 @@ from enum import Enum
 
 import aiohttp
 
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils.progress import Transfer
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
@@ -76,12 +77,12 @@ LAST_REQUEST = "plimsoll_last_request_timestamp_seconds"
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Values by metric and by the label `model`. `at`: seconds of the monotonic clock."""
+    """Values by metric and by the labels `namespace` and `model`. `at`: seconds of the monotonic clock."""
 
     at: float
-    values: Mapping[tuple[str, str], float]
+    values: Mapping[tuple[str, ModelName], float]
 
-    def of(self, series: str, model: str) -> float | None:
+    def of(self, series: str, model: ModelName) -> float | None:
         """Return one value, or None if the metric has none for the model."""
         return self.values.get((series, model))
 
@@ -97,9 +98,12 @@ async def scrape(session: aiohttp.ClientSession, url: str, seconds: float) -> Sc
         return None
 
 
-def _values(text: str) -> dict[tuple[str, str], float]:
+def _values(text: str) -> dict[tuple[str, ModelName], float]:
     """Parse Prometheus' text format. Raises ValueError for other texts."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-    return {(one.name, one.labels.get("model", "")): one.value for one in samples}
+    return {
+        (one.name, ModelName(one.labels.get("namespace", ""), one.labels.get("model", ""))): one.value
+        for one in samples
+    }

@@ -34,6 +34,10 @@ class Engine(Protocol):
         """The error that the engine died of; None while it lives."""
 
     @property
+    def pid(self) -> int | None:
+        """Its process; None if that is this one."""
+
+    @property
     def kv_bytes(self) -> int:
         """Current bytes of the KV cache."""
 

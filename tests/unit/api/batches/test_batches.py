@@ -377,8 +377,8 @@ async def test_lines_are_counted(run_server: Any, kept: BatchOptions) -> None:
         await ended(client, await begin(client, [line(0), line(1), line(2, temperature=-1)]))
         async with running.http() as http:
             shown = (await http.get("/metrics")).text
-    assert 'plimsoll_batch_lines_total{model="fake",outcome="answered"} 2.0' in shown
-    assert 'plimsoll_batch_lines_total{model="fake",outcome="failed"} 1.0' in shown
+    assert 'plimsoll_batch_lines_total{model="fake",namespace="",outcome="answered"} 2.0' in shown
+    assert 'plimsoll_batch_lines_total{model="fake",namespace="",outcome="failed"} 1.0' in shown
 
 
 async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOptions, tmp_path: Path) -> None:

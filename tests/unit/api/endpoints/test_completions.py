@@ -74,7 +74,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_request(
         async with asyncio.timeout(60):
             await create(running, prompt="a", n=n)
     async with running.http() as http:
-        assert 'plimsoll_answers_waiting{model="fake"} 0.0' in (await http.get("/metrics")).text
+        assert 'plimsoll_answers_waiting{model="fake",namespace=""} 0.0' in (await http.get("/metrics")).text
 
 
 async def test_logprobs(running: Any) -> None:

@@ -261,7 +261,7 @@ async def test_models_are_listed_with_their_state(hosting: Any) -> None:
         await hosting.openai().models.retrieve("b")
 
 
-async def test_metrics_carry_the_models_name(hosting: Any) -> None:
+async def test_metrics_carry_the_models_namespace_and_name(hosting: Any) -> None:
     one, _two = hosting.host.add("team/one", "first"), hosting.host.add("team/two")
     hosting.host.rouse(one)
     await complete(hosting, "first")
@@ -269,19 +269,19 @@ async def test_metrics_carry_the_models_name(hosting: Any) -> None:
         await http.post("/v1/completions", json={"model": "x", "prompt": ""})
         lines = (await http.get("/metrics")).text.splitlines()
     for line in (
-        'plimsoll_requests_total{code="200",endpoint="/v1/completions",model="first"} 1.0',
-        'plimsoll_requests_total{code="404",endpoint="/v1/completions",model=""} 1.0',
-        'plimsoll_request_seconds_count{model="first"} 1.0',
-        'plimsoll_ready{model=""} 1.0',
-        'plimsoll_answers_waiting{model="first"} 0.0',
-        'plimsoll_answers_waiting{model="two"} 0.0',
-        'plimsoll_kv_usage_ratio{model="first"} 0.25',
-        'plimsoll_host_model_state{model="first",state="Resident"} 1.0',
-        'plimsoll_host_model_state{model="two",state="InHost"} 1.0',
-        'plimsoll_host_model_state{model="two",state="Resident"} 0.0',
-        'plimsoll_host_device_bytes{of="line"} 90.0',
+        'plimsoll_requests_total{code="200",endpoint="/v1/completions",model="one",namespace="team"} 1.0',
+        'plimsoll_requests_total{code="404",endpoint="/v1/completions",model="",namespace=""} 1.0',
+        'plimsoll_request_seconds_count{model="one",namespace="team"} 1.0',
+        'plimsoll_ready{model="",namespace=""} 1.0',
+        'plimsoll_answers_waiting{model="one",namespace="team"} 0.0',
+        'plimsoll_answers_waiting{model="two",namespace="team"} 0.0',
+        'plimsoll_kv_usage_ratio{model="one",namespace="team"} 0.25',
+        'plimsoll_host_model_state{model="one",namespace="team",state="Resident"} 1.0',
+        'plimsoll_host_model_state{model="two",namespace="team",state="InHost"} 1.0',
+        'plimsoll_host_model_state{model="two",namespace="team",state="Resident"} 0.0',
+        "plimsoll_host_device_line_bytes 90.0",
     ):
-        assert line in lines
+        assert line in lines, line
     assert not [line for line in lines if line.startswith("plimsoll_kv_usage_ratio") and "two" in line]
     assert len([line for line in lines if line.startswith("# TYPE plimsoll_answers_waiting ")]) == 1
 

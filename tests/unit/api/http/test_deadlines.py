@@ -106,7 +106,7 @@ async def test_a_deadline_that_passed_is_told_and_not_tried_again(
 async def test_missed_deadlines_are_counted(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.engine, "stats", msgspec.structs.replace(running.engine.stats, expired=3))
     async with running.http() as http:
-        assert 'plimsoll_expired_total{model="fake"} 3.0' in (await http.get("/metrics")).text
+        assert 'plimsoll_expired_total{model="fake",namespace=""} 3.0' in (await http.get("/metrics")).text
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -237,5 +237,8 @@ async def test_metrics_tell_of_its_tokens(run_server: Any) -> None:
         await ended(client, response.id)
         async with httpx.AsyncClient(base_url=running.url) as http:
             lines = (await http.get("/metrics")).text.splitlines()
-    assert 'plimsoll_requests_total{code="200",endpoint="/v1/responses (background)",model="fake"} 1.0' in lines
-    assert 'plimsoll_request_completion_tokens_sum{model="fake"} 7.0' in lines
+    assert (
+        'plimsoll_requests_total{code="200",endpoint="/v1/responses (background)",model="fake",namespace=""} 1.0'
+        in lines
+    )
+    assert 'plimsoll_request_completion_tokens_sum{model="fake",namespace=""} 7.0' in lines

@@ -52,7 +52,7 @@ async def test_while_loading_every_request_is_told_to_come_back(run_server: Any)
         assert (health.status_code, health.headers["retry-after"]) == (503, "5")
         assert health.json() == {"status": "loading", "stage": "weights", "fraction": 0.25}
         assert (await http.get("/live")).status_code == 200
-        assert 'plimsoll_ready{model="fake"} 0.0' in (await http.get("/metrics")).text
+        assert 'plimsoll_ready{model="fake",namespace=""} 0.0' in (await http.get("/metrics")).text
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize"):
             refused = await http.post(path, json=BODY)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

@@ -78,14 +78,14 @@ def test_a_drain_ends_with_every_answer_whole(serve: Callable[..., Served]) -> N
     served.until_it_says("disconnect")
     engine.resume()
     gauges: set[str] = set()
-    while 'plimsoll_sequences_running{model="tiny"} 0.0' not in gauges:
+    while 'plimsoll_sequences_running{model="tiny",namespace=""} 0.0' not in gauges:
         gauges = served.metrics()
-        assert f'plimsoll_generated_tokens_total{{model="tiny"}} {1900.0 * MANY}' not in gauges
+        assert f'plimsoll_generated_tokens_total{{model="tiny",namespace=""}} {1900.0 * MANY}' not in gauges
     expected = text_of(ask(served, 400))
     engine.suspend()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: text_of(ask(served, 400)))
-        while 'plimsoll_answers_waiting{model="tiny"} 1.0' not in served.metrics():
+        while 'plimsoll_answers_waiting{model="tiny",namespace=""} 1.0' not in served.metrics():
             assert not answer.done()
         served.process.send_signal(signal.SIGTERM)
         served.until_it_says("draining: 1 requests in flight")
@@ -175,9 +175,9 @@ def test_logits_that_are_not_finite_cost_one_request(serve: Callable[..., Served
             assert (caught.value.status_code, caught.value.code) == (500, "engine_error")
         assert [neighbour.result() for neighbour in neighbours] == alone
     metrics = served.metrics()
-    assert 'plimsoll_broken_off_total{model="tiny"} 4.0' in metrics
-    assert 'plimsoll_kv_blocks_used{model="tiny"} 0.0' in metrics
-    assert 'plimsoll_kv_blocks{model="tiny"} 23.0' in metrics
+    assert 'plimsoll_broken_off_total{model="tiny",namespace=""} 4.0' in metrics
+    assert 'plimsoll_kv_blocks_used{model="tiny",namespace=""} 0.0' in metrics
+    assert 'plimsoll_kv_blocks{model="tiny",namespace=""} 23.0' in metrics
     assert [answer(prompt) for prompt in prompts * 3] == alone * 3, "three times twelve blocks: every one is used again"
 
 

@@ -59,11 +59,11 @@ async def test_one_more_than_may_wait_is_told_to_come_back(small: Any, endpoint:
     assert caught.value.response.headers["retry-after"] == "5"
     assert len(small.engine.asked) == LIMIT
     told = await metrics(small)
-    assert 'plimsoll_refused_total{model="fake"} 1.0' in told
-    assert 'plimsoll_answers_waiting{model="fake"} 3.0' in told
+    assert 'plimsoll_refused_total{model="fake",namespace=""} 1.0' in told
+    assert 'plimsoll_answers_waiting{model="fake",namespace=""} 3.0' in told
     small.engine.resume()
     assert [answer.choices[0].text for answer in await asyncio.gather(*waiting)] == ["Hello!"] * LIMIT
-    assert 'plimsoll_answers_waiting{model="fake"} 0.0' in await metrics(small)
+    assert 'plimsoll_answers_waiting{model="fake",namespace=""} 0.0' in await metrics(small)
 
 
 async def test_an_answer_that_has_begun_waits_no_more(small: Any) -> None:
@@ -74,7 +74,7 @@ async def test_an_answer_that_has_begun_waits_no_more(small: Any) -> None:
     for stream in streams:
         await anext(aiter(stream))
     small.engine.pause()
-    assert 'plimsoll_answers_waiting{model="fake"} 0.0' in await metrics(small)
+    assert 'plimsoll_answers_waiting{model="fake",namespace=""} 0.0' in await metrics(small)
     small.engine.resume()
     for stream in streams:
         await stream.close()
@@ -88,7 +88,7 @@ async def test_who_hangs_up_makes_room(small: Any) -> None:
         hung_up.cancel()
         await asyncio.gather(hung_up, return_exceptions=True)
         await room_for_all(small)
-    assert 'plimsoll_answers_waiting{model="fake"} 0.0' in await metrics(small)
+    assert 'plimsoll_answers_waiting{model="fake",namespace=""} 0.0' in await metrics(small)
 
 
 async def test_several_answers_need_as_many_seats(small: Any) -> None:
@@ -108,7 +108,7 @@ async def test_more_at_once_than_ever_fit_is_a_mistake_of_the_request(small: Any
     with pytest.raises(openai.BadRequestError, match=r"asks for 4 choices.*--max-waiting\); ask for fewer") as caught:
         await small.openai().completions.create(model="fake", prompt=["a", "b"], n=2)
     assert (caught.value.param, small.engine.asked) == ("n", [])
-    assert 'plimsoll_refused_total{model="fake"} 0.0' in await metrics(small)
+    assert 'plimsoll_refused_total{model="fake",namespace=""} 0.0' in await metrics(small)
 
 
 async def test_a_client_of_openais_tries_again_by_itself(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,19 +144,19 @@ async def test_prompts_that_wait_count_by_their_tokens(narrow: Any) -> None:
         await client.completions.create(model="fake", prompt=[3] * 7)
     assert (caught.value.status_code, caught.value.code) == (503, "overloaded")
     assert caught.value.response.headers["retry-after"] == "5"
-    assert 'plimsoll_waiting_tokens{model="fake"} 24.0' in await metrics(narrow)
-    assert 'plimsoll_refused_total{model="fake"} 1.0' in await metrics(narrow)
+    assert 'plimsoll_waiting_tokens{model="fake",namespace=""} 24.0' in await metrics(narrow)
+    assert 'plimsoll_refused_total{model="fake",namespace=""} 1.0' in await metrics(narrow)
     narrow.engine.resume()
     await asyncio.gather(*waiting)
     await client.completions.create(model="fake", prompt=[3] * 7)
-    assert 'plimsoll_waiting_tokens{model="fake"} 0.0' in await metrics(narrow)
+    assert 'plimsoll_waiting_tokens{model="fake",namespace=""} 0.0' in await metrics(narrow)
 
 
 async def test_a_prompt_counts_once_for_all_its_answers(narrow: Any) -> None:
     client = narrow.openai()
     many = asyncio.create_task(client.completions.create(model="fake", prompt=[1] * 20, n=16))
     await wait_for(narrow, 16)
-    assert 'plimsoll_waiting_tokens{model="fake"} 20.0' in await metrics(narrow)
+    assert 'plimsoll_waiting_tokens{model="fake",namespace=""} 20.0' in await metrics(narrow)
     asked = narrow.engine.asked
     assert len({id(request.prompt_token_ids) for request in asked}) == 1
     assert all(request.shares_prompt for request in asked)
