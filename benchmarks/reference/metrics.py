@@ -18,10 +18,13 @@ COMPONENTS = {
     ),
     "Runtime": (
         "runtime/plimsoll_runtime/api/telemetry/metrics.py",
+        "runtime/plimsoll_runtime/api/telemetry/engine_process.py",
         "runtime/plimsoll_runtime/api/batches/endpoint.py",
         "runtime/plimsoll_runtime/api/server/member_server.py",
     ),
     "Host": ("runtime/plimsoll_runtime/api/telemetry/host_metrics.py",),
+    "Every process": ("operator/plimsoll_telemetry/process_metrics.py",),
+    "Traces": ("operator/plimsoll_telemetry/tracer.py",),
 }
 """Files that declare metrics, by the component that has them."""
 KINDS = {
@@ -34,7 +37,9 @@ KINDS = {
 }
 """Metric types, by a word in the name of the function or class that creates the metric."""
 OF_A_MODEL = ("_family", "_histogram", "_each", "_counted")
-"""Functions whose metrics have the label `model` alone."""
+"""Functions whose metrics have the labels of a model alone."""
+MODEL_LABELS = ("namespace", "model")
+UNITS = ("seconds", "bytes", "tokens", "blocks", "ratio")
 
 
 @dataclass(frozen=True, order=True)
@@ -45,6 +50,12 @@ class Metric:
     kind: str = field(compare=False)
     labels: tuple[str, ...] = field(compare=False)
     text: str = field(compare=False)
+
+    @property
+    def unit(self) -> str:
+        """The unit, which the name ends in; "" for counts of what the name says."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in UNITS else ""
 
 
 def metrics_of(component: str) -> list[Metric]:
@@ -99,7 +110,7 @@ class _Reader:
 
     def _labels(self, owner: ast.Call | ast.Tuple, maker: str, line: int) -> tuple[str, ...]:
         if any(word in maker for word in OF_A_MODEL):
-            return ("model",)
+            return MODEL_LABELS
         if isinstance(owner, ast.Tuple):
             return ()
         for part in (*owner.args[1:], *(word.value for word in owner.keywords if word.arg in ("labels", "labelnames"))):
@@ -113,6 +124,8 @@ class _Reader:
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else None
         if isinstance(node, ast.Name):
+            if node.id == "LABELS":
+                return MODEL_LABELS
             above = [one for one in self._values if one.lineno < line and _assigns(one, node.id)]
             return self._value(max(above, key=lambda one: one.lineno).value, line) if above else None
         if isinstance(node, ast.Tuple | ast.List):

@@ -32,9 +32,10 @@ def _metrics() -> Iterator[str]:
         yield from ("", f"## {component}", "")
         metrics = metrics_of(component)
         cells = (
-            (f"`{one.name}`", one.kind, ", ".join(f"`{n}`" for n in one.labels) or "-", one.text) for one in metrics
+            (f"`{one.name}`", one.kind, one.unit or "-", ", ".join(f"`{n}`" for n in one.labels) or "-", one.text)
+            for one in metrics
         )
-        yield from _table(("metric", "type", "labels", "help text"), cells)
+        yield from _table(("metric", "type", "unit", "labels", "help text"), cells)
 
 
 def _exit_codes() -> Iterator[str]:
