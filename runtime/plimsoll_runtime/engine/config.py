@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from plimsoll_runtime.engine.group_options import GroupOptions
 from plimsoll_runtime.engine.protocol.pooling import TASKS
+from plimsoll_runtime.engine.step_tracing import StepTracing
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils import option_values as values
 from plimsoll_runtime.utils.option import Option, check_options, option
@@ -71,8 +72,9 @@ class EngineConfig:
     Memory sizes are texts such as "2GiB" or "40%".
 
     `offline`: clients read only finished outputs, so throughput counts and latency does not. It changes overlap (see
-    `overlaps`) and the token budget (see `scheduler.token_budget`). For `task` see `engine.protocol.pooling`; for
-    `graph_seconds` and `graph_memory` see `execution.graphs.capture`.
+    `overlaps`) and the token budget (see `scheduler.token_budget`). `step_tracing`: which steps are recorded for
+    traces; None: traces are off. For `task` see `engine.protocol.pooling`; for `graph_seconds` and `graph_memory` see
+    `execution.graphs.capture`.
     """
 
     model: str
@@ -127,6 +129,7 @@ class EngineConfig:
     )
     overlap: bool | None = option(None, "plan the next step while the current one runs", ENGINE, usual="on a GPU")
     offline: bool = False
+    step_tracing: StepTracing | None = None
     step_timeout: float = option(
         STEP_SECONDS,
         "limit of every step. A step that takes longer, and also ten times as long as earlier steps of its size, "

@@ -38,6 +38,7 @@ from plimsoll_runtime.engine.scheduler.policies import new_policy
 from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, StepPhase, Timeline
+from plimsoll_runtime.engine.step_tracing import OpMeter, StepTracer
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class EngineCore:
     - `leave`: makes the runner leave CPU cores to the caller of `step`, if steps overlap.
     - `compiled`: counter that `stats` reports; None: this device compiles no kernels.
     - `recovery`: replaces the processes that compute steps if they are lost; None: steps run in this process.
+    - `ops`: tells the work of ops in steps that are recorded for traces (`config.step_tracing`); None: it is not known.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class EngineCore:
         leave: Leave = keep_all,
         compiled: Compiled | None = None,
         recovery: Recovery | None = None,
+        ops: OpMeter | None = None,
     ) -> None:
         self.info = info
         self.recovery = recovery
@@ -173,13 +176,19 @@ class EngineCore:
         elif overlaps(config, info.device):
             self._pipeline = ThreadedSteps(runner.run, runner_timeline, leave)
         else:
-            self._pipeline = InlineSteps(runner.run)
+            own = config.step_tracing is not None and runner_timeline is not timeline
+            self._pipeline = InlineSteps(runner.run, runner_timeline if own else None)
         self._plans_first = config.offline and self._pipeline.depth > 1
         self._under_way: deque[Step] = deque()
         self.timeline = timeline
         self._timelines = [t for t in dict.fromkeys((timeline, runner_timeline)) if t is not None]
         for each in self._timelines:
             each.clear()
+        self._tracer: StepTracer | None = None
+        if config.step_tracing is not None and timeline is not None:
+            others = None if runner_timeline is timeline else runner_timeline
+            overlapping = self._pipeline.depth > 1
+            self._tracer = StepTracer(config.step_tracing, timeline, others, ops, overlapping=overlapping)
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
         self._held = None if compiler is None else HeldRequests(compiler)
         self._check_every = config.check_integrity_every
@@ -300,6 +309,8 @@ class EngineCore:
         if timeline is not None:
             timeline.lap(StepPhase.SCHEDULE)
         step = self._under_way[0]
+        if self._tracer is not None:
+            self._tracer.begin(step.tokens)
         if self.on_step is not None:
             self.on_step(self.durations.allow(step.tokens))
         try:
@@ -331,18 +342,26 @@ class EngineCore:
         done = StepOutputs(outputs, stats)
         if timeline is not None:
             timeline.lap(StepPhase.COMMIT)
-        return done
+        return done if self._tracer is None else self._with_trace(self._tracer, step, done)
 
     def check_integrity(self) -> None:
         """Raise AssertionError if the records of blocks, slots and sequences disagree."""
         self._scheduler.check_integrity(self._under_way)
+
+    def _with_trace(self, tracer: StepTracer, step: Step, done: StepOutputs) -> StepOutputs:
+        """Return a step's outputs with its record, if it was chosen."""
+        traced = tracer.end(step.plan, step.tokens, lambda: [each.request_id for each in step.sequences])
+        return done if traced is None else msgspec.structs.replace(done, traced=traced)
 
     def _learn(self, step: Step) -> None:
         """Record the duration of a step, from the later of its planning and the end of the previous step."""
         began, self._ended_ns = max(step.planned_ns, self._ended_ns), time.monotonic_ns()
         if not step.tokens:
             return
-        self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
+        seconds = (self._ended_ns - began) / 1e9
+        if self._tracer is not None:
+            self._tracer.judge(began, seconds, self.durations.usual(step.tokens))
+        self.durations.learn(step.tokens, seconds)
 
     def _undo(self) -> list[RequestOutput]:
         """Discard all steps in progress, after the oldest one raised StepMemoryError; return the outputs of requests
@@ -410,6 +429,8 @@ class EngineCore:
     def _plan_ahead(self) -> None:
         most = 1 if self._scheduler.suspects else self._pipeline.depth
         while len(self._under_way) < most and (step := self._scheduler.schedule()) is not None:
+            if self._tracer is not None:
+                self._tracer.submitted(alone=not self._under_way)
             self._pipeline.submit(step.plan)
             self._under_way.append(step)
 

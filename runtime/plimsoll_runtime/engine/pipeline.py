@@ -61,18 +61,21 @@ class StagedSteps:
 
 
 class InlineSteps:
-    """Runs one step at a time, when its result is requested."""
+    """Runs one step at a time, when its result is requested. `timeline`, if given, gets the start of each step."""
 
     depth: ClassVar[int] = 1
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, timeline: Timeline | None = None) -> None:
         self._run = run
+        self._timeline = timeline
         self._plans: deque[StepPlan] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         self._plans.append(plan)
 
     def result(self) -> StepResult:
+        if self._timeline is not None:
+            self._timeline.begin()
         return self._run(self._plans.popleft()).result()
 
     def go_on(self) -> None: ...

@@ -67,6 +67,21 @@ class Timeline:
         """Number of spans that were overwritten before `take` returned them."""
         return self._untaken - min(self._untaken, len(self._spans))
 
+    @property
+    def step(self) -> int:
+        """Number of the last step that was begun; 0 before the first."""
+        return self._step
+
+    def of_step(self, number: int) -> list[PhaseSpan]:
+        """Return the spans of a step, oldest first: of one of the last steps, because all later ones are searched."""
+        found: list[PhaseSpan] = []
+        for span in reversed(tuple(self._spans)):
+            if span[0] < number:
+                break
+            if span[0] == number:
+                found.append(PhaseSpan(*span))
+        return found[::-1]
+
     def clear(self) -> None:
         """Remove all spans; the next step is number 1."""
         self._totals = [0] * len(StepPhase)
@@ -128,6 +143,9 @@ TIMES_A_GUESS = 2
 """A step of a size that was not measured may take this many times its prediction: the seconds per token of the next
 smaller measured size, times its tokens. (A large step takes less than this prediction.)"""
 
+KNOWN = 8
+"""Steps of a size after which their mean says how long one usually takes."""
+
 FIRST_SECONDS = 600.0
 """Seconds allowed for a step while no step has been measured."""
 
@@ -143,6 +161,11 @@ class StepDurations:
         self._least = least
         self._means: dict[int, float] = {}
         self._counts: dict[int, int] = {}
+
+    def usual(self, tokens: int) -> float | None:
+        """Return the mean seconds of steps of this size; None if fewer than KNOWN were measured."""
+        size = tokens.bit_length()
+        return self._means[size] if self._counts.get(size, 0) >= KNOWN else None
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Record that a step of `tokens` tokens took `seconds`."""

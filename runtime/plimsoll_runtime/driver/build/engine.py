@@ -23,10 +23,12 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.pipeline import Leave, keep_all
 from plimsoll_runtime.engine.protocol.messages import EngineInfo
+from plimsoll_runtime.execution.decoder_ops import DecoderOps
 from plimsoll_runtime.execution.device.select import check_instructions, choose, cores, take_threads
 from plimsoll_runtime.execution.kv.offload.open import check_tier_options
 from plimsoll_runtime.execution.memory.system import private_bytes
 from plimsoll_runtime.execution.runners.base import OwnThreads
+from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.parallel.rank import Rank
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
@@ -34,6 +36,7 @@ from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 logger = logging.getLogger(__name__)
 
+PLANNING = "plan the KV cache"
 OF_ALL_RANKS = ("weight_bytes", "kv_bytes", "workspace_bytes", "image_bytes", "snapshot_bytes")
 """Fields of an engine's description that are sums over the ranks of a group."""
 
@@ -48,6 +51,7 @@ class BuiltRunner:
     runner: Runner
     info: EngineInfo
     model: Model
+    decoder: Decoder
     assembled: Assembled
     leave: Leave
     compilations: Compilations | None
@@ -85,6 +89,7 @@ def build_engine(
         compiler=assembled.grammars,
         leave=built.leave,
         compiled=built.compilations,
+        ops=None if config.step_tracing is None else DecoderOps(built.decoder),
     )
     core.durations.learn(built.prompt_len, built.prompt_seconds)
     return core
@@ -112,6 +117,7 @@ def build_runner(
     compilations = watch_triton() if device.type == "cuda" else None
     with nullcontext() if compilations is None else compilations.paused():
         loaded = load_model(config, device, image, grant, progress, rank)
+        progress(PLANNING, 0.0)
         budget = plan_memory(config, loaded, grant, rank)
         assembled = assemble(config, loaded, budget, probe, rank)
         prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress, rank=rank)
@@ -132,6 +138,7 @@ def build_runner(
         own if probe is None else probe.watch_runner(own),
         info,
         loaded.model,
+        loaded.decoder,
         assembled,
         leave if fused and threads.kernels >= cores() else keep_all,
         compilations,

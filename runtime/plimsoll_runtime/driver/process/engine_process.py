@@ -47,6 +47,7 @@ from plimsoll_runtime.engine.protocol.messages import (
     SharePrompt,
     Shutdown,
     StepOutputs,
+    TracedStep,
     Vocabulary,
 )
 from plimsoll_runtime.engine.step_timing import StepPhase
@@ -211,16 +212,16 @@ class EngineProcess:
         if core.has_work:
             done = core.step()
             self._pulse.expect(self._start.config.step_timeout)
-            self._tell(done.outputs, done.stats)
+            self._tell(done.outputs, done.stats, done.traced)
             self._tell_resized(core)
             if core.timeline is not None:
                 core.timeline.lap(StepPhase.MESSAGE)
 
-    def _tell(self, outputs: list[RequestOutput], stats: EngineStats) -> None:
+    def _tell(self, outputs: list[RequestOutput], stats: EngineStats, traced: TracedStep | None = None) -> None:
         """Send outputs and statistics, if there are new ones."""
         if outputs or stats != self._told:
             self._told = stats
-            self._send(StepOutputs(outputs, stats))
+            self._send(StepOutputs(outputs, stats, traced))
 
     def _send(self, event: Event) -> None:
         self._events.send(self._encoder.encode(event))

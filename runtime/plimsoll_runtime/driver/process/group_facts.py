@@ -21,7 +21,9 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 OF_EACH = frozenset({"model", "group", "threads", "tensor_parallel", "pipeline_parallel"})
 """Options that members may set differently, or that are facts of their own."""
-OF_LEADER = frozenset({"policy", "overlap", "offline", "step_timeout", "recover_seconds", "check_integrity_every"})
+OF_LEADER = frozenset(
+    {"policy", "overlap", "offline", "step_timeout", "recover_seconds", "check_integrity_every", "step_tracing"}
+)
 """Options that only the leader reads."""
 DIGITS = 16
 

@@ -353,11 +353,57 @@ class Resized(msgspec.Struct, frozen=True, tag="resized"):
     error: str | None = None
 
 
-class StepOutputs(msgspec.Struct, frozen=True, tag="step"):
-    """The outputs of one step, and the engine's statistics after it."""
+class StepReason(IntEnum):
+    """Why a step was recorded: it is one of every so many, or it took much longer than others of its size."""
+
+    SAMPLED = 0
+    SLOW = 1
+
+
+class OpWork(msgspec.Struct, frozen=True, array_like=True):
+    """The work of all ops of one kind in a step: `seconds` as measured, None if they were not; floating point
+    operations and bytes by the cost model.
+    """
+
+    kind: str
+    seconds: float | None
+    flops: int
+    nbytes: int
+
+
+class TracedStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A step that was recorded for traces. Times are in nanoseconds of the monotonic clock.
+
+    - `phases`: `step_timing.StepPhase`, start and end of each.
+    - `request_ids`: the requests in it, at most MOST_TRACED_REQUESTS; `sequences` is their whole number.
+    - `usual_seconds`: mean of the steps of its size before it; None: too few of them.
+    - `spilled`, `restored`: KV blocks copied to host memory and back. `copied`: those copied within the cache.
+    - `ops`: empty if the model's ops are not known, or computed by other processes.
+    """
+
+    why: StepReason
+    start_ns: int
+    end_ns: int
+    tokens: int
+    sequences: int
+    phases: list[tuple[int, int, int]] = []
+    request_ids: list[str] = []
+    usual_seconds: float | None = None
+    spilled: int = 0
+    restored: int = 0
+    copied: int = 0
+    ops: list[OpWork] = []
+
+
+MOST_TRACED_REQUESTS = 256
+
+
+class StepOutputs(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
+    """The outputs of one step, and the engine's statistics after it. `traced`: the step, if it was recorded."""
 
     outputs: list[RequestOutput]
     stats: EngineStats
+    traced: TracedStep | None = None
 
 
 Event = LoadProgress | EngineInfo | ProcessFailed | Resized | StepOutputs
