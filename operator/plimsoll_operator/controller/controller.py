@@ -56,6 +56,7 @@ from plimsoll_operator.scaling.gateways import GatewayRegistry
 from plimsoll_operator.scaling.poller import DemandPoller, connect_to
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.spec.identity import KIND, POOL_KIND, ObjectKey
+from plimsoll_telemetry.tracer import Tracer
 
 
 def request_totals_of(registry: GatewayRegistry, clock: Callable[[], float]) -> TotalsSource:
@@ -121,8 +122,12 @@ class Controller:
         identities: tuple[str, str],
         writes_under_way: WritesUnderWay | None = None,
         on_end: Callable[[], None] = lambda: None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """Set up the controller. `identities`: names in events and in the Lease. `writes_under_way`: those of `api`."""
+        """Set up the controller. `identities`: names in events and in the Lease. `writes_under_way`: those of `api`.
+        `tracer`: None if traces are off.
+        """
+        self._tracer = tracer
         self._options = options
         self._api = api
         self._follow = follow
@@ -260,6 +265,7 @@ class Controller:
             budgets=Budgets(self._options.budgets, of_one=stores.nodes is not None),
             remote_code=self._options.remote_code,
             profiles=self._options.profiles,
+            tracer=self._tracer,
         )
 
     def _make_pools(self, context: ReconcileContext, session: aiohttp.ClientSession) -> PoolController:
@@ -287,12 +293,13 @@ def controller_of(
     connection: Connection,
     on_end: Callable[[], None],
     identities: tuple[str, str] | None = None,
+    tracer: Tracer | None = None,
 ) -> Controller:
-    """Return a controller for the cluster of a connection."""
+    """Return a controller for the cluster of a connection. `tracer`: None if traces are off."""
     writes_under_way = WritesUnderWay(MARGIN)
     api = Api(connection, writes_under_way)
     return Controller(
-        options, api, partial(follow_cluster, connection), identities or _identities(), writes_under_way, on_end
+        options, api, partial(follow_cluster, connection), identities or _identities(), writes_under_way, on_end, tracer
     )
 
 

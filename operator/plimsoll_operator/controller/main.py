@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import kopf
+from prometheus_client import REGISTRY
 
 from plimsoll_cluster.connection import Connection, NoClusterError, connect
 from plimsoll_operator.build.host import HostKeyError
@@ -18,6 +21,9 @@ from plimsoll_operator.handlers import register
 from plimsoll_operator.kube.health import ListenError
 from plimsoll_operator.kube.prerequisites import PrerequisiteError
 from plimsoll_operator.pools.hosts.client import host_session
+from plimsoll_telemetry.exporters import start_tracer
+from plimsoll_telemetry.settings import TracingSettingsError, read_settings
+from plimsoll_telemetry.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -26,20 +32,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal, and return 0. Return 1 if the operator cannot start (it prints why) or loses the Lease."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    tracer: Tracer | None = None
     try:
-        return asyncio.run(_run(options))
-    except (NoClusterError, ListenError, HostKeyError, PrerequisiteError) as error:
+        tracing = read_settings(os.environ, options.traces_per_second)
+        tracer = start_tracer(tracing, "plimsoll-operator", {"service.instance.id": socket.gethostname()})
+        if tracer is not None:
+            REGISTRY.register(tracer)
+        return asyncio.run(_run(options, tracer))
+    except (NoClusterError, ListenError, HostKeyError, PrerequisiteError, TracingSettingsError) as error:
         print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
         return 1
+    finally:
+        if tracer is not None:
+            tracer.close()
 
 
 async def operate(
-    options: Options, connection: Connection, stop: asyncio.Event, identities: tuple[str, str] | None = None
+    options: Options,
+    connection: Connection,
+    stop: asyncio.Event,
+    identities: tuple[str, str] | None = None,
+    tracer: Tracer | None = None,
 ) -> int:
     """Run kopf until a signal, `stop`, or an error of the controller. Return the exit code: 0, or 1 after an error of
     `ENDS`. Raise any other error.
     """
-    controller = controller_of(options, connection, on_end=stop.set, identities=identities)
+    controller = controller_of(options, connection, on_end=stop.set, identities=identities, tracer=tracer)
     registry = kopf.OperatorRegistry()
     register(controller, connection, registry)
     try:
@@ -58,9 +76,9 @@ async def operate(
     return _code_of(controller.end)
 
 
-async def _run(options: Options) -> int:
+async def _run(options: Options, tracer: Tracer | None) -> int:
     async with await connect() as connection, _external_scaler(options):
-        return await operate(options, connection, asyncio.Event())
+        return await operate(options, connection, asyncio.Event(), tracer=tracer)
 
 
 @asynccontextmanager

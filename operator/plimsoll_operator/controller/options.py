@@ -16,6 +16,7 @@ from plimsoll_operator.scaling.poller import Gateways, gateways
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.profiles_file import ProfilesError, read_profiles
+from plimsoll_telemetry.settings import MOST_TRACES
 
 MAX_ROLLING = 4
 GRACE, MOST_GRACE = 86_400, 2_592_000
@@ -48,6 +49,7 @@ class Options:
     external_scaler_port: int | None
     log_level: str
     profiles: Profiles = NO_PROFILES
+    traces_per_second: float = MOST_TRACES
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -81,6 +83,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         external_scaler_port=args.external_scaler_port,
         log_level=args.log_level,
         profiles=args.profiles,
+        traces_per_second=args.traces_per_second,
     )
 
 
@@ -93,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_pods(parser)
     _add_cluster(parser)
     _add_pools_and_scaling(parser)
+    parser.add_argument(
+        "--traces-per-second",
+        type=_traces,
+        default=MOST_TRACES,
+        metavar="N",
+        help="most placement decisions traced in a second (default: %(default)s); the OTEL_* variables turn traces on",
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     return parser
 
@@ -214,6 +224,12 @@ def _seconds(text: str) -> int:
     if re.fullmatch("[0-9]{1,7}", text) is None or int(text) > MOST_GRACE:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number of seconds from 0 to {MOST_GRACE}")
     return int(text)
+
+
+def _traces(text: str) -> float:
+    if re.fullmatch("[0-9]{1,6}([.][0-9]{1,3})?", text) is None:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a number of traces from 0 to 999999")
+    return float(text)
 
 
 def _port(text: str) -> int:

@@ -17,6 +17,7 @@ from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.template import SpecError
+from plimsoll_telemetry.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class ReconcileContext:
 
     `instance` is its name in events. `may_act`: whether this process is the leader; called before every write.
     `budgets`: which objects get disruption budgets. `remote_code`: whether models may run code from their repositories.
+    `tracer`: None if traces are off.
     """
 
     api: Api
@@ -39,6 +41,7 @@ class ReconcileContext:
     clock: Callable[[], datetime] = utc_now
     remote_code: bool = False
     profiles: Profiles = NO_PROFILES
+    tracer: Tracer | None = None
 
     def check(self, spec: Spec) -> None:
         """Raise SpecError if this installation does not allow the spec's image, or code from the model's repository in

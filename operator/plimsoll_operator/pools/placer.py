@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import msgspec
@@ -20,7 +21,7 @@ from plimsoll_operator.metrics import PLANNING, REPORT_AGE
 from plimsoll_operator.placement.records.action import ActionCause, Place
 from plimsoll_operator.placement.records.host import Host
 from plimsoll_operator.placement.records.model import Need
-from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.plan import Plan, Refusal
 from plimsoll_operator.placement.records.plan import Refused as RefusedBy
 from plimsoll_operator.placement.records.pool import PoolState, Rules
 from plimsoll_operator.planning.nodes import NodeRegistry
@@ -38,6 +39,7 @@ from plimsoll_operator.pools.model_placement import (
     Where,
     shown,
 )
+from plimsoll_operator.pools.placement_traces import APPLY, OBSERVE, PLAN, PlacementTraces
 from plimsoll_operator.pools.placer_state import PlacerState
 from plimsoll_operator.pools.source_tokens import SourceTokens
 from plimsoll_operator.pools.target_models import PoolMembers, PoolTarget, TargetModels
@@ -46,6 +48,7 @@ from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.runtime_pool import PoolSpec, read_pool
 from plimsoll_operator.spec.template import SpecError
 from plimsoll_operator.status.reasons import Reason
+from plimsoll_telemetry.phases import Phases
 
 PATIENCE = timedelta(seconds=10)
 """How long to wait for starting hosts, from when the first host became ready."""
@@ -113,7 +116,9 @@ class Placer:
         draining: Callable[[str], bool],
         clock: Callable[[], datetime] = utc_now,
         profiles: Profiles = NO_PROFILES,
+        traces: PlacementTraces | None = None,
     ) -> None:
+        self._traces = traces
         self._profiles = profiles
         self._stores = stores
         self._registry = registry
@@ -134,6 +139,7 @@ class Placer:
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """Plan a pool and send its actions. Raise NotLeaderError. Actions that fail are planned again later."""
+        phases = Phases()
         entry = self._stores.pools.get(key)
         if entry is None:
             self._pools.pop(key, None)
@@ -169,17 +175,22 @@ class Placer:
         heard = [known.heard for known in hosts if known.report is not None]
         if heard:
             REPORT_AGE.observe(max(0.0, now - min(heard)))
+        phases.end(OBSERVE)
         with PLANNING.time():
             plan = self._planner(state)
         late = starting(pods.values(), self._clock())
         held = first_places(plan, state) if late else frozenset()
         plan = without(plan, held)
+        phases.end(PLAN)
+        before = pool.refusals
         self._admit(pool, hosts, target)
         self._note_files(key, pool, spec)
         waiting = {one.model: one.message for one in plan.refusals if one.reason is RefusedBy.WAITS_FOR_HOST}
-        self._note(key, pool, _without_waiting(plan, spec), target.problems, waiting | dict.fromkeys(held, late))
-        await self._executor.carry_out(pool, hosts, plan.actions, target.specs)
-        await self._executor.pin(hosts, target.specs)
+        plan = _without_waiting(plan, spec)
+        self._note(key, pool, plan, target.problems, waiting | dict.fromkeys(held, late))
+        with self._traced(key, plan, before, phases, len(hosts)):
+            await self._executor.carry_out(pool, hosts, plan.actions, target.specs)
+            await self._executor.pin(hosts, target.specs)
         waits = [
             FIRST_REPORT if held else LOOK_AGAIN,
             *([timedelta(seconds=plan.wait)] if plan.wait is not None else []),
@@ -233,6 +244,22 @@ class Placer:
         """
         for pool in {known.pod.pool for known in self._registry.holders(model)} - {self._members.pool_of(model)}:
             self._replan(pool)
+
+    @contextmanager
+    def _traced(
+        self, key: ObjectKey, plan: Plan, before: Mapping[ObjectKey, Refusal], phases: Phases, hosts: int
+    ) -> Iterator[None]:
+        """Send a trace of a plan that is carried out within the context, if traces are on."""
+        failed: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            phases.end(APPLY)
+            if self._traces is not None:
+                self._traces.ended(key, plan, before, phases, hosts, failed)
 
     def _is_asked(self, uid: str) -> bool:
         known = self._registry.get(uid)

@@ -19,6 +19,7 @@ from plimsoll_operator.pools.hosts.model_host_writer import WRITES_A_SECOND, Hos
 from plimsoll_operator.pools.hosts.poller import Poller
 from plimsoll_operator.pools.hosts.rate_limiter import RateLimiter
 from plimsoll_operator.pools.hosts.report import Decision, Report
+from plimsoll_operator.pools.placement_traces import PlacementTraces
 from plimsoll_operator.pools.placer import Placer, Planner
 from plimsoll_operator.pools.pool_reconciler import PoolListeners, PoolReconciler
 from plimsoll_operator.pools.source_tokens import SourceTokens
@@ -115,6 +116,7 @@ class PoolController:
             draining=self._is_draining,
             clock=context.clock,
             profiles=context.profiles,
+            traces=None if context.tracer is None else PlacementTraces(context.tracer),
         )
 
     async def reconcile(self, key: Key) -> ReconcileResult:
