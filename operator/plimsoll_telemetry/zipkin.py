@@ -57,6 +57,8 @@ def encoded(span: Span, service: str) -> dict[str, Any]:
         found["annotations"] = [
             {"timestamp": event.at_ns // 1000, "value": _annotation(event)} for event in span.events
         ]
+    if span.links:  # which Zipkin's API does not have
+        found["tags"]["links"] = ", ".join(f"{link.trace_id:032x}/{link.span_id:016x}" for link in span.links)
     if span.error is not None:
         found["tags"] |= {"otel.status_code": "ERROR", "error": span.error}
     return found

@@ -23,6 +23,7 @@ from plimsoll_runtime.api.http.unknown_fields import ignored, refuse_unknown
 from plimsoll_runtime.api.model_directory import GENERATES, ModelTable, Tasks, check_task
 from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served_model import ServedModel, load_of
+from plimsoll_runtime.api.telemetry.request_numbers import numbers_of
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 BodyT = TypeVar("BodyT", bound=ModelFields)
@@ -85,6 +86,8 @@ class Endpoint(Generic[BodyT]):
         return self._checked(body, model, record)
 
     def _checked(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
+        if record.traced:
+            record.asked = numbers_of(body)
         if model.options.strict_parameters:
             refuse_unknown(body)
         return self.prepare(body, model, record)

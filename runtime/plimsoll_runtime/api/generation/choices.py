@@ -22,6 +22,7 @@ from plimsoll_runtime.api.schemas.outputs import CompletionTokensDetails, Prompt
 from plimsoll_runtime.api.schemas.sampling import StreamOptions
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.credentials import salted
+from plimsoll_runtime.api.telemetry.request_content import MOST_BYTES
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.engine.protocol.messages import AddRequest, LogprobEntry, RequestContext, RequestOutput
@@ -91,6 +92,10 @@ def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestR
             param="n",
             code="invalid_value",
         )
+    if record.content is not None:
+        for prompt in prompts:
+            if record.content.wants_prompt:
+                record.content.add_prompt(model.tokenizer.decode(prompt[:MOST_BYTES]))
     engine_id, salt, arrived = new_engine_id(), salted(record.tenant, wanted.cache_salt), int(record.started * 1e9)
     choices = []
     for number, shared in enumerate(map(Prompt, prompts)):
@@ -98,6 +103,7 @@ def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestR
             index = number * n + turn
             context = RequestContext(params, params.output_seed(turn), salt, arrived)
             added = AddRequest(f"{engine_id}-{index}", shared, context, shares_prompt=n > 1)
+            record.enters_engine(added.request_id)
             choices.append(Choice(index, number, added))
     return choices
 

@@ -145,6 +145,8 @@ class Generation:
                         seats.leave(piece.choice.index)
                         record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
                         meter.add(piece)
+                        if record.content is not None:
+                            record.content.add_output(piece.choice.index, piece.delta.text)
                         record.cached_tokens = meter.cached_tokens
                         if piece.delta.finish_reason is not None:
                             record.finished(piece.delta.finish_reason)

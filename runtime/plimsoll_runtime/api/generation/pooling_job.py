@@ -124,6 +124,7 @@ class Reader:
                 raise too_long(self._longest, had, f"the {field}, {cut}", field)
             context = RequestContext(params, 0, salt, arrived, text.second)
             requests.append(AddRequest(f"{engine_id}-{index}", Prompt(text.ids), context))
+            record.enters_engine(requests[-1].request_id)
         return PoolingJob(self._model, requests, record, form)
 
     def _check(self, text: str, field: str) -> None:

@@ -19,6 +19,7 @@ from plimsoll_runtime.api.server.app import HttpFront, run_process
 from plimsoll_runtime.api.server.listener import HttpServer, listen
 from plimsoll_runtime.api.server.metrics_server import metrics_listener
 from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
+from plimsoll_runtime.api.telemetry.host_traces import HostTraces
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
@@ -130,7 +131,10 @@ def serve_host(config: HostConfig, settings: Settings) -> int:
     async def main() -> int:
         inner = (config.inner_address, config.host_port, "--host-address or --host-port")
         with listen(config.host, config.port) as one, listen(*inner) as other, metrics_listener(config) as metrics:
-            host = Host(Processes(device=settings.device), settings)
-            return await HostServer(config, (one, other), host, metrics=metrics).run()
+            processes = Processes(device=settings.device)
+            server = HostServer(config, (one, other), Host(processes, settings), metrics=metrics)
+            if (steps := server.state.steps) is not None and (starts := server.state.starts) is not None:
+                processes.observe(HostTraces(config.tracing.steps, steps, starts))
+            return await server.run()
 
     return run_process(config, main)

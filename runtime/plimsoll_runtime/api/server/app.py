@@ -44,6 +44,9 @@ from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_reporter import RequestReporter
+from plimsoll_runtime.api.telemetry.start_reporter import StartReporter
+from plimsoll_runtime.api.telemetry.step_reporter import StepReporter
+from plimsoll_runtime.api.telemetry.traced_requests import TracedRequests
 from plimsoll_runtime.options import ResponseBounds
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
@@ -79,6 +82,7 @@ def build_app(
     batches: BatchService | None = None,
     limits: BodyLimits | None = None,
     tracer: Tracer | None = None,
+    traced: TracedRequests | None = None,
     metrics: Metrics | None = None,
     *,
     metrics_apart: bool = False,
@@ -86,8 +90,9 @@ def build_app(
     """Return the whole application of one server. The routes of its models are admitted only while the state is ready.
 
     `store` stores responses, in memory by default. `batches` are the routes of a server with files. `limits` are the
-    largest bodies, if they differ from the defaults. `tracer` is None if traces are off. `metrics` are new ones by
-    default; `collectors` and the tracer's add to them. `metrics_apart`: another port serves /metrics.
+    largest bodies, if they differ from the defaults. `tracer` is None if traces are off; `traced` finds the running
+    requests that are traced. `metrics` are new ones by default; `collectors` and the tracer's add to them.
+    `metrics_apart`: another port serves /metrics.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = metrics or Metrics(state)
@@ -95,7 +100,7 @@ def build_app(
         metrics.registry.register(collector)
     if tracer is not None:
         metrics.registry.register(tracer)
-    reporter = RequestReporter(metrics, tracer)
+    reporter = RequestReporter(metrics, tracer, traced)
     store = store or ResponseStore(ResponseBounds())
     background = Background(store, state, reporter.ended)
     state.at_end(background.close)
@@ -229,13 +234,22 @@ class HttpFront:
         self.state.at_end(self._batches.stop)
         store = ResponseStore(config.response_bounds, config.response_store)
         collectors = (*collectors, self._batches.lines, *process_collectors(component, VERSION))
-        tracer = config.tracing.start()
+        tracer, traced = config.tracing.start(), TracedRequests()
         apart = config.metrics_port is not None
         metrics = Metrics(self.state)
         app = build_app(
-            self.state, collectors, store, self._batches, config.body_limits, tracer, metrics, metrics_apart=apart
+            self.state,
+            collectors,
+            store,
+            self._batches,
+            config.body_limits,
+            tracer,
+            traced,
+            metrics,
+            metrics_apart=apart,
         )
         if tracer is not None:
+            self.state.steps, self.state.starts = StepReporter(tracer, traced), StartReporter(tracer)
             self.state.at_end(partial(in_daemon_thread, tracer.close))
         self.http = HttpServer(app, config.listener_options)
         self._pages = metrics_server(metrics.registry) if apart else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from typing import Literal
 
 from plimsoll_runtime.api.server.limits import OPTION, VARIABLE, BodyLimits, limits_with, path_and_size
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.step_tracing import StepTracing
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.options import BatchOptions, ResponseBounds, ServingOptions
 from plimsoll_runtime.residency.spec import ModelName
@@ -20,6 +22,8 @@ from plimsoll_runtime.version import VERSION
 from plimsoll_telemetry.exporters import start_tracer
 from plimsoll_telemetry.settings import MOST_TRACES, TracingSettingsError, read_settings
 from plimsoll_telemetry.tracer import Tracer
+
+logger = logging.getLogger(__name__)
 
 
 def unique_words(words: list[str]) -> tuple[str, ...]:
@@ -79,9 +83,22 @@ class TracingOptions:
         "most requests traced in a second, whatever their callers ask for; the OTEL_* variables turn traces on",
         TRACES,
     )
+    trace_every_steps: int = option(
+        100, "one of this many steps of the engine is a trace, with its phases and ops; 0: none", TRACES, minimum=0
+    )
+    trace_slow_steps: float = option(
+        3.0,
+        "a step that takes this many times as long as steps of its size usually do is a trace; 0: none",
+        TRACES,
+    )
     trace_content: bool = option(
         False, "put the beginning of prompts and outputs into traces, which may be confidential", TRACES
     )
+
+    @property
+    def steps(self) -> StepTracing:
+        """The steps that engines record if traces are on."""
+        return StepTracing(self.trace_every_steps, self.trace_slow_steps)
 
     def start(self) -> Tracer | None:
         """Return a tracer that sends; None if traces are off. Raises UsageError for an invalid variable."""
@@ -89,6 +106,11 @@ class TracingOptions:
             settings = read_settings(os.environ, self.traces_per_second, content=self.trace_content)
         except TracingSettingsError as error:
             raise UsageError(str(error)) from error
+        if settings is not None and settings.content:
+            logger.warning(
+                "traces contain the beginning of prompts and outputs (--trace-content): everyone who can read the "
+                "traces can read them"
+            )
         facts = {"service.version": VERSION, "service.instance.id": socket.gethostname()}
         return start_tracer(settings, "plimsoll-runtime", facts)
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import longest_at_once
+from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
@@ -35,6 +37,7 @@ from plimsoll_runtime.utils.process_exit import INTERRUPTED
 from plimsoll_runtime.utils.progress import DOWNLOAD, Progress, Transfer
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_telemetry import attributes as names
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +81,12 @@ async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, s
     """Load the model with an engine in a process of its own."""
     from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 
-    return await load_model(config, state, partial(AsyncEngine.start, standby=standby))
+    start = partial(AsyncEngine.start, standby=standby)
+    if (steps := state.steps) is not None:
+        about = {names.REQUEST_MODEL: config.names[0]}
+        config = replace(config, engine=replace(config.engine, step_tracing=config.tracing.steps))
+        start = partial(start, on_traced=lambda step, info: steps.report(step, info, about))
+    return await load_model(config, state, start)
 
 
 class Server:
@@ -133,11 +141,17 @@ class Server:
             model = loading.result()
         except BaseException as error:
             self.state.fail(error)
+            self._report_start(None, error)
             raise
+        self._report_start(model.engine.info)
         write_findings(self._config.findings_file, model.engine.info.findings)
         self._front.ready(OneModel(model))
         _log_summary(model)
         return model
+
+    def _report_start(self, info: EngineInfo | None, error: BaseException | None = None) -> None:
+        if self.state.starts is not None:
+            self.state.starts.ended(self.state.start, {names.REQUEST_MODEL: self._config.names[0]}, info, error)
 
     async def _serve(self, model: ServedModel) -> int:
         dead = asyncio.create_task(model.engine.wait_dead())

@@ -12,10 +12,13 @@ from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.model_directory import ModelTable
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
 from plimsoll_runtime.api.telemetry.metrics_key import metrics_key
+from plimsoll_runtime.api.telemetry.start_reporter import StartReporter
+from plimsoll_runtime.api.telemetry.step_reporter import StepReporter
 from plimsoll_runtime.engine.protocol.messages import EngineStats
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.utils.progress import Transfer
+from plimsoll_runtime.utils.start_record import StartRecord
 
 
 class Phase(Enum):
@@ -29,7 +32,10 @@ class Phase(Enum):
 
 @dataclass
 class ServerState:
-    """The state of one server. Changed on the event loop only."""
+    """The state of one server. Changed on the event loop only.
+
+    `start` records the stages of its start. `steps` and `starts` make traces; None if traces are off.
+    """
 
     names: tuple[str, ...]
     api_keys: ApiKeys = field(default_factory=ApiKeys)
@@ -44,6 +50,9 @@ class ServerState:
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     deployment: ModelName | None = None
+    start: StartRecord = field(default_factory=StartRecord)
+    steps: StepReporter | None = None
+    starts: StartReporter | None = None
     _endings: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,6 +66,7 @@ class ServerState:
     def loading(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
         """Set the stage of the start and its progress from 0 to 1; for a download, also its bytes."""
         self.stage, self.fraction, self.transfer = stage, fraction, transfer
+        self.start(stage, fraction, transfer)
 
     def ready(self, models: ModelTable) -> None:
         """Set the models and become ready, unless the server is already ending."""

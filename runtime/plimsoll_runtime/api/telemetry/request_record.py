@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from plimsoll_runtime.api.telemetry.request_content import RequestContent
 from plimsoll_runtime.engine.protocol.messages import Mark
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_telemetry.phases import Phases
+from plimsoll_telemetry.span import AttributeValue, SpanLink
 from plimsoll_telemetry.trace_context import TraceContext
 
 GENERATE, POOL = "generate", "pool"
@@ -29,6 +31,10 @@ class RequestRecord:
 
     `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace` is the id of its
     trace, the caller's also then. `phases` are those of the server, `marks` those of the engine, by choice.
+
+    Only of a request that is traced: `asked` has the numbers that its body sets, as attributes of its span; `steps` are
+    the spans of recorded steps that computed it; `engine_ids` are its ids in the engine, which `enter_engine`, if set,
+    makes known. `content` is set if its span may have the beginning of prompts and outputs.
     """
 
     request_id: str
@@ -54,6 +60,11 @@ class RequestRecord:
     parent_id: int = 0
     phases: Phases = field(default_factory=Phases)
     marks: dict[int, list[Mark]] = field(default_factory=dict)
+    asked: dict[str, AttributeValue] = field(default_factory=dict)
+    steps: list[SpanLink] = field(default_factory=list)
+    engine_ids: list[str] = field(default_factory=list)
+    enter_engine: Callable[[str, RequestRecord], bool] | None = None
+    content: RequestContent | None = None
     _last: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -74,8 +85,21 @@ class RequestRecord:
             token_gaps=[],
             phases=Phases(),
             marks={},
+            steps=[],
+            engine_ids=[],
+            content=None if self.content is None else RequestContent(),
             _last={},
         )
+
+    @property
+    def traced(self) -> bool:
+        """Whether spans are made of the request."""
+        return self.span is not None and self.span.sampled
+
+    def enters_engine(self, engine_id: str) -> None:
+        """Record the id of a choice in the engine, so that steps can be linked with the request."""
+        if self.enter_engine is not None and self.enter_engine(engine_id, self):
+            self.engine_ids.append(engine_id)
 
     def marked(self, choice: int, marks: list[Mark]) -> None:
         """Record marks of a choice that came from the engine."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 
 from plimsoll_runtime.api.telemetry.metrics import Metrics
+from plimsoll_runtime.api.telemetry.request_content import RequestContent
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_spans import RequestSpans
+from plimsoll_runtime.api.telemetry.traced_requests import TracedRequests
 from plimsoll_telemetry.span import unix_offset_ns
 from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, read_context
 from plimsoll_telemetry.tracer import Tracer
@@ -15,9 +17,11 @@ from plimsoll_telemetry.tracer import Tracer
 class RequestReporter:
     """Begins the records of requests, and takes them when the requests have ended."""
 
-    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: Metrics, tracer: Tracer | None = None, traced: TracedRequests | None = None) -> None:
+        """`traced`: finds the running requests that are traced."""
         self.metrics = metrics
         self._tracer = tracer
+        self._traced = TracedRequests() if traced is None else traced
 
     def begin(self, request_id: str, headers: Headers) -> RequestRecord:
         """Return the record of a request, in its caller's trace if the headers name a valid one."""
@@ -25,12 +29,19 @@ class RequestReporter:
         if self._tracer is None:
             return RequestRecord(request_id, trace=None if caller is None else caller.trace)
         span = self._tracer.sampler.begin(caller)
-        return RequestRecord(request_id, trace=span.trace, span=span, parent_id=0 if caller is None else caller.span_id)
+        parent_id = 0 if caller is None else caller.span_id
+        record = RequestRecord(request_id, trace=span.trace, span=span, parent_id=parent_id)
+        if span.sampled:
+            record.enter_engine = self._traced.add
+            record.content = RequestContent() if self._tracer.content else None
+        return record
 
     def ended(self, record: RequestRecord, method: str, route: str, code: int) -> None:
         """Report a request. `route` is never text of the client."""
         ended_ns = record.phases.end("respond")
         self.metrics.observe(record, route, code)
-        if self._tracer is not None and record.span is not None and record.span.sampled:
+        for engine_id in record.engine_ids:
+            self._traced.remove(engine_id)
+        if self._tracer is not None and record.traced:
             offset_ns = unix_offset_ns()
             self._tracer.finish(RequestSpans(record, method, route, code, ended_ns, offset_ns))

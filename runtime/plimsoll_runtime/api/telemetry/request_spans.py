@@ -43,6 +43,7 @@ class RequestSpans:
                 self._ended_ns + self._offset_ns,
                 self._attributes(),
                 SpanKind.SERVER,
+                links=tuple(self._record.steps),
                 error=f"status {self._status}" if self._status >= 500 else None,
                 state=context.state,
             )
@@ -73,7 +74,13 @@ class RequestSpans:
             }
         if record.finish_reasons:
             found[names.FINISH_REASONS] = record.finish_reasons
-        return found
+        if record.content is not None:
+            messages = (
+                (names.INPUT_MESSAGES, record.content.input_messages()),
+                (names.OUTPUT_MESSAGES, record.content.output_messages()),
+            )
+            found |= {name: text for name, text in messages if text}
+        return found | record.asked
 
     def _of_phase(self, request: Span, phase: Phase) -> Iterator[Span]:
         span = self._child(request, phase.name, phase.start_ns, phase.end_ns)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Callable
 
 from plimsoll_runtime.driver.clients.requests import Mailbox, PromptSender
 from plimsoll_runtime.driver.process.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild
@@ -27,11 +28,17 @@ from plimsoll_runtime.engine.protocol.messages import (
     Resized,
     Shutdown,
     StepOutputs,
+    TracedStep,
     Vocabulary,
 )
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
+
+logger = logging.getLogger(__name__)
+
+OnTraced = Callable[[TracedStep, EngineInfo], None]
+"""Called with each step that was recorded for traces, before the requests get its outputs."""
 
 STOP_SECONDS = 5.0
 """Time for the process to end by itself."""
@@ -49,8 +56,9 @@ class AsyncEngine:
     (see `heartbeat.Watch`).
     """
 
-    def __init__(self, child: EngineChild, on_progress: Progress | None) -> None:
+    def __init__(self, child: EngineChild, on_progress: Progress | None, on_traced: OnTraced | None = None) -> None:
         self._child = child
+        self._on_traced = on_traced
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
@@ -81,6 +89,7 @@ class AsyncEngine:
         standby: StandbyProcess | None = None,
         image: Image | None = None,
         grant: Grant | None = None,
+        on_traced: OnTraced | None = None,
     ) -> AsyncEngine:
         """Start a process and wait until its model is loaded. Cancelling ends the process.
 
@@ -91,7 +100,7 @@ class AsyncEngine:
         Raises the error that the start failed with: SourceError, ModelError, MemoryLimitError, UsageError or
         EngineDeadError; StandbyDeadError if the process ended before it read its order.
         """
-        engine = cls(EngineChild(config, factory, standby=standby, image=image, grant=grant), on_progress)
+        engine = cls(EngineChild(config, factory, standby=standby, image=image, grant=grant), on_progress, on_traced)
         try:
             await asyncio.shield(engine._ready)
         except BaseException:
@@ -242,6 +251,8 @@ class AsyncEngine:
     def _handle(self, event: Event) -> None:
         if isinstance(event, StepOutputs):
             self._stats = event.stats
+            if event.traced is not None:
+                self._trace(event.traced)
             for output in event.outputs:
                 if (mailbox := self._mailboxes.get(output.request_id)) is not None:
                     mailbox.put(output)
@@ -255,6 +266,15 @@ class AsyncEngine:
             self._check()
         elif isinstance(event, ProcessFailed):
             self._lose(error_of(event))
+
+    def _trace(self, step: TracedStep) -> None:
+        """Pass on a recorded step. An error in that must not end the stream of events."""
+        if self._on_traced is None:
+            return
+        try:
+            self._on_traced(step, self.info)
+        except Exception:
+            logger.exception("a recorded step could not be traced")
 
     def _resized(self, event: Resized) -> None:
         waiting = self._resizes.get(event.key)

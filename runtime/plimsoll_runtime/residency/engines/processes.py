@@ -9,13 +9,16 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.driver.process.handshake import Grant as EngineGrant
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, TracedStep
+from plimsoll_runtime.engine.step_tracing import StepTracing
 from plimsoll_runtime.errors import DeviceLostError, UsageError
 from plimsoll_runtime.execution.device.faults import fault_of
 from plimsoll_runtime.execution.memory.system import cgroup_limit, footprint
@@ -26,6 +29,7 @@ from plimsoll_runtime.residency.engines.standby_pool import StandbyPool
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.sizes import Sizes, size_text
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, access_of, engine_config, least_kv
+from plimsoll_runtime.utils.start_record import StartRecord
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image import Image
@@ -85,6 +89,22 @@ COPIED_BYTES = 32 * 2**20
 logger = logging.getLogger(__name__)
 
 
+class Observer(Protocol):
+    """Takes what happens to models, for traces."""
+
+    @property
+    def step_tracing(self) -> StepTracing:
+        """The steps that engines record."""
+
+    def step_traced(self, name: ModelName, step: TracedStep, info: EngineInfo) -> None:
+        """Called with each recorded step, before the requests get its outputs."""
+
+    def started(
+        self, name: ModelName, record: StartRecord, info: EngineInfo | None, error: BaseException | None
+    ) -> None:
+        """Called once for each fetch, load and wake that has ended. `error`: why it failed; None if it did not."""
+
+
 class Processes:
     """The `Engines` of this machine.
 
@@ -95,6 +115,7 @@ class Processes:
     """
 
     def __init__(self, limit: int | None = None, device: str = "auto") -> None:
+        self._observer: Observer | None = None
         self._limit = limit
         self._wanted = device
         self._spare = StandbyPool()
@@ -102,6 +123,10 @@ class Processes:
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0
         self._accelerated = False
+
+    def observe(self, observer: Observer) -> None:
+        """Report starts and recorded steps of later engines to an observer."""
+        self._observer = observer
 
     async def open(self, line: float, sleepers: int) -> Device:
         """Start the standby process and the fork server, and return the device.
@@ -141,8 +166,10 @@ class Processes:
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
         """Fetch the model's files, and have the standby process read their headers. Cancelling ends the fetch."""
-        files = await self._files(engine_config(spec), access_of(name, spec))
-        needs = await self._spare.needs(self._config(spec, files), least_kv(spec))
+        with self._observed(name, StartRecord("fetch", "fetch files")) as observed:
+            files = await self._files(engine_config(spec), access_of(name, spec))
+            observed.record("read headers", 0.0)
+            needs = await self._spare.needs(self._config(spec, files), least_kv(spec))
         sizes = Sizes(
             image=needs.image,
             weights=needs.private if self._accelerated else needs.image + needs.private,
@@ -170,7 +197,15 @@ class Processes:
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
         )
         config = self._config(spec, found.files)
-        engine = await self._spare.engine(config, image, granted)
+        woken = image is not None and image.complete
+        with self._observed(name, StartRecord("wake" if woken else "load", "start the engine")) as observed:
+            if (observer := self._observer) is None:
+                engine = await self._spare.engine(config, image, granted)
+            else:
+                config = replace(config, step_tracing=observer.step_tracing)
+                traced = partial(observer.step_traced, name)
+                engine = await self._spare.engine(config, image, granted, observed.record, traced)
+            observed.info = engine.info
         info = engine.info
         workspace = info.workspace_bytes + (0 if self._accelerated else max(self._engine_bytes, info.overhead_bytes))
         # The next wake is checked against the prediction, so only larger measurements replace it.
@@ -182,6 +217,19 @@ class Processes:
     async def close(self) -> None:
         """End the standby process and the fork server."""
         await self._spare.close()
+
+    @contextmanager
+    def _observed(self, name: ModelName, record: StartRecord) -> Iterator[_Observed]:
+        """Report the start within the context to the observer when it has ended, unless it is cancelled."""
+        observed = _Observed(record)
+        try:
+            yield observed
+        except Exception as error:
+            if self._observer is not None:
+                self._observer.started(name, record, None, error)
+            raise
+        if self._observer is not None:
+            self._observer.started(name, record, observed.info, None)
 
     async def _files(self, config: EngineConfig, access: Access | None) -> ModelFiles:
         fetch = self._fetches.new()
@@ -206,6 +254,14 @@ class Processes:
         """
         standing = self._server_bytes + self._engine_bytes
         return footprint(os.getpid()).anonymous + standing + self._fetches.anonymous
+
+
+@dataclass(slots=True)
+class _Observed:
+    """A start under way. `info`: set once an engine is ready."""
+
+    record: StartRecord
+    info: EngineInfo | None = None
 
 
 def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine, OnTraced
 from plimsoll_runtime.driver.process.control_socket import ControlledProcess, StandbyDeadError
 from plimsoll_runtime.driver.process.handshake import Grant, Needs
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
 from plimsoll_runtime.execution.memory.system import footprint, private_bytes
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
@@ -59,12 +60,19 @@ class StandbyPool:
         """Return a model's memory needs; see `StandbyProcess.needs`. Raises EngineDeadError if every process ends."""
         return await self._until_one_lives(lambda: self._needs(config, kv))
 
-    async def engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
+    async def engine(
+        self,
+        config: EngineConfig,
+        image: Image | None,
+        grant: Grant,
+        on_progress: Progress | None = None,
+        on_traced: OnTraced | None = None,
+    ) -> AsyncEngine:
         """Turn the standby process into an engine, as `AsyncEngine.start` does, and start to replace it.
 
         If the engine dies while it loads, raises EngineDeadError without another attempt.
         """
-        return await self._until_one_lives(lambda: self._engine(config, image, grant))
+        return await self._until_one_lives(lambda: self._engine(config, image, grant, on_progress, on_traced))
 
     async def close(self) -> None:
         """End the processes; engines continue."""
@@ -105,12 +113,21 @@ class StandbyPool:
                 self._drop_standby()  # its next answer would belong to this question
                 raise
 
-    async def _engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:
+    async def _engine(
+        self,
+        config: EngineConfig,
+        image: Image | None,
+        grant: Grant,
+        on_progress: Progress | None,
+        on_traced: OnTraced | None,
+    ) -> AsyncEngine:
         async with self._asking:
             standby = await self._ready()
             self._standby = None
         try:
-            return await AsyncEngine.start(config, standby=standby, image=image, grant=grant)
+            return await AsyncEngine.start(
+                config, on_progress, standby=standby, image=image, grant=grant, on_traced=on_traced
+            )
         finally:
             self._refill()
 
