@@ -29,6 +29,7 @@ values, generated from `values.yaml` by `make chart`; unknown names are refused.
 TYPES = {
     "tag:yaml.org,2002:str": "string",
     "tag:yaml.org,2002:int": "integer",
+    "tag:yaml.org,2002:float": "number",
     "tag:yaml.org,2002:bool": "boolean",
     "tag:yaml.org,2002:seq": "array",
     "tag:yaml.org,2002:map": "object",

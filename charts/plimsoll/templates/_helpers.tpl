@@ -79,11 +79,39 @@ app.kubernetes.io/part-of: plimsoll
 {{- default (printf "%s-host-keys" (include "plimsoll.fullname" .)) .Values.hostKeys.existingSecret -}}
 {{- end }}
 
+{{/* Variables for traces as YAML: include "plimsoll.tracing" (list OTHERS OF $). Those in OTHERS are left out. OF is
+"gateway", "operator" or "runtime": the share of traced requests concerns only gateway and runtime. */}}
+{{- define "plimsoll.tracing" -}}
+{{- $others := index . 0 -}}
+{{- with (index . 2).Values.tracing -}}
+{{- $found := dict -}}
+{{- if .endpoint -}}
+{{- $_ := set $found "OTEL_EXPORTER_OTLP_ENDPOINT" .endpoint -}}
+{{- $_ := set $found "OTEL_EXPORTER_OTLP_PROTOCOL" .protocol -}}
+{{- if ne (index $ 1) "operator" -}}
+{{- $_ := set $found "OTEL_TRACES_SAMPLER" "parentbased_traceidratio" -}}
+{{- $_ := set $found "OTEL_TRACES_SAMPLER_ARG" (toString .ratio) -}}
+{{- end -}}
+{{- if eq (index $ 1) "runtime" -}}
+{{- $_ := set $found "PLIMSOLL_TRACES_PER_SECOND" (toString .perSecond) -}}
+{{- end -}}
+{{- end -}}
+{{- range $others -}}{{- $_ := unset $found .name -}}{{- end -}}
+{{- range $name, $value := $found }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Defaults and profiles for the operator as JSON; empty without any. */}}
 {{- define "plimsoll.profiles" -}}
 {{- $defaults := dict -}}
 {{- range $name, $value := .Values.runtime.defaults -}}
 {{- if $value -}}{{- $_ := set $defaults $name $value -}}{{- end -}}
+{{- end -}}
+{{- with include "plimsoll.tracing" (list .Values.runtime.defaults.env "runtime" .) -}}
+{{- $_ := set $defaults "env" (concat $.Values.runtime.defaults.env (fromYamlArray .)) -}}
 {{- end -}}
 {{- if or $defaults .Values.runtime.resourceProfiles -}}
 {{- dict "defaults" $defaults "profiles" .Values.runtime.resourceProfiles | toJson -}}

@@ -82,6 +82,7 @@ class TracingOptions:
         MOST_TRACES,
         "most requests traced in a second, whatever their callers ask for; the OTEL_* variables turn traces on",
         TRACES,
+        variable="PLIMSOLL_TRACES_PER_SECOND",
     )
     trace_every_steps: int = option(
         100, "one of this many steps of the engine is a trace, with its phases and ops; 0: none", TRACES, minimum=0
