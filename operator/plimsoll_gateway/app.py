@@ -43,7 +43,7 @@ from plimsoll_gateway.proxy.exchange import Exchange
 from plimsoll_gateway.proxy.files import FileReplicas, check_batch, filed_at
 from plimsoll_gateway.proxy.headers import Voucher, request_id
 from plimsoll_gateway.proxy.keepalive_comments import KeepaliveComments
-from plimsoll_gateway.proxy.replica_proxy import ReplicaProxy, allowed_model
+from plimsoll_gateway.proxy.replica_proxy import ReplicaProxy, allowed_model, why_unready
 from plimsoll_gateway.proxy.request_head import check_host, path_of
 from plimsoll_gateway.proxy.request_peek import CpuTimeSlices, RequestFields, read_fields
 from plimsoll_gateway.proxy.request_reporter import RequestReporter
@@ -61,6 +61,7 @@ from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.cors import Cors, is_preflight
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
 from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
+from plimsoll_gateway.telemetry.request_record import TURN
 from plimsoll_telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
@@ -281,15 +282,17 @@ class Gateway:
         """Run `forward` after the model's queue has admitted the request, and record the tokens that it used."""
         model, key = exchange.model, exchange.key
         assert model is not None
+        if model.wakes and not model.ready_for(fields.model):
+            exchange.record.reasons[TURN] = why_unready(model)
         if key is None or reservation is None or call.meter is None:
             async with self._queues.enter(model.key, fields.model, None, fields.tokens):
-                exchange.record.phases.end("turn")
+                exchange.record.phases.end(TURN)
                 await forward()
             return
         came = time.monotonic()
         share = Share(key.name, key.limits.priority, key.limits.weight)
         async with self._queues.enter(model.key, fields.model, share, fields.tokens) as turn:
-            exchange.record.phases.end("turn")
+            exchange.record.phases.end(TURN)
             self._metrics.of(model.key, self._metrics.turn).observe(time.monotonic() - came)
             try:
                 await forward()

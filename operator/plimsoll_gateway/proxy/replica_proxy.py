@@ -38,6 +38,7 @@ from plimsoll_gateway.routing.health_probe import Prober, SilentError
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.routing.response_affinity import ResponseAffinity
 from plimsoll_gateway.routing.scorers import RoutingHints
+from plimsoll_gateway.telemetry.request_record import HOLD
 from plimsoll_telemetry.exposition import exemplar_of
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,13 @@ def allowed_model(table: RoutingTable | None, name: str, key: ApiKey | None) -> 
     if key is not None and not key.may_use(name):
         raise model_not_allowed(key.name, name)
     return find_model(table, name, key)
+
+
+def why_unready(model: Model) -> str:
+    """Return why a model without a ready replica has none, for traces."""
+    if not model.replicas:
+        return "not_placed" if model.pooled else "scaled_to_zero"
+    return "not_ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +193,9 @@ class ReplicaProxy:
             if comments is not None:
                 comments.arm()
             call.record.phases.end("pick")
+            call.record.reasons[HOLD] = MOVED if moved is not None else why_unready(model)
             model = await self._hold(call, model, moved)
-            call.record.phases.end("hold")
+            call.record.phases.end(HOLD)
         ready = model.ready_for(call.model_name)
         if not ready:
             raise not_ready(call.model_name, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plimsoll_telemetry.phases import Phases
 from plimsoll_telemetry.trace_context import TraceContext
 
-ATTEMPT = "attempt"
+ATTEMPT, TURN, HOLD = "attempt", "turn", "hold"
 
 
 class Attempt:
@@ -26,16 +26,18 @@ class Attempt:
 class RequestRecord:
     """What is known of a request once it has ended.
 
-    `span` is the request's own span, whose parent is `parent_id`; None if traces are off.
+    `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `reasons`: why the request
+    waited for a replica, by the phase in which it did.
     """
 
-    __slots__ = ("_open", "attempts", "parent_id", "phases", "span")
+    __slots__ = ("_open", "attempts", "parent_id", "phases", "reasons", "span")
 
     def __init__(self, span: TraceContext | None = None, parent_id: int = 0) -> None:
         self.span = span
         self.parent_id = parent_id
         self.phases = Phases()
         self.attempts: list[Attempt] = []
+        self.reasons: dict[str, str] = {}
         self._open = False
 
     def begin_attempt(self, replica: str) -> Attempt:

@@ -81,6 +81,7 @@ class RequestSpans:
             request.span_id,
             phase.start_ns + self._offset_ns,
             phase.end_ns + self._offset_ns,
+            {names.REASON: reason} if (reason := self._record.reasons.get(phase.name)) is not None else {},
             state=request.state,
         )
         if attempt is None or attempt.span is None:
