@@ -92,6 +92,7 @@ def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestR
             param="n",
             code="invalid_value",
         )
+    record.choices, record.max_tokens = n, wanted.max_tokens
     if record.content is not None:
         for prompt in prompts:
             if record.content.wants_prompt:

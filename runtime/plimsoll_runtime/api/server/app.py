@@ -236,7 +236,7 @@ class HttpFront:
         collectors = (*collectors, self._batches.lines, *process_collectors(component, VERSION))
         tracer, traced = config.tracing.start(), TracedRequests()
         apart = config.metrics_port is not None
-        metrics = Metrics(self.state)
+        metrics = Metrics(self.state, config.metrics_names.split(","))
         app = build_app(
             self.state,
             collectors,

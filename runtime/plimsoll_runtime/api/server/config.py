@@ -134,6 +134,11 @@ class FrontConfig:
         maximum=65535,
         usual="on the API's port",
     )
+    metrics_names: Literal["plimsoll", "vllm", "plimsoll,vllm"] = option(
+        "plimsoll",
+        "whose names metrics have; those of vLLM are for dashboards and scalers that were made for it",
+        SERVER,
+    )
     api_keys: tuple[str, ...] = option(
         (),
         "API key that requests must send; repeatable. All users of the machine can read it in the process list: "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,6 +16,7 @@ from plimsoll_runtime.api.telemetry.engine_process import engine_processes
 from plimsoll_runtime.api.telemetry.engine_stages import Stage, StageName, seconds_in, stages_of
 from plimsoll_runtime.api.telemetry.metrics_key import LABELS
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.vllm_names import OWN_NAMES, VLLM_NAMES, NamedRegistry, cache_config
 from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.residency.spec import ModelName
@@ -190,15 +192,17 @@ WAIT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 REQUEST_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+CHOICE_COUNTS = (1, 2, 4, 8, 16, 128)
 TOKEN_COUNTS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
 
 
 class Metrics:
     """All series of one server, in a registry of their own. Requests that name no model have the server's own key."""
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: ServerState, names: Collection[str] = (OWN_NAMES,)) -> None:
+        """`names`: whose names of metrics are shown, OWN_NAMES, VLLM_NAMES or both."""
         self._default = state.key
-        self.registry = CollectorRegistry()
+        self.registry = NamedRegistry(names, partial(served_name, state))
         self._requests = Counter(
             "plimsoll_requests",
             "Requests answered, by status code (499: the client hung up).",
@@ -233,6 +237,18 @@ class Metrics:
         self._duration = self._histogram(
             "plimsoll_request_seconds", "Seconds from a request's arrival to the end of its response.", REQUEST_SECONDS
         )
+        self._inference = self._histogram(
+            "plimsoll_inference_seconds", "Seconds from when a choice ran first to its last token.", REQUEST_SECONDS
+        )
+        self._mean_gap = self._histogram(
+            "plimsoll_mean_token_seconds",
+            "Mean of the seconds between two tokens of a choice; one value for each choice with two tokens or more.",
+            TOKEN_SECONDS,
+        )
+        self._choices = self._histogram("plimsoll_request_choices", "Choices that a request asks for.", CHOICE_COUNTS)
+        self._most_tokens = self._histogram(
+            "plimsoll_request_max_tokens", "Most tokens of a choice that a request allows, if it says so.", TOKEN_COUNTS
+        )
         self._prompt = self._histogram("plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS)
         self._completion = self._histogram(
             "plimsoll_request_completion_tokens", "Generated tokens of a request.", TOKEN_COUNTS
@@ -252,10 +268,13 @@ class Metrics:
         if state.names:
             for histogram in (
                 *(self._first_token, self._gap, self._duration, self._prompt, self._completion),
-                *(self._queue, self._prefill, self._decode),
+                *(self._queue, self._prefill, self._decode, self._inference, self._mean_gap),
+                *(self._choices, self._most_tokens),
             ):
                 histogram.labels(*self._default)
         self.registry.register(EngineCollector(state))
+        if VLLM_NAMES in names:
+            self.registry.register(CacheConfigCollector(state))
 
     def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
         """Count a request that has ended. `endpoint` is a route, never text of the client."""
@@ -277,6 +296,12 @@ class Metrics:
         self._duration.labels(*key).observe(time.monotonic() - record.started, exemplar)
         self._prompt.labels(*key).observe(record.prompt_tokens)
         self._completion.labels(*key).observe(record.completion_tokens)
+        if record.choices:
+            self._choices.labels(*key).observe(record.choices)
+        if record.max_tokens is not None:
+            self._most_tokens.labels(*key).observe(record.max_tokens)
+        for mean in record.mean_gaps():
+            self._mean_gap.labels(*key).observe(mean, exemplar)
 
     def _observe_gaps(self, key: ModelName, gaps: Sequence[tuple[float, int]], exemplar: Exemplar) -> None:
         """Count the time between tokens. Only the longest gap has the exemplar: making one costs more than counting."""
@@ -287,12 +312,13 @@ class Metrics:
             histogram.observe(gap, exemplar if number == longest else None)
 
     def _observe_stages(self, key: ModelName, stages: Sequence[Stage], exemplar: Exemplar) -> None:
-        for histogram, name in (
-            (self._queue, StageName.QUEUE),
-            (self._prefill, StageName.PREFILL),
-            (self._decode, StageName.DECODE),
+        for histogram, names in (
+            (self._queue, (StageName.QUEUE,)),
+            (self._prefill, (StageName.PREFILL,)),
+            (self._decode, (StageName.DECODE,)),
+            (self._inference, (StageName.PREFILL, StageName.DECODE, StageName.PREEMPTED)),
         ):
-            if (seconds := seconds_in(stages, name)) is not None:
+            if (seconds := seconds_in(stages, *names)) is not None:
                 histogram.labels(*key).observe(seconds, exemplar)
 
     def render(self, accept: str = "") -> Exposition:
@@ -300,4 +326,27 @@ class Metrics:
         return expose(self.registry, accept)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        buckets = tuple(self.registry.buckets(name, buckets))
         return Histogram(name, text, LABELS, buckets=buckets, registry=self.registry)
+
+
+def served_name(state: ServerState, labels: Mapping[str, str]) -> str:
+    """Return the first served name of the model that has these labels; the name of its ModelDeployment if it is not
+    known.
+    """
+    key = labels["namespace"], labels["model"]
+    views = state.models.views() if state.models is not None else ()
+    found = next((view.names[0] for view in views if (*view.key,) == key), None)
+    return found or (state.names[0] if state.names and key == (*state.key,) else labels["model"])
+
+
+class CacheConfigCollector(Collector):
+    """Tells the configuration of each engine's KV cache by vLLM's name."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one metric, once there are models."""
+        views = self._state.models.views() if self._state.models is not None else ()
+        yield cache_config([(view.names[0], view.served.engine.info) for view in views if view.served is not None])

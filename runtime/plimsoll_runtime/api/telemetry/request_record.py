@@ -28,6 +28,7 @@ class RequestRecord:
     events, including waiting for a slow reader. `owner` is the tenant of the request, `tenant` the namespace of the
     cached prefixes that it may use (see `Tenants`). `model` is the first name of its model, `key` the ModelDeployment
     of that, and `load` returns its load (see `load_of`). `ignored` names the fields of its body that were ignored.
+    `choices` are asked for, each with at most `max_tokens` tokens; None if the model decides.
 
     `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace` is the id of its
     trace, the caller's also then. `phases` are those of the server, `marks` those of the engine, by choice.
@@ -51,6 +52,8 @@ class RequestRecord:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    choices: int = 0
+    max_tokens: int | None = None
     first_token: float | None = None
     text_seconds: float = 0.0
     send_seconds: float = 0.0
@@ -66,6 +69,7 @@ class RequestRecord:
     enter_engine: Callable[[str, RequestRecord], bool] | None = None
     content: RequestContent | None = None
     _last: dict[int, float] = field(default_factory=dict)
+    _counted: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def until(self) -> float | None:
@@ -89,6 +93,7 @@ class RequestRecord:
             engine_ids=[],
             content=None if self.content is None else RequestContent(),
             _last={},
+            _counted={},
         )
 
     @property
@@ -115,7 +120,17 @@ class RequestRecord:
             self.first_token = now
         if choice in self._last and tokens:
             self.token_gaps.append((now - self._last[choice], tokens))
+        first, counted = self._counted.get(choice, (now, 0))
+        self._counted[choice] = first, counted + tokens
         self._last[choice] = now
+
+    def mean_gaps(self) -> list[float]:
+        """Return the mean time between two tokens of each choice that has two or more, in seconds."""
+        return [
+            (self._last[choice] - first) / (tokens - 1)
+            for choice, (first, tokens) in self._counted.items()
+            if tokens > 1 and self._last[choice] > first
+        ]
 
     def finished(self, reason: str) -> None:
         """Record that a choice ended, or that the client disconnected from a stream ("disconnect")."""

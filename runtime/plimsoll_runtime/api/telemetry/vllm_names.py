@@ -6,11 +6,14 @@ left out. Source: vLLM 0.30, vllm/v1/metrics/loggers.py and perf.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
+
+from plimsoll_runtime.engine.protocol.messages import EngineInfo
 
 ENGINE = "0"
 """vLLM numbers the engines of a server; ours has one for each model."""
@@ -27,6 +30,9 @@ TOKEN = (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2
 STEP = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
 TOKENS = tuple(float(mantissa * 10**power) for power in range(6) for mantissa in (1, 2, 5))
+
+
+OWN_NAMES, VLLM_NAMES = "plimsoll", "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +87,18 @@ def bounds_of(ours: str, own: Iterable[float]) -> tuple[float, ...]:
 
 
 def narrowed(metric: Metric, bounds: Iterable[float]) -> Metric:
-    """Return a histogram with only these buckets, and the last one."""
+    """Return a histogram with only these buckets, and the last one. An exemplar moves to the bucket that now has it."""
     kept = {*map(float, bounds), float("inf")}
     found = Metric(metric.name, metric.documentation, metric.type)
-    found.samples = [
-        sample for sample in metric.samples if not sample.name.endswith("_bucket") or float(sample.labels["le"]) in kept
-    ]
+    exemplar = None
+    for sample in metric.samples:
+        if not sample.name.endswith("_bucket"):
+            found.samples.append(sample)
+            continue
+        exemplar = sample.exemplar or exemplar
+        if float(sample.labels["le"]) in kept:
+            found.samples.append(sample._replace(exemplar=exemplar))
+            exemplar = None
     return found
 
 
@@ -121,3 +133,55 @@ def _labels(series: Series, sample: Sample, model_name: str) -> dict[str, str]:
     if "le" in sample.labels:
         labels["le"] = sample.labels["le"]
     return labels
+
+
+class NamedRegistry(CollectorRegistry):
+    """A registry whose metrics are shown by their own names, by vLLM's, or by both. Histograms are recorded once, in
+    the buckets of both.
+    """
+
+    def __init__(self, names: Collection[str], served_name: Callable[[Mapping[str, str]], str]) -> None:
+        """`names`: OWN_NAMES, VLLM_NAMES or both. `served_name`: as for `vllm_metrics`."""
+        super().__init__()
+        self._names = frozenset(names)
+        self._served_name = served_name
+        self._own_buckets: dict[str, Sequence[float]] = {}
+
+    def buckets(self, name: str, own: Sequence[float]) -> Sequence[float]:
+        """Return the buckets in which the histogram `name` is to be recorded, which shows its `own` ones."""
+        if VLLM_NAMES not in self._names:
+            return own
+        self._own_buckets[name] = own
+        return bounds_of(name, own)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics by the names that are wanted."""
+        found: dict[tuple[str, str], str] = {}
+
+        def served_name(labels: Mapping[str, str]) -> str:
+            key = labels["namespace"], labels["model"]
+            if key not in found:
+                found[key] = self._served_name(labels)
+            return found[key]
+
+        for metric in super().collect():
+            if metric.name.startswith("vllm:"):
+                yield metric
+                continue
+            if OWN_NAMES in self._names:
+                own = self._own_buckets.get(metric.name)
+                yield metric if own is None else narrowed(metric, own)
+            if VLLM_NAMES in self._names:
+                yield from vllm_metrics([metric], served_name)
+
+
+def cache_config(blocks: Iterable[tuple[str, EngineInfo]]) -> Metric:
+    """Return vLLM's information about the KV cache, of the engine of each served name. Of its labels only those that
+    ours has too; a size in bytes is as text, like all labels.
+    """
+    labels = ("model_name", "engine", "block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
+    found = GaugeMetricFamily("vllm:cache_config_info", "1; the labels have the configuration.", labels=labels)
+    for name, info in blocks:
+        caching = not info.recurrent or info.snapshots > 0
+        found.add_metric((name, ENGINE, str(info.block_size), str(info.num_blocks), info.dtype, str(caching)), 1)
+    return found
