@@ -137,4 +137,4 @@ def serve_host(config: HostConfig, settings: Settings) -> int:
                 processes.observe(HostTraces(config.tracing.steps, steps, starts))
             return await server.run()
 
-    return run_process(config, main)
+    return run_process(config, "host", main)

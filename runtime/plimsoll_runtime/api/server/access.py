@@ -22,6 +22,7 @@ from plimsoll_runtime.api.server.limits import BodyLimits
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_reporter import RequestReporter
+from plimsoll_telemetry.log_subject import SUBJECT, LogSubject
 
 _SLASHES = re.compile("/{2,}")
 _MODEL = re.compile("/+v1/+models/+(?=[^/])")
@@ -77,10 +78,12 @@ class Access:
         self._limits.lay(scope)
         closing = self._state.phase is Phase.DRAINING
         answer = _Answer(send, record, closing=closing, id_header=dialect_of(scope).id_header)
+        token = SUBJECT.set(LogSubject(record.request_id, record.trace, "".join(self._state.names[:1])))
         try:
             await self._guarded(scope, receive, answer, record)
         finally:
             self._report(scope, record, answer)
+            SUBJECT.reset(token)
 
     async def _guarded(self, scope: Scope, receive: Receive, answer: _Answer, record: RequestRecord) -> None:
         path = scope["path"]
@@ -142,7 +145,7 @@ class Access:
             "completion_tokens": record.completion_tokens,
             "finish_reasons": ended,
             "model": record.model or None,
-            "trace": record.trace,
+            "trace_id": record.trace,
         }
         logger.info(
             "%s %s %s %d in %.0fms, first token %s, %d prompt tokens (%d cached), %d generated, %s%s",
@@ -157,7 +160,7 @@ class Access:
             record.completion_tokens,
             ",".join(ended) or "-",
             "" if self._state.names else f", model {record.model or '-'}",
-            extra={"fields": fields},
+            extra={"fields": fields, "alike": None},
         )
 
 

@@ -53,6 +53,8 @@ from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.version import VERSION
 from plimsoll_telemetry.exposition import PATH
+from plimsoll_telemetry.log_format import Component
+from plimsoll_telemetry.logs import begin_log
 from plimsoll_telemetry.process_metrics import process_collectors
 from plimsoll_telemetry.tracer import Tracer
 
@@ -297,10 +299,11 @@ class HttpFront:
         await first(self.state.idle.wait(), asyncio.sleep(seconds), self._stop_now.wait(), *ends)
 
 
-def run_process(config: FrontConfig, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run the process of a server or host; return its exit code. Write an error to the termination log and re-raise
-    it."""
-    begin_log(config.listener_options.log_format)
+def run_process(config: FrontConfig, component: Component, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run the process of a server, member or host; return its exit code. Write an error to the termination log and
+    re-raise it."""
+    begin_log(config.listener_options.log_format, component)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     try:
         return asyncio.run(main())
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The listening socket and the HTTP server on it: TLS, timeouts, CORS and the log's format."""
+"""The listening socket and the HTTP server on it: TLS, timeouts and CORS."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Literal
 
 import h11
-import msgspec
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
@@ -201,29 +198,3 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the caller."""
         yield
-
-
-class JsonLines(logging.Formatter):
-    """Formats each record as a JSON object: time, level, logger, message, and the record's additional `fields`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-def begin_log(form: Literal["text", "json"]) -> None:
-    """Log to standard error in this format."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if form == "json":
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonLines())
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)

@@ -54,7 +54,7 @@ def serve_member(config: ServerConfig) -> int:
         with listen(config.host, config.port) as listener, metrics_listener(config) as metrics:
             return await MemberServer(config, listener, metrics).run()
 
-    return run_process(config, main)
+    return run_process(config, "member", main)
 
 
 class MemberServer(Collector):

@@ -74,7 +74,7 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
         with listen(config.host, config.port) as listener, metrics_listener(config) as metrics:
             return await Server(config, listener, partial(load_and_start, standby), metrics).run()
 
-    return run_process(config, main)
+    return run_process(config, "runtime", main)
 
 
 async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, state: ServerState) -> ServedModel:

@@ -27,6 +27,7 @@ from plimsoll_runtime.engine.protocol.messages import Command, Event
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind
 from plimsoll_runtime.utils import folder_lock
 from plimsoll_runtime.weights.image import Image
+from plimsoll_telemetry.logs import log_settings
 
 logger = logging.getLogger(__name__)
 
@@ -276,7 +277,7 @@ class EngineChild:
             commands=self._address("commands"),
             events=self._address("events"),
             parent=os.getpid(),
-            log_level=logging.getLogger().getEffectiveLevel(),
+            log=log_settings(),
             has_image=image is not None,
             grant=grant,
         )

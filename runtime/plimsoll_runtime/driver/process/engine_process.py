@@ -53,8 +53,10 @@ from plimsoll_runtime.engine.protocol.messages import (
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
 from plimsoll_runtime.execution.device.faults import FaultKind, fault_of
+from plimsoll_runtime.utils.log_prefix import prefix_log
 from plimsoll_runtime.utils.process_exit import end_at_once
 from plimsoll_runtime.weights.image import Image
+from plimsoll_telemetry.logs import begin_log
 
 logger = logging.getLogger(__name__)
 
@@ -332,16 +334,17 @@ def stand_by() -> int:
 
 
 def _label(start: Start | StartRank) -> str:
-    """Return the rank and the member of this process, as they begin each line of its log."""
+    """Return the rank and the member of this process, as they begin each message of its log."""
     if isinstance(start, Start):
-        return f" member {start.config.group.index}:" if start.config.group.size > 1 else ""
-    return f" rank {start.rank}:" if start.member is None else f" member {start.member}: rank {start.rank}:"
+        return f"member {start.config.group.index}: " if start.config.group.size > 1 else ""
+    return f"rank {start.rank}: " if start.member is None else f"member {start.member}: rank {start.rank}: "
 
 
 def _serve(lifeline: ChildEnd) -> int:
     start, (page, *images) = _await_start(lifeline)
-    of_rank = _label(start)
-    logging.basicConfig(level=start.log_level, format=f"%(asctime)s %(levelname)s %(name)s:{of_rank} %(message)s")
+    begin_log(*start.log)
+    if label := _label(start):
+        prefix_log(label)
     if isinstance(start, StartRank):
         from plimsoll_runtime.driver.process.rank_process import run_rank
 

@@ -12,6 +12,7 @@ import msgspec
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import ProcessFailed
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_telemetry.logs import LogSettings
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True, tag="needs"):
@@ -104,7 +105,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     commands: str
     events: str
     parent: int
-    log_level: int
+    log: LogSettings
     has_image: bool = False
     grant: Grant | None = None
 
@@ -136,7 +137,7 @@ class StartRank(msgspec.Struct, frozen=True, tag="start-rank"):
     meeting: str
     address: str
     parent: int
-    log_level: int
+    log: LogSettings
     member: int | None = None
     num_blocks: int | None = None
     failed_backends: Sequence[str] = ()

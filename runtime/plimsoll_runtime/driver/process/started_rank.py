@@ -21,6 +21,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.group_options import GroupOptions
 from plimsoll_runtime.parallel.losses import LossCause, LossError
 from plimsoll_runtime.weights.image import Image
+from plimsoll_telemetry.logs import log_settings
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Placement:
             meeting=self.meeting,
             address=self.address,
             parent=os.getpid(),
-            log_level=logging.getLogger().getEffectiveLevel(),
+            log=log_settings(),
             member=self.member,
             num_blocks=self.num_blocks,
             failed_backends=self.failed_backends,

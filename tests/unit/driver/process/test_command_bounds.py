@@ -19,6 +19,7 @@ from plimsoll_runtime.driver.process.handshake import Start
 from plimsoll_runtime.driver.process.heartbeat import new_page
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import Command, Shutdown
+from plimsoll_telemetry.logs import LogSettings
 
 
 class Parent:
@@ -36,7 +37,7 @@ class Parent:
             commands=f"ipc://{folder}/commands",
             events=f"ipc://{folder}/events",
             parent=0,
-            log_level=0,
+            log=LogSettings("text", "runtime", 0),
         )
         self.process = EngineProcess(start, new_page())
 
