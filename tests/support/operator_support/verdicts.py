@@ -189,8 +189,38 @@ GROUPS: tuple[Verdict, ...] = (
 """`parallel`, and the accelerators that go with it."""
 
 
+def objectives(**fields: object) -> Json:
+    return {"objectives": fields}
+
+
+BELOW = "objectives.{0} {1} is below scaling.target.{0} {2}, up to which no replica is added"
+OBJECTIVES: tuple[Verdict, ...] = (
+    Verdict({"objectives": {}}),
+    Verdict(objectives(availability="99.9%", ttftMilliseconds=800, ttftShare="99%", itlMilliseconds=50, itlShare="1%")),
+    Verdict(objectives(availability="99.999%") | POOLED),
+    *(
+        Verdict(objectives(availability=share), f"{share} is no objective; give a share from 1% to 99.999%")
+        for share in ("100%", "0%", "0.999", "99.9999%", "100.0%", "-5%")
+    ),
+    Verdict(objectives(ttftMilliseconds=9, ttftShare="100%"), "100% is no objective"),
+    Verdict(objectives(itlMilliseconds=9, itlShare="0%"), "0% is no objective"),
+    Verdict(objectives(availability=0.999), "spec.objectives.availability"),
+    Verdict(objectives(ttftMilliseconds=0), "should be greater than or equal to 1"),
+    Verdict(objectives(itlMilliseconds=3_600_001), "should be less than or equal to 3600000"),
+    Verdict(objectives(ttftMilliseconds=800, itlMilliseconds=50) | scaled()),
+    Verdict(objectives(ttftShare="99%", itlShare="99%") | scaled()),
+    Verdict(objectives(ttftMilliseconds=799) | scaled(), BELOW.format("ttftMilliseconds", 799, 800)),
+    Verdict(objectives(itlMilliseconds=49) | scaled(), BELOW.format("itlMilliseconds", 49, 50)),
+    Verdict(objectives(ttftMilliseconds=1) | scaled(target={"queue": 4})),
+    Verdict(objectives(ttftShare="99%"), "objectives.ttftShare 99% needs a time; set objectives.ttftMilliseconds"),
+    Verdict(objectives(itlShare="99%") | scaled(target={}), "objectives.itlShare 99% needs a time"),
+)
+"""Objectives, and how they go with the targets of scaling."""
+
+
 VERDICTS: tuple[Verdict, ...] = (
     *GROUPS,
+    *OBJECTIVES,
     Verdict(KEEPS | {"files": {"claim": "shared", "size": 1 << 30, "batchLines": 64}, "replicas": 3}),
     Verdict({"responses": {"count": 5}, "rollout": {"maxSurge": 2}}),
     Verdict({"rollout": {"maxSurge": 0, "maxUnavailable": 1}}),

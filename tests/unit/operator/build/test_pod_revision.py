@@ -121,3 +121,11 @@ def test_an_operator_whose_pods_must_go_says_so(body: Json, monkeypatch: pytest.
 @pytest.mark.parametrize("empty", [{"template": {"labels": {}, "env": []}}, {"rollout": {"maxSurge": 3}}], ids=str)
 def test_what_says_nothing_about_pods_is_no_part_of_it(empty: Json) -> None:
     assert revision(spec_of(**empty), IMAGE) == revision(spec_of(), IMAGE)
+
+
+def test_objectives_replace_no_pods() -> None:
+    image = Image("reg/rt:1")
+    objectives = {"availability": "99.9%", "ttftMilliseconds": 800}
+    plain, promised = spec_of(), spec_of(objectives=objectives)
+    assert revision(plain, image) == revision(promised, image)
+    assert build_pod(plain, image, "x", "0", 0) == build_pod(promised, image, "x", "0", 0)
