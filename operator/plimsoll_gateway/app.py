@@ -59,9 +59,11 @@ from plimsoll_gateway.routing.response_affinity import Kept, ResponseAffinity, k
 from plimsoll_gateway.routing.scorers import RoutingHints
 from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.cors import Cors, is_preflight
+from plimsoll_gateway.telemetry.access_log import AccessLog, AccessMode
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
 from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
 from plimsoll_gateway.telemetry.request_record import TURN
+from plimsoll_telemetry.log_subject import SUBJECT
 from plimsoll_telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Gateway:
         files_claim: str | None = None,
         origins: Collection[str] = (),
         tracer: Tracer | None = None,
+        access_log: AccessMode = "errors",
     ) -> None:
         """`metrics_apart`: this application does not serve /metrics; serve `operations` on another port.
 
@@ -95,7 +98,7 @@ class Gateway:
         `quotas` are set if several gateways share the limits of keys. `files_model`: the model whose replicas keep
         files and batches; `files_claim`: the PersistentVolumeClaim (NAMESPACE/CLAIM) that holds them; None for what
         models declare. `origins`: origins of web pages that may use the API; `*` allows all. `tracer`: None if traces
-        are off.
+        are off. `access_log`: which requests are logged.
         """
         self._store = store
         self._file_replicas = FileReplicas(picker, files_model, files_claim)
@@ -107,7 +110,7 @@ class Gateway:
         limits = limits.resolved()
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store, keyring)
-        self._reporter = RequestReporter(self._metrics, tracer)
+        self._reporter = RequestReporter(self._metrics, AccessLog(access_log), tracer)
         if tracer is not None:
             self.publish(tracer)
         self._demand = DemandCounters(store, picker.standing)
@@ -157,6 +160,7 @@ class Gateway:
             stream.extra = self._cors.fields(headers.get(b"origin"))
         record = self._reporter.begin(headers)
         exchange = Exchange(scope, path, headers, receive, stream, record)
+        token = SUBJECT.set(exchange.subject)
         try:
             await self._answer(exchange)
         except Refusal as refusal:
@@ -166,10 +170,11 @@ class Gateway:
             if not stream.said_all:  # many clients disconnect as soon as they have read the last event
                 exchange.code = CLIENT_GONE
         except Exception:
-            log.exception("%s: unexpected error", stream.request_id)
+            log.exception("unexpected error")
             await stream.fail(internal_error())
         finally:
             self._reporter.ended(exchange, exchange.code or stream.status or CLIENT_GONE)
+            SUBJECT.reset(token)
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
@@ -209,7 +214,7 @@ class Gateway:
             await exchange.read_body(self._body_bytes, self._body_memory) as body,
         ):
             fields = await self._read_fields(exchange.path, body)
-            exchange.model = allowed_model(self._store.current, fields.model, exchange.key)
+            exchange.model = exchange.logged(allowed_model(self._store.current, fields.model, exchange.key))
             if fields.place:  # refuse an unknown response before tokens are reserved and the request waits
                 self._affinity.holders(exchange.model, fields.place)
             if reservation is not None:
@@ -234,7 +239,8 @@ class Gateway:
     async def _fetch(self, exchange: Exchange, kept: Kept) -> None:
         """Forward a request to the replica that stores the response. That replica checks the owner."""
         exchange.key = self._keyring.authenticate(exchange.headers)
-        exchange.model, replica = self._affinity.find(kept.response)
+        model, replica = self._affinity.find(kept.response)
+        exchange.model = exchange.logged(model)
         await self._ask_one(exchange, exchange.model, replica, with_body=False)
 
     async def _file(self, exchange: Exchange) -> None:
@@ -242,7 +248,8 @@ class Gateway:
         owner.
         """
         exchange.key = self._keyring.authenticate(exchange.headers)
-        exchange.model, replica = self._file_replicas.find(self._store.current, exchange.key)
+        model, replica = self._file_replicas.find(self._store.current, exchange.key)
+        exchange.model = exchange.logged(model)
         posts = exchange.scope["method"] == "POST"
         if exchange.path == BATCHES and posts:
             check_batch(exchange.key)

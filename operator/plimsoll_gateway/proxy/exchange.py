@@ -14,6 +14,7 @@ from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.proxy.body import MOST_OPTION, Body, Message, Receive, read_body
 from plimsoll_gateway.proxy.response_stream import ResponseStream
 from plimsoll_gateway.telemetry.request_record import RequestRecord
+from plimsoll_telemetry.log_subject import LogSubject
 
 OTHER_ROUTE = "other"
 """The route of paths that the API does not have: a client's text is no label."""
@@ -40,11 +41,17 @@ class Exchange:
         self.record = record
         self.route = OTHER_ROUTE
         self.own = False  # a page or a probe of the gateway itself
+        self.subject = LogSubject(stream.request_id, record.trace_id)
         self.model: Model | None = None
         self.key: ApiKey | None = None
         self.came = time.monotonic()
         self.body_taken = False  # the body is read elsewhere, which discards the rest after a refusal
         self.code: int | None = None  # status to count instead of the one that was sent
+
+    def logged(self, model: Model) -> Model:
+        """Name the model in the request's log lines from now on, and return it."""
+        self.subject.model = str(model.key)
+        return model
 
     async def read_body(self, limits: Mapping[str, int], memory: BodyMemory) -> Body:
         """Read the body with `read_body`. `limits` are by path."""

@@ -261,7 +261,7 @@ class ReplicaProxy:
                 self._picker.failed(replica)
                 if isinstance(error, ConnectTimeoutError):
                     self._prober.eject(replica, model)
-            failure = _failure(call, replica, error)
+            failure = _failure(replica, error)
             attempt.failure = failure.kind
             if not isinstance(error, RETRIED):
                 raise upstream_failed(call.model_name, failure.reason) from None
@@ -275,10 +275,12 @@ class ReplicaProxy:
         if response.status in ELSEWHERE and stream is not None and stream.status is None:
             self._observer.heard(call, model, replica, response)
             response.close()
-            return Failure(replica, "unavailable", "it was unavailable", same_again=False)
+            attempt.failure = "unavailable"
+            return Failure(replica, attempt.failure, "it was unavailable", same_again=False)
         if response.status == 404 and model.pooled and await _has_left(response):
             self._observer.heard(call, model, replica, response)
             response.close()
+            attempt.failure = MOVED
             return Failure(replica, MOVED, "the model has left it", same_again=True)
         return response
 
@@ -305,8 +307,8 @@ RETRIED = tuple(FAILURES)
 INVALID = ("invalid", "its response was not valid HTTP")
 
 
-def _failure(call: Call, replica: Replica, error: Exception) -> Failure:
+def _failure(replica: Replica, error: Exception) -> Failure:
     """Log a failure with its details, and return it without addresses for the client."""
     kind, reason = next((found for known, found in FAILURES.items() if isinstance(error, known)), INVALID)
-    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, text_of(error))
+    log.warning("replica %s failed (%s): %s", replica.id, kind, text_of(error))
     return Failure(replica, kind, reason, same_again=isinstance(error, ResetError))

@@ -1,10 +1,11 @@
-"""Reports requests that have ended: to the metrics, and to the tracer if traces are on."""
+"""Reports requests that have ended: to the metrics, the access log, and to the tracer if traces are on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from plimsoll_gateway.proxy.exchange import Exchange
+from plimsoll_gateway.telemetry.access_log import AccessEntry, AccessLog
 from plimsoll_gateway.telemetry.metrics import Metrics
 from plimsoll_gateway.telemetry.request_record import RequestRecord
 from plimsoll_gateway.telemetry.request_spans import RequestSpans
@@ -18,19 +19,20 @@ _TRACEPARENT, _TRACESTATE = TRACEPARENT.encode(), TRACESTATE.encode()
 class RequestReporter:
     """Begins the records of requests, and takes them when the requests have ended."""
 
-    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
+    def __init__(self, metrics: Metrics, access_log: AccessLog, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
+        self._access_log = access_log
         self._tracer = tracer
 
     def begin(self, headers: Mapping[bytes, bytes]) -> RequestRecord:
         """Return the record of a request, in its caller's trace if the headers name a valid one."""
-        if self._tracer is None:
-            return RequestRecord()
         parent = headers.get(_TRACEPARENT)
         state = headers.get(_TRACESTATE, b"").decode("latin-1")
         caller = None if parent is None else read_context(parent.decode("latin-1"), state)
+        if self._tracer is None:
+            return RequestRecord(trace_id=None if caller is None else caller.trace)
         span = self._tracer.sampler.begin(caller)
-        return RequestRecord(span, 0 if caller is None else caller.span_id)
+        return RequestRecord(span, 0 if caller is None else caller.span_id, span.trace)
 
     def ended(self, exchange: Exchange, code: int) -> None:
         """Report a request. Probes and the gateway's own pages are not requests of clients: nothing is counted."""
@@ -41,6 +43,20 @@ class RequestReporter:
         self._metrics.answered(model, code)
         if exchange.key is not None:
             self._metrics.key_answered(exchange.key.name, code)
+        error = exchange.stream.error
+        if self._access_log.wants(code, broke=error is not None):
+            self._access_log.write(
+                AccessEntry(
+                    exchange.scope["method"],
+                    exchange.route,
+                    code,
+                    (ended_ns - record.phases.began_ns) / 1e9,
+                    exchange.subject,
+                    record,
+                    error=error,
+                    key=None if exchange.key is None else exchange.key.name,
+                )
+            )
         if self._tracer is not None and record.span is not None and record.span.sampled:
             self._tracer.finish(
                 RequestSpans(

@@ -42,7 +42,7 @@ async def pipe(
             chunk = await response.read()
         except UpstreamError as error:
             reason = text_of(error)
-            log.warning("%s: the response of %s ended early: %s", call.request_id, model.key, reason)
+            log.warning("the response of %s ended early: %s", model.key, reason)
             metrics.of(model.key, metrics.broken_streams).inc()
             totals.broke()
             await stream.fail(stream_broken(call.model_name, "its replica disconnected"))

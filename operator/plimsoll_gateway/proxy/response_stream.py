@@ -24,6 +24,7 @@ class ResponseStream:
         self._complete = False
         self.status: int | None = None  # the status that was sent, or None
         self.extra: Headers = ()  # the gateway's own headers, added to each response
+        self.error: str | None = None  # the code of the error that ended the response
         self.said_all = False  # the last event has been sent, and only the end of the body is missing
 
     @property
@@ -72,6 +73,7 @@ class ResponseStream:
         If nothing has been sent: an error response. In a stream of events: a last event with the error. Otherwise the
         response stays incomplete, so that the server closes the connection and the client's read fails.
         """
+        self.error = refusal.code
         if self.status is None:
             headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers]
             body = self.dialect.body(refusal, self.request_id)

@@ -23,6 +23,7 @@ from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.server.options import Options, Peers, parse_options
 from plimsoll_gateway.server.server import GatewayServer, MetricsServer, listen
 from plimsoll_telemetry.exporters import start_tracer
+from plimsoll_telemetry.logs import begin_log
 from plimsoll_telemetry.process_metrics import installed_version, process_collectors
 from plimsoll_telemetry.settings import TracingSettingsError, read_settings
 from plimsoll_telemetry.tracer import Tracer
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal. Exit code 0: orderly stop; 1: the gateway cannot start or continue."""
     options = parse_options(arguments)
-    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(options.log_format, "gateway", options.log_level)
     raise_open_files()
     try:
         tracing = read_settings(os.environ, options.traces_per_second)
@@ -94,6 +95,7 @@ async def _run(
             files_claim=options.files_claim,
             origins=options.origins,
             tracer=tracer,
+            access_log=options.access_log,
         )
         for collector in process_collectors("gateway", installed_version()):
             gateway.publish(collector)

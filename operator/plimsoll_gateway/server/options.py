@@ -19,6 +19,8 @@ from plimsoll_gateway.admission.quota_sync.peer_addresses import BadAddressError
 from plimsoll_gateway.keys.limits import CLAIM
 from plimsoll_gateway.server.cors import ORIGIN
 from plimsoll_gateway.server.server import StopTimes
+from plimsoll_gateway.telemetry.access_log import ACCESS_MODES, FIRST_ALIKE, AccessMode
+from plimsoll_telemetry.log_format import FORMS, Form
 from plimsoll_telemetry.settings import MOST_TRACES
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -61,6 +63,8 @@ class Options:
     limits: Limits
     stop: StopTimes
     traces_per_second: float
+    access_log: AccessMode
+    log_format: Form
     log_level: str
 
 
@@ -102,6 +106,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         traces_per_second=given.traces_per_second,
+        access_log=given.access_log,
+        log_format=given.log_format,
         log_level=given.log_level.upper(),
     )
 
@@ -193,6 +199,14 @@ def _parser() -> argparse.ArgumentParser:
         help="most requests traced in a second, whatever callers ask for (%(default)s); the OTEL_* variables turn "
         "traces on",
     )  # fmt: skip
+    parser.add_argument(
+        "--access-log", choices=ACCESS_MODES, default="errors",
+        help="errors: log each request that was refused or failed, or whose response broke off; of more than "
+        f"{FIRST_ALIKE} alike within a minute the others are counted. all: log each request. off: none (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-format", choices=FORMS, default="text", help="json: one object for each line of the log (%(default)s)"
+    )
     parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     return parser
 

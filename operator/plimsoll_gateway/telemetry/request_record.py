@@ -26,14 +26,15 @@ class Attempt:
 class RequestRecord:
     """What is known of a request once it has ended.
 
-    `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `reasons`: why the request
-    waited for a replica, by the phase in which it did.
+    `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace_id` is the id of its
+    trace, the caller's also then. `reasons`: why the request waited for a replica, by the phase in which it did.
     """
 
-    __slots__ = ("_open", "attempts", "parent_id", "phases", "reasons", "span")
+    __slots__ = ("_open", "attempts", "parent_id", "phases", "reasons", "span", "trace_id")
 
-    def __init__(self, span: TraceContext | None = None, parent_id: int = 0) -> None:
+    def __init__(self, span: TraceContext | None = None, parent_id: int = 0, trace_id: str | None = None) -> None:
         self.span = span
+        self.trace_id = trace_id
         self.parent_id = parent_id
         self.phases = Phases()
         self.attempts: list[Attempt] = []
@@ -46,6 +47,11 @@ class RequestRecord:
         self._open = True
         self.attempts.append(Attempt(replica, None if self.span is None else self.span.child()))
         return self.attempts[-1]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last failed attempt failed; None if none has."""
+        return next((attempt.failure for attempt in reversed(self.attempts) if attempt.failure is not None), None)
 
     def end_attempt(self) -> None:
         """Record that the last attempt has ended, with or without a response."""

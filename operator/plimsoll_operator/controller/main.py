@@ -22,6 +22,7 @@ from plimsoll_operator.kube.health import ListenError
 from plimsoll_operator.kube.prerequisites import PrerequisiteError
 from plimsoll_operator.pools.hosts.client import host_session
 from plimsoll_telemetry.exporters import start_tracer
+from plimsoll_telemetry.logs import begin_log
 from plimsoll_telemetry.settings import TracingSettingsError, read_settings
 from plimsoll_telemetry.tracer import Tracer
 
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal, and return 0. Return 1 if the operator cannot start (it prints why) or loses the Lease."""
     options = parse_options(arguments)
-    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(options.log_format, "operator", options.log_level)
     tracer: Tracer | None = None
     try:
         tracing = read_settings(os.environ, options.traces_per_second)

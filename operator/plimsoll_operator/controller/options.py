@@ -16,6 +16,7 @@ from plimsoll_operator.scaling.poller import Gateways, gateways
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.profiles_file import ProfilesError, read_profiles
+from plimsoll_telemetry.log_format import FORMS, Form
 from plimsoll_telemetry.settings import MOST_TRACES
 
 MAX_ROLLING = 4
@@ -47,6 +48,7 @@ class Options:
     host_keys: Path | None
     gateways: Gateways | None
     external_scaler_port: int | None
+    log_format: Form
     log_level: str
     profiles: Profiles = NO_PROFILES
     traces_per_second: float = MOST_TRACES
@@ -81,6 +83,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         host_keys=args.host_keys,
         gateways=args.gateways,
         external_scaler_port=args.external_scaler_port,
+        log_format=args.log_format,
         log_level=args.log_level,
         profiles=args.profiles,
         traces_per_second=args.traces_per_second,
@@ -102,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
         default=MOST_TRACES,
         metavar="N",
         help="most placement decisions traced in a second (default: %(default)s); the OTEL_* variables turn traces on",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=FORMS,
+        default="text",
+        help="json: one object for each line of the log, kopf's included (default: text)",
     )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     return parser

@@ -33,6 +33,7 @@ VALUES: dict[str, Object] = {
         "operator": {
             "replicas": 2,
             "groupTurns": False,
+            "logFormat": "json",
             "extraArgs": ["--log-level=DEBUG"],
             "extraEnv": [{"name": "TZ", "value": "UTC"}],
             "podLabels": {"tier": "control"},
@@ -44,6 +45,8 @@ VALUES: dict[str, Object] = {
         },
         "gateway": {
             "autoscaling": {"enabled": True},
+            "logFormat": "json",
+            "accessLog": "all",
             "service": {"type": "LoadBalancer", "annotations": {"example.com/internal": "true"}},
             "serviceAccount": {"create": False, "name": "mine"},
         },

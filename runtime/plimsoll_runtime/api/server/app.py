@@ -38,7 +38,7 @@ from plimsoll_runtime.api.server.access import ROOT, Access
 from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
 from plimsoll_runtime.api.server.limits import BodyLimits
-from plimsoll_runtime.api.server.listener import HttpServer, begin_log
+from plimsoll_runtime.api.server.listener import HttpServer
 from plimsoll_runtime.api.server.metrics_server import metrics_response, metrics_server
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import Metrics

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--drain-seconds", "long"], "'long' is not a number of seconds from 0"),
         (["--all-namespaces", "--drain-seconds", "nan"], "'nan' is not a number of seconds from 0"),
         (["--all-namespaces", "--fd", "9" * 30], "is not a whole number from 0"),
+        (["--all-namespaces", "--log-format", "xml"], "argument --log-format: invalid choice: 'xml'"),
+        (["--all-namespaces", "--access-log", "some"], "argument --access-log: invalid choice: 'some'"),
         (["--all-name"], "unrecognized arguments"),
         (["--all-namespaces", "--keys", "folder"], "--keys requires --gateway-token-file"),
         (["--all-namespaces", "--peers", "a:1"], "--peers requires --keys"),

@@ -33,6 +33,7 @@ def test_namespaces_add_up() -> None:
         ([*LEAST, "--image-pull-policy", "Sometimes"], "invalid choice: 'Sometimes'"),
         ([*LEAST, "--no-such-option"], "--no-such-option"),
         ([*LEAST, "--external-scaler-port", "8083"], "--external-scaler-port needs --gateways"),
+        ([*LEAST, "--log-format", "xml"], "invalid choice: 'xml'"),
         ([*LEAST, "--health-port", "99999"], "'99999' is not a port"),
         ([*LEAST, "--health-port", "http"], "'http' is not a port"),
         ([*LEAST, "--max-rolling-models", "0"], "'0' is not a whole number from 1"),
