@@ -221,6 +221,7 @@ class Gateway:
                 reservation.reserve(fields.tokens)
                 exchange.stream.extra = [*exchange.stream.extra, *reservation.headers()]
             call = self._call(exchange, body, fields)
+            exchange.record.streams = fields.streams
             exchange.record.phases.end("admit")
             with (
                 self._demand.asking(exchange.model.key),

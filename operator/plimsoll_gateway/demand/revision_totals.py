@@ -71,9 +71,17 @@ class Pulse:
 
     def __init__(self, totals: RevisionTotals, came: float) -> None:
         """`came`: time of the request's arrival, by time.monotonic."""
+        self.first: float | None = None  # seconds from the arrival to the first event
+        self._gap_seconds = 0.0
+        self._gaps = 0
         self._totals = totals
         self._last = came
         self._begun = False
+
+    @property
+    def mean_gap(self) -> float | None:
+        """The mean time between two events, in seconds; None before the second one."""
+        return self._gap_seconds / self._gaps if self._gaps else None
 
     def passed(self, chunk: bytes, now: float) -> None:
         """Record a chunk that arrived at `now`."""
@@ -81,13 +89,17 @@ class Pulse:
             if _DATA not in chunk.replace(PING, b""):
                 return
             self._begun = True
-            self._totals.first_byte.add(now - self._last)
+            self.first = now - self._last
+            self._totals.first_byte.add(self.first)
             gaps = chunk.count(_END) - 1
             if gaps > 0:
+                self._gaps = gaps
                 self._totals.event_gap.add(0.0, gaps)
         else:
             events = chunk.count(_END)
             if not events:
                 return
+            self._gap_seconds += now - self._last
+            self._gaps += events
             self._totals.event_gap.add((now - self._last) / events, events)
         self._last = now

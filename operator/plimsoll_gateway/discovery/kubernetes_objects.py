@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from plimsoll_cluster.keys import GROUP, HOST_KIND, HOSTS_PLURAL, KIND, PLURAL, VERSION, Object, ObjectKey
+from plimsoll_cluster.objectives import NO_OBJECTIVES, Objectives, read_objectives
 from plimsoll_cluster.pod_status import conditions_of, is_unheard, url_of
 from plimsoll_cluster.resource import Entry, Resource
 from plimsoll_gateway.discovery.routing_table import Model, Replica
@@ -68,6 +69,7 @@ class Served:
     scales_to: int = 0
     stalled: bool = False
     files: str = ""
+    objectives: Objectives = NO_OBJECTIVES
 
 
 def read_served(item: Object) -> Served:
@@ -85,6 +87,7 @@ def read_served(item: Object) -> Served:
         scales_to=_scales_to(meta, spec),
         stalled=conditions_of(item).get("Stalled", {}).get("status") == "True",
         files=_files(item),
+        objectives=read_objectives(spec),
     )
 
 
@@ -214,6 +217,7 @@ def model_of(
         scales_to=item.value.scales_to,
         stalled=item.value.stalled,
         files=item.value.files,
+        objectives=item.value.objectives,
     )
 
 

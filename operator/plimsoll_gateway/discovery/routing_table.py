@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from plimsoll_cluster.keys import ObjectKey as ObjectKey
+from plimsoll_cluster.objectives import NO_OBJECTIVES, Objectives
 from plimsoll_cluster.served_names.policy import FREE, NamePolicy
 
 
@@ -62,6 +63,7 @@ class Model:
     `scales_to`: the most replicas that requests can scale it to; 0 if they cannot, or if it is stopped.
     `stalled`: the operator reports that the spec cannot be fulfilled.
     `files`: the PersistentVolumeClaim (NAMESPACE/CLAIM) for files and batches of its replicas; empty if they keep none.
+    `objectives`: what its users may rely on.
     """
 
     key: ObjectKey
@@ -73,6 +75,7 @@ class Model:
     scales_to: int = 0
     stalled: bool = False
     files: str = ""
+    objectives: Objectives = NO_OBJECTIVES
     # Cached results: the record is immutable and read often.
     _ready: dict[str | None, tuple[Replica, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from plimsoll_gateway.proxy.exchange import Exchange
 from plimsoll_gateway.telemetry.access_log import AccessEntry, AccessLog
 from plimsoll_gateway.telemetry.metrics import Metrics
+from plimsoll_gateway.telemetry.objective_counts import ObjectiveCounts
 from plimsoll_gateway.telemetry.request_record import RequestRecord
 from plimsoll_gateway.telemetry.request_spans import RequestSpans
 from plimsoll_telemetry.span import unix_offset_ns
@@ -22,6 +23,7 @@ class RequestReporter:
     def __init__(self, metrics: Metrics, access_log: AccessLog, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
         self._access_log = access_log
+        self._objectives = ObjectiveCounts(metrics)
         self._tracer = tracer
 
     def begin(self, headers: Mapping[bytes, bytes]) -> RequestRecord:
@@ -44,6 +46,8 @@ class RequestReporter:
         if exchange.key is not None:
             self._metrics.key_answered(exchange.key.name, code)
         error = exchange.stream.error
+        if model is not None:
+            self._objectives.ended(model, code, record, ended_ns, broke=error is not None and code < 400)
         if self._access_log.wants(code, broke=error is not None):
             self._access_log.write(
                 AccessEntry(

@@ -27,7 +27,7 @@ async def pipe(
     has begun.
     """
     events, meter = response.is_event_stream, call.meter
-    pulse = Pulse(totals, call.came) if events else None
+    pulse = call.record.times = Pulse(totals, call.came) if events else None
     if stream.status is None and response.is_whole and not events:
         await _send_whole(response, call, stream)
         return

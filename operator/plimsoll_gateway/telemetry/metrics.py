@@ -65,6 +65,8 @@ class Families:
         self.key_requests = counter("plimsoll_gateway_key_requests", text, ("key", "code"))
         text = "Tokens used by each API key, as far as responses reported them."
         self.key_tokens = counter("plimsoll_gateway_key_tokens", text, ("key",))
+        text = "Requests that met or missed an objective of their model: availability, first_token or inter_token."
+        self.objectives = counter("plimsoll_gateway_objective_requests", text, (*LABELS, "objective", "outcome"))
 
 
 class Metrics(Families):
@@ -79,6 +81,7 @@ class Metrics(Families):
         self._keys: Owners[str] = Owners()
         self._nobody = Series(("", ""))  # for requests that belong to no model
         self.registry.register(_ReplicaCollector(store))
+        self.registry.register(_ObjectiveCollector(store))
         self.registry.register(_KeyCollector(keyring))
         store.listen(lambda table: self._keep_models(table, MOST_GONE))
 
@@ -156,3 +159,30 @@ class _ReplicaCollector(Collector):
             ready.add_metric(labels, sum(replica.ready for replica in model.replicas))
         yield known
         yield ready
+
+
+class _ObjectiveCollector(Collector):
+    """Collects the objectives of models, which alerts compare the counts with."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        table = self._store.current
+        shares = GaugeMetricFamily(
+            "plimsoll_gateway_objective_ratio",
+            "Share of requests that are to meet an objective of their model, from 0 to 1.",
+            labels=(*LABELS, "objective"),
+        )
+        times = GaugeMetricFamily(
+            "plimsoll_gateway_objective_seconds",
+            "Time that an objective of a model allows: first_token or inter_token.",
+            labels=(*LABELS, "objective"),
+        )
+        for model in table.models if table is not None else ():
+            for name, share, seconds in model.objectives.all():
+                shares.add_metric((*model.key, name), share)
+                if seconds is not None:
+                    times.add_metric((*model.key, name), seconds)
+        yield shares
+        yield times

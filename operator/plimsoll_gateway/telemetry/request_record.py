@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from plimsoll_telemetry.phases import Phases
 from plimsoll_telemetry.trace_context import TraceContext
 
@@ -23,14 +25,26 @@ class Attempt:
         self.headers_ns: int | None = None
 
 
+class StreamTimes(Protocol):
+    """The times of a streamed response, in seconds."""
+
+    first: float | None
+    """From the request's arrival to the first event; None before that."""
+
+    @property
+    def mean_gap(self) -> float | None:
+        """The mean between two events; None before the second one."""
+
+
 class RequestRecord:
     """What is known of a request once it has ended.
 
     `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace_id` is the id of its
     trace, the caller's also then. `reasons`: why the request waited for a replica, by the phase in which it did.
+    `streams`: the client asked for a stream. `times`: those of a streamed response, None without one.
     """
 
-    __slots__ = ("_open", "attempts", "parent_id", "phases", "reasons", "span", "trace_id")
+    __slots__ = ("_open", "attempts", "parent_id", "phases", "reasons", "span", "streams", "times", "trace_id")
 
     def __init__(self, span: TraceContext | None = None, parent_id: int = 0, trace_id: str | None = None) -> None:
         self.span = span
@@ -39,6 +53,8 @@ class RequestRecord:
         self.phases = Phases()
         self.attempts: list[Attempt] = []
         self.reasons: dict[str, str] = {}
+        self.streams = False
+        self.times: StreamTimes | None = None
         self._open = False
 
     def begin_attempt(self, replica: str) -> Attempt:

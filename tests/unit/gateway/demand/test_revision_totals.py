@@ -38,10 +38,14 @@ def test_events_that_come_together_share_the_time_that_they_took() -> None:
     assert spread.seconds == pytest.approx(1.25)
     below = dict(spread.buckets)
     assert (below[0.2], below[0.3], below[0.5]) == (0, 3, 4)
+    assert (pulse.first, pulse.mean_gap) == (1.0, pytest.approx(1.25 / 4))
 
 
 def test_events_that_come_with_the_first_one_come_at_once() -> None:
     totals = RevisionTotals()
-    Pulse(totals, came=0.0).passed(b"data: 1\n\ndata: 2\n\n", 3.0)
+    pulse = Pulse(totals, came=0.0)
+    assert (pulse.first, pulse.mean_gap) == (None, None)
+    pulse.passed(b"data: 1\n\ndata: 2\n\n", 3.0)
+    assert (pulse.first, pulse.mean_gap) == (3.0, 0.0)
     assert totals.first_byte.spread().count == 1
     assert (totals.event_gap.spread().count, totals.event_gap.spread().seconds) == (1, 0.0)

@@ -9,6 +9,7 @@ from gateway_support.tables import table_of as table_of_entries
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from plimsoll_cluster.objectives import NO_OBJECTIVES, LatencyObjective, Objectives
 from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, PODS
 from plimsoll_gateway.discovery.routing_table import RoutingTable
 
@@ -68,6 +69,13 @@ def test_a_canary_gets_the_share_that_the_status_says() -> None:
     rolling = changed(DEPLOYMENT, "status", "canary", value={"revision": "b", "weight": 25})
     shares = {replica.revision: replica.share for replica in table_of([rolling], labelled).models[0].replicas}
     assert shares == {"a": None, "b": 25}
+
+
+def test_a_model_has_the_objectives_of_its_spec() -> None:
+    assert table_of([DEPLOYMENT], []).models[0].objectives == NO_OBJECTIVES
+    promised = changed(DEPLOYMENT, "spec", "objectives", value={"availability": "99.9%", "ttftMilliseconds": 800})
+    objectives = table_of([promised], []).models[0].objectives
+    assert objectives == Objectives(0.999, LatencyObjective(0.8, 0.95))
 
 
 def test_a_model_and_its_pod() -> None:
