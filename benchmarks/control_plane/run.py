@@ -31,7 +31,8 @@ from control_plane import hosts, table
 from control_plane.load import peak_mib, resident_mib, usage
 from provenance import provenance
 
-PASSES, LEADER, QUEUE = "plimsoll_operator_reconciles_total", "plimsoll_operator_leader", "plimsoll_operator_queue"
+PASSES = 'plimsoll_operator_reconciles_total{kind="ModelDeployment"}'
+LEADER, QUEUE = "plimsoll_operator_leader", "plimsoll_operator_queue"
 NAMESPACE = "team"
 NO_DEADLINE = {"rollout": {"progressDeadlineSeconds": 86_400}}
 """No pod becomes ready here: with the default deadline of 10 minutes every status would change during the settled

@@ -11,7 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"plimsoll_[a-z][a-z_]+")
 COMPONENTS = {
-    "Operator": ("operator/plimsoll_operator/metrics.py",),
+    "Operator": (
+        "operator/plimsoll_operator/metrics.py",
+        "operator/plimsoll_operator/controller/object_metrics.py",
+    ),
     "Gateway": (
         "operator/plimsoll_gateway/telemetry/metrics.py",
         "operator/plimsoll_gateway/admission/quota_sync/sync.py",

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-PASSES = Counter("plimsoll_operator_reconciles_total", "Reconciles that succeeded")
-FAILURES = Counter("plimsoll_operator_reconcile_failures_total", "Reconciles that failed")
+PASSES = Counter(
+    "plimsoll_operator_reconciles_total",
+    "Reconciles that succeeded, by the kind of object; Placement: plans of pools",
+    ("kind",),
+)
+FAILURES = Counter(
+    "plimsoll_operator_reconcile_failures_total", "Reconciles that failed, by the kind of object", ("kind",)
+)
 SECONDS = Histogram("plimsoll_operator_reconcile_seconds", "Seconds that successful reconciles took")
 QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a reconcile")
 LEADER = Gauge("plimsoll_operator_leader", "1 while this operator holds the Lease")
@@ -27,4 +33,24 @@ WAITING_GROUPS = Gauge(
 )
 GIVEN_BACK = Counter(
     "plimsoll_operator_groups_given_back_total", "Groups whose pods were deleted because not all of them got a node"
+)
+ACTIONS = Counter(
+    "plimsoll_operator_placement_actions_total",
+    "Placement decisions that a host accepted, by action (place, unload, sleep, wake, move) and the kind of its reason",
+    ("action", "reason"),
+)
+ACTION_FAILURES = Counter(
+    "plimsoll_operator_placement_failures_total",
+    "Placement decisions that a host did not carry out, by action; outcome: refused by the host, or failed",
+    ("action", "outcome"),
+)
+EVICTIONS = Counter(
+    "plimsoll_operator_evictions_total",
+    "Models put to sleep or unloaded for another one or for memory pressure, by the evicted model",
+    ("namespace", "model"),
+)
+REFUSALS = Gauge(
+    "plimsoll_operator_refused_placements",
+    "Models of a pool that its last plan could not place or wake as wanted, by the kind of the reason",
+    ("namespace", "pool", "reason"),
 )

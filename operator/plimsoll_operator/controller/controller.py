@@ -30,6 +30,7 @@ from plimsoll_operator.canary.evidence import Totals
 from plimsoll_operator.controller.event_routing import merge_event, route_changes
 from plimsoll_operator.controller.model_reconciler import ModelReconciler
 from plimsoll_operator.controller.name_recorder import NameRecorder
+from plimsoll_operator.controller.object_metrics import OBJECTS
 from plimsoll_operator.controller.options import Options
 from plimsoll_operator.controller.work_queue import RESYNC_SECONDS, WORKERS, WorkQueue
 from plimsoll_operator.kube.api import Api, WritesUnderWay
@@ -214,6 +215,7 @@ class Controller:
         async with host_session() as session, health_client() as get_health, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             UNFOLLOWED.set_function(lambda: len(stores.troubles()))
+            OBJECTS.follow(stores)
             context = self._context(stores)
             route_changes(stores, self._queue, context.expectations, self._nodes)
             pools = self._make_pools(context, session)

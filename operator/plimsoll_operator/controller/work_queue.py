@@ -14,6 +14,8 @@ from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.metrics import FAILURES, PASSES, QUEUE, SECONDS
+from plimsoll_operator.spec.identity import KIND
+from plimsoll_telemetry.log_subject import SUBJECT, LogSubject
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +120,14 @@ class WorkQueue:
         assert self._waiting | self._busy | self._timers.keys() <= self._known
 
     async def _one(self, key: Key, make_pass: Pass) -> None:
+        model = str(key.object) if key.kind == KIND else ""
+        token = SUBJECT.set(LogSubject(model=model, object_=str(key)))
+        try:
+            await self._reconcile(key, make_pass)
+        finally:
+            SUBJECT.reset(token)
+
+    async def _reconcile(self, key: Key, make_pass: Pass) -> None:
         started = time.perf_counter()
         try:
             result = await make_pass(key)
@@ -135,7 +145,7 @@ class WorkQueue:
             return
         self._failures.pop(key, None)
         self.last_success = self._clock()
-        PASSES.inc()
+        PASSES.labels(key.kind).inc()
         SECONDS.observe(time.perf_counter() - started)
         if result.gone:
             self._forget(key)
@@ -145,7 +155,7 @@ class WorkQueue:
     def _failed(self, key: Key, why: str) -> None:
         count = self._failures[key] = self._failures.get(key, 0) + 1
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(count - 1, 16)) * random.uniform(0.5, 1.0)
-        FAILURES.inc()
+        FAILURES.labels(key.kind).inc()
         logger.warning("%s: %s; trying again in %.1f s", key, why, delay)
         self.add_later(key, delay)
 

@@ -42,13 +42,14 @@ class Pod:
     """One runtime pod.
 
     `model`: the name of its ModelDeployment or RuntimePool, from its labels; "" if these lack that object's uid, so
-    that the Service does not select the pod. `gone_by`: it was deleted, and drains until then at the latest. `lost`: it
-    should have ended long ago, but its node does not report that. `dead`: it will never run again, and ended at
-    `ended`. `node` and `address` are "" while it has none. `cut_off`: it was ready at its node's last report, and may
-    still serve. `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became
-    unready. `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of
-    several, the lowest goes first. `group`: the number of its group. `index`: its number in the group, which has `size`
-    pods. `leader`: the address of the group's leader that it was created with; "" for a leader.
+    that the Service does not select the pod. `gone_by`: it was deleted, and drains until then at the latest; the
+    kubelet has `grace` from the deletion to that time. `lost`: it should have ended long ago, but its node does not
+    report that. `dead`: it will never run again, and ended at `ended`. `node` and `address` are "" while it has none.
+    `cut_off`: it was ready at its node's last report, and may still serve. `leaving`: its node is being drained.
+    `moved`: when it last made progress towards ready, or became unready. `loads_since`: when it began to load, None if
+    it does not load. `worth`: the loss if it is deleted; of several, the lowest goes first. `group`: the number of its
+    group. `index`: its number in the group, which has `size` pods. `leader`: the address of the group's leader that it
+    was created with; "" for a leader.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Pod:
     index: int = 0
     size: int = 1
     leader: str = ""
+    grace: timedelta = timedelta()
 
     @property
     def stopping(self) -> bool:
@@ -191,6 +193,7 @@ def read_pod(item: Object) -> Pod:
         scheduled=bool(node),
         ready=ready,
         gone_by=_time(gone_by) if gone_by is not None else None,
+        grace=timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0),
         dead=dead,
         ended=max([created, *_ends(status, conditions)]),
         failure=failure,

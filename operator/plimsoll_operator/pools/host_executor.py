@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.metrics import ACTION_FAILURES, ACTIONS, EVICTIONS
 from plimsoll_operator.placement.records.action import Action, ActionCause, First, Move, Place, Sleep, Unload, Wake
 from plimsoll_operator.pools.host_model_spec import HostModelSpec
 from plimsoll_operator.pools.hosts.client import HostClient, HostError
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS = 30.0
 """Seconds for which a rejected request is not sent to the host again."""
+
+EVICTING = frozenset({ActionCause.EVICTED, ActionCause.PRESSURE})
+"""Causes for which a model makes room that it would otherwise keep."""
 
 Connect = Callable[[HostPod], HostClient]
 """Returns a client for the host API of a pod."""
@@ -113,6 +117,9 @@ class HostExecutor:
         host's report shows it.
         """
         now = self._clock().timestamp()
+        ACTIONS.labels(_name(action), action.because.value).inc()
+        if action.because in EVICTING and isinstance(action, Sleep | Unload):
+            EVICTIONS.labels(*action.model).inc()
         going = isinstance(action, Unload) or (isinstance(action, Move) and _target(action) != action.host)
         if going or isinstance(action, Place | Move):
             asked = Asked(report.instance, report.sequence, _revision(spec), going, now)
@@ -130,6 +137,7 @@ class HostExecutor:
     ) -> None:
         words = str(error) if spec is None else spec.hide(str(error))
         logger.warning("%s: %s failed: %s", known.pod.key, action, words)
+        ACTION_FAILURES.labels(_name(action), "refused" if error.is_refusal else "failed").inc()
         if not error.is_refusal:
             return
         message, until = f"{known.pod.name}: {words}", self._clock().timestamp() + REFUSED_SECONDS
@@ -161,6 +169,10 @@ class HostExecutor:
                     )
                 except HostError as error:
                     logger.warning("%s: cannot send priority and weight of %s: %s", known.pod.key, model, error)
+
+
+def _name(action: Action) -> str:
+    return type(action).__name__.lower()
 
 
 def _revision(spec: HostModelSpec | None) -> str:

@@ -7,6 +7,7 @@ operation ID and no second effect. Nothing is remembered that the next leader wo
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from plimsoll_operator.kube.clock import utc_now
 from plimsoll_operator.kube.result import A_MOMENT, ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.kube.stores import Stores
-from plimsoll_operator.metrics import PLANNING, REPORT_AGE
+from plimsoll_operator.metrics import EVICTIONS, PLANNING, REFUSALS, REPORT_AGE
 from plimsoll_operator.placement.records.action import ActionCause, Place
 from plimsoll_operator.placement.records.host import Host
 from plimsoll_operator.placement.records.model import Need
@@ -143,6 +144,7 @@ class Placer:
         entry = self._stores.pools.get(key)
         if entry is None:
             self._pools.pop(key, None)
+            _count_refusals(key, None)
             self._wake_all(self._members.of(key))
             return ReconcileResult(gone=True)
         try:
@@ -183,6 +185,7 @@ class Placer:
         plan = without(plan, held)
         phases.end(PLAN)
         before = pool.refusals
+        _count_refusals(key, plan)
         self._admit(pool, hosts, target)
         self._note_files(key, pool, spec)
         waiting = {one.model: one.message for one in plan.refusals if one.reason is RefusedBy.WAITS_FOR_HOST}
@@ -235,8 +238,9 @@ class Placer:
         self._wake(model)
 
     def forget(self, model: ObjectKey) -> None:
-        """Discard the events of a model that is deleted or names no pool."""
+        """Discard the events of a model that is deleted or names no pool, and its series."""
         self._told.pop(model, None)
+        EVICTIONS.remove(*model)
 
     def served_elsewhere(self, model: ObjectKey) -> None:
         """Queue a plan of each pool that a model no longer names but that has copies of it. Call it once the model's
@@ -384,6 +388,16 @@ class Placer:
     def _wake_all(self, models: Iterable[ObjectKey]) -> None:
         for model in models:
             self._wake(model)
+
+
+def _count_refusals(pool: ObjectKey, plan: Plan | None) -> None:
+    """Set the pool's refused placements by reason; remove the series of a pool that is gone (`plan` None)."""
+    counts = Counter(refusal.reason for refusal in plan.refusals) if plan is not None else None
+    for reason in RefusedBy:
+        if counts is not None:
+            REFUSALS.labels(*pool, reason.value).set(counts[reason])
+        else:
+            REFUSALS.remove(*pool, reason.value)
 
 
 def _without_waiting(plan: Plan, spec: PoolSpec) -> Plan:

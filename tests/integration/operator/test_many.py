@@ -30,7 +30,7 @@ READING = {
 """Lists and watches. For kinds that users write, kopf's list is followed by ours, because kopf's does not show
 deletions.
 """
-PASSES = "plimsoll_operator_reconciles_total"
+PASSES = 'plimsoll_operator_reconciles_total{kind="ModelDeployment"}'
 
 
 SETTLING = {

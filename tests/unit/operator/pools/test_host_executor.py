@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from operator_support.objects import EPOCH, model
 from operator_support.stub_host import StubClient, StubHost, StubModel
+from prometheus_client import REGISTRY
 
 from plimsoll_operator.placement.records.action import Action, ActionCause, First, Move, Place, Sleep, Unload
 from plimsoll_operator.placement.records.level import Level
@@ -117,6 +118,28 @@ def test_what_counts_on_room_that_was_refused_is_not_asked(remembered: bool) -> 
     place = Place(C, POD.key, ActionCause.MISSING, "", Level.RESIDENT)
     found = asking.carry_out({C: spec(C, "c")}, sleep, place)
     assert found == ([] if remembered else [("sleep", "a")])
+
+
+def counted(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_decisions_are_counted_by_action_and_reason() -> None:
+    accepted = {"action": "sleep", "reason": "Evicted"}
+    refused = {"action": "place", "outcome": "refused"}
+    evicted = {"namespace": A.namespace, "model": A.name}
+    names = "plimsoll_operator_placement_actions_total", "plimsoll_operator_evictions_total"
+    failures = "plimsoll_operator_placement_failures_total"
+    before = counted(names[0], **accepted), counted(names[1], **evicted), counted(failures, **refused)
+    host = Host(refusals={"place": "it is full"})
+    held(host, A, "a")
+    asking = Asking(host)
+    sleep = Sleep(A, POD.key, ActionCause.EVICTED, "", Level.IN_HOST)
+    place = Place(C, POD.key, ActionCause.MISSING, "", Level.RESIDENT)
+    asking.carry_out({C: spec(C, "c")}, sleep)
+    asking.carry_out({C: spec(C, "c")}, place)
+    after = counted(names[0], **accepted), counted(names[1], **evicted), counted(failures, **refused)
+    assert after == tuple(value + 1 for value in before)
 
 
 def test_nothing_more_is_asked_of_a_host_that_does_not_answer() -> None:
