@@ -8,6 +8,7 @@ requests of one read; and it waits forever for a client that does not read.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from http import HTTPStatus
@@ -23,6 +24,8 @@ from plimsoll_gateway.proxy.headers import request_id
 from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
 from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.stall_watch import StallWatch
+
+log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 20.0
 MOST_IDLE_BYTES = 64 << 10
@@ -238,7 +241,9 @@ class ConnectionGuard(asyncio.Protocol):
             await self._app(scope, receive, send)
         else:
             self.limit.refused()
-            await ResponseStream(send, request_id(None)).fail(too_many_connections(self.limit.most))
+            refusal = too_many_connections(self.limit.most)
+            _log_refusal(refusal)
+            await ResponseStream(send, request_id(None)).fail(refusal)
         self._wire.close()
 
     @property
@@ -269,6 +274,7 @@ class ConnectionGuard(asyncio.Protocol):
         if self._answering:
             self._transport.abort()
             return
+        _log_refusal(refusal)
         body = refusal.body
         head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
         fields = {"content-type": "application/json", "content-length": str(len(body)), **dict(refusal.headers)}
@@ -290,6 +296,11 @@ class ConnectionGuard(asyncio.Protocol):
             self._transport.write_eof()
             self._timer = self._loop.call_later(LINGER_SECONDS, self._transport.close)
         self._stall.begin()
+
+
+def _log_refusal(refusal: Refusal) -> None:
+    """Log a refusal that neither the application nor its access log sees."""
+    log.info("refused a connection: %d %s: %s", refusal.status, refusal.code, refusal.message)
 
 
 class GuardedTransport(asyncio.Transport):

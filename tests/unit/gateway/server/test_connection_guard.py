@@ -52,7 +52,10 @@ async def talk(world: World, *pieces: bytes) -> bytes:
     return answer
 
 
-async def test_a_head_that_goes_on_for_too_long_is_refused(world: World, ok: Behaviour) -> None:
+async def test_a_head_that_goes_on_for_too_long_is_refused(
+    world: World, ok: Behaviour, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "plimsoll_gateway.server.connection_guard")
     upstream = await world.model(ok)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
     writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + (b"x-filler: " + b"y" * 1000 + b"\r\n") * 70)
@@ -64,6 +67,7 @@ async def test_a_head_that_goes_on_for_too_long_is_refused(world: World, ok: Beh
     assert b"connection: close" in head
     error = json.loads(body)["error"]
     assert error["code"] == "headers_too_large"
+    assert "refused a connection: 431 headers_too_large: " in caplog.text
     assert "65536 bytes in all" in error["message"]
     assert upstream.requests == []
 
