@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.virtual_time import run
+from prometheus_client import REGISTRY
 
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.controller.work_queue import LONGEST_DELAY, RESYNC_SECONDS, RESYNCED_A_SECOND, WorkQueue
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.result import ReconcileResult
+from plimsoll_telemetry.log_format import JsonLines
 
 A, B = Key("Model", "team", "a"), Key("Pool", "team", "a")
 Result = ReconcileResult | Exception
@@ -68,6 +72,26 @@ async def working(passes: Passes, workers: int = 2, *, resync: bool = False) -> 
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_lines_and_counts_of_a_pass_name_its_object(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.handler.setFormatter(JsonLines("operator"))
+    key = Key("ModelDeployment", "team", "m")
+    failures = "plimsoll_operator_reconcile_failures_total", {"kind": key.kind}
+    passes = "plimsoll_operator_reconciles_total", {"kind": key.kind}
+    before = [REGISTRY.get_sample_value(*one) or 0.0 for one in (failures, passes)]
+
+    async def main() -> None:
+        async with working(Passes([ApiError(503, "overloaded")])) as queue:
+            queue.add(key)
+            await asyncio.sleep(60)
+            logging.getLogger("other").warning("idle")
+
+    run(main())
+    failed, idle = map(json.loads, caplog.text.splitlines())
+    assert (failed["object"], failed["model"]) == ("ModelDeployment team/m", "team/m")
+    assert "object" not in idle
+    assert [REGISTRY.get_sample_value(*one) for one in (failures, passes)] == [value + 1 for value in before]
 
 
 STEPS = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.4, 3.0, 70.0]), st.sampled_from([A, B])), max_size=12)

@@ -458,6 +458,23 @@ def test_a_model_that_is_larger_than_any_host_is_told_with_both_numbers() -> Non
     assert where(world) == {}
 
 
+def refused(reason: str) -> float | None:
+    labels = {"namespace": POOL.namespace, "pool": POOL.name, "reason": reason}
+    return REGISTRY.get_sample_value("plimsoll_operator_refused_placements", labels)
+
+
+def test_models_that_the_plan_refuses_are_counted_until_the_pool_is_gone() -> None:
+    world = World()
+    world.ask_for_pool(1)
+    world.ask_for("m", runtime={"kvMemory": "4Gi"})
+    process = Process(world)
+    run(process.settle())
+    assert (refused("TooLarge"), refused("NoRoom")) == (1, 0)
+    world.server.remove(POOL_KIND, POOL.name)
+    run(process.settle())
+    assert (refused("TooLarge"), refused("NoRoom")) == (None, None)
+
+
 def test_a_claim_that_the_pool_does_not_mount_is_told_with_the_line_to_add() -> None:
     world = World()
     world.ask_for_pool(1)
