@@ -24,6 +24,7 @@ from plimsoll_gateway.server.options import parse_options as gateway_options
 from plimsoll_operator.build.group import EPHEMERAL_PORTS, GROUP_PORT, LAST_GROUP_PORT, group_sysctls
 from plimsoll_operator.build.host import read_key
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.model import build_pod
 from plimsoll_operator.controller.options import parse_options as operator_options
 from plimsoll_operator.kube.rbac import (
     LEASE_RIGHTS,
@@ -34,7 +35,7 @@ from plimsoll_operator.kube.rbac import (
     RIGHTS,
     TOKEN_RIGHTS,
 )
-from plimsoll_operator.spec.identity import HOST_PORT, HOSTING, ROLE_LABEL
+from plimsoll_operator.spec.identity import HOST_PORT, HOSTING, METRICS_PORT, OWNER_LABEL, ROLE_LABEL
 from plimsoll_operator.spec.model_deployment import read_spec
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profile
 from plimsoll_operator.spec.profiles_file import read_profiles
@@ -464,6 +465,26 @@ def test_the_host_api_is_reached_by_the_operator_alone(render: Render) -> None:
     (peer,) = rule["from"]
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "operator"
     assert "namespaceSelector" in peer
+
+
+def test_metrics_of_runtime_pods_have_a_port_that_scrapers_reach(render: Render) -> None:
+    """The pods' port has the monitor's name, and the policy opens its number to `metricsFrom` and nothing else."""
+    scrapers = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    objects = render({"networkPolicy": {"metricsFrom": scrapers}, "metrics": {"podMonitor": {"enabled": True}}})
+    (policy,) = [
+        item["spec"]
+        for item in objects
+        if item["kind"] == "NetworkPolicy" and item["metadata"]["name"].endswith("-runtime")
+    ]
+    assert [rule["ports"] for rule in policy["ingress"] if rule["from"] == scrapers] == [[{"port": METRICS_PORT}]]
+    (monitor,) = [item for item in objects if item["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"], "otherwise Prometheus renames the label `namespace`"
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["sourceLabels"] == ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", OWNER_LABEL)]
+    assert relabeling["targetLabel"] == "model"
+    (container,) = build_pod(spec_of(), Image("runtime:1"), "x")["spec"]["containers"]
+    assert {"name": endpoint["port"], "containerPort": METRICS_PORT, "protocol": "TCP"} in container["ports"]
 
 
 def test_the_operator_alone_holds_the_keys_of_hosts(render: Render, tmp_path: Path) -> None:
