@@ -211,10 +211,10 @@ def test_without_defaults_no_pod_has_another_label(profiles_of: Any, body: Json)
 
 def test_labels_are_those_that_pods_have_today() -> None:
     """Recorded labels: an unintended change of them would replace all pods."""
-    assert revision(spec_of(), IMAGE) == "fcf83afd28-cd626f8302-1"
-    assert revision(spec_of(**FULL), IMAGE) == "77cf132f96-dff4a39d66-1"
+    assert revision(spec_of(), IMAGE) == "fcf83afd28-cd626f8302-2"
+    assert revision(spec_of(**FULL), IMAGE) == "77cf132f96-dff4a39d66-2"
     pool = read_pool(model("p") | {"spec": {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}})
-    assert revision(pool, IMAGE, "mark") == "6758de555c-ed4e87f16a-1"
+    assert revision(pool, IMAGE, "mark") == "6758de555c-ed4e87f16a-2"
 
 
 def fit(before: Spec, after: Spec) -> Fit:
