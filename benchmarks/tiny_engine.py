@@ -10,10 +10,11 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_tracing import StepTracing
 from serving import models
 
 
-def tiny_engine(max_sequences: int) -> EngineCore:
+def tiny_engine(max_sequences: int, step_tracing: StepTracing | None = None) -> EngineCore:
     """Return an engine in this process with one thread; steps do not overlap."""
     config = EngineConfig(
         model=models.source(models.TINY),
@@ -23,6 +24,7 @@ def tiny_engine(max_sequences: int) -> EngineCore:
         max_model_len=1024,
         max_sequences=max_sequences,
         overlap=False,
+        step_tracing=step_tracing,
     )
     return build_engine(config, lambda stage, fraction: None)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -26,11 +27,14 @@ class HttpServer:
 
     model = "measured"
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: variables in addition to this process's."""
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
-        self._process = subprocess.Popen([*command, "--port", str(port)], stdout=self._log, stderr=self._log)
+        self._process = subprocess.Popen(
+            [*command, "--port", str(port)], stdout=self._log, stderr=self._log, env=os.environ | (environment or {})
+        )
         try:
             asyncio.run(self._ready())
         except BaseException:

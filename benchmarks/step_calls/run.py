@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from msgspec.structs import replace
+
 import question
 from options import Options
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_tracing import StepTracing
 from tables import Sheet
 from tiny_engine import start_decoding, tiny_engine
 
@@ -27,6 +30,13 @@ def measure(chosen: Options) -> dict[str, Any]:
     """Return calls and bytecodes per step, by batch."""
     engine, names = tiny_engine(max(BATCHES)), itertools.count()
     return {"steps": STEPS, "context": PROMPT, "batches": {size: _counts(engine, size, names) for size in BATCHES}}
+
+
+def calls_of_a_step(step_tracing: StepTracing | None, sequences: int = 16) -> float:
+    """Return the Python calls of a decode step."""
+    engine, params = tiny_engine(sequences, step_tracing), SamplingParams(temperature=0.0, max_tokens=4 * STEPS)
+    start_decoding(engine, sequences, PROMPT, replace(params, ignore_eos=True), itertools.count())
+    return _counted(engine, _calls, sys.setprofile)
 
 
 def table(result: dict[str, Any]) -> Sheet:

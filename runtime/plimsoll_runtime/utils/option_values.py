@@ -63,6 +63,17 @@ def seconds(text: str, least: float = 0.0) -> float:
     return value
 
 
+def number(text: str) -> float:
+    """Convert a number from 0 to 1,000,000 that has no unit."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise OptionError(f"{text!r} is not a number") from None
+    if not 0 <= value <= 1_000_000:
+        raise OptionError(f"{text} is not between 0 and 1000000")
+    return value
+
+
 def switch(text: str) -> bool:
     """Return whether an environment variable is "1"."""
     return text == "1"

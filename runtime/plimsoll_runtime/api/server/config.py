@@ -82,6 +82,7 @@ class TracingOptions:
         MOST_TRACES,
         "most requests traced in a second, whatever their callers ask for; the OTEL_* variables turn traces on",
         TRACES,
+        parse=values.number,
         variable="PLIMSOLL_TRACES_PER_SECOND",
     )
     trace_every_steps: int = option(
@@ -91,6 +92,7 @@ class TracingOptions:
         3.0,
         "a step that takes this many times as long as steps of its size usually do is a trace; 0: none",
         TRACES,
+        parse=values.number,
     )
     trace_content: bool = option(
         False, "put the beginning of prompts and outputs into traces, which may be confidential", TRACES

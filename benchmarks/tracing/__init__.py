@@ -1,0 +1,1 @@
+"""The cost of traces and logs."""
