@@ -51,7 +51,8 @@ def test_every_option_can_be_set_somewhere() -> None:
 
 
 def test_an_engines_options_are_all_declared() -> None:
-    assert set(fields_of(EngineConfig)) == {field.name for field in fields(EngineConfig)} - {"model", "offline"}
+    no_options = {"model", "offline", "step_tracing"}
+    assert set(fields_of(EngineConfig)) == {field.name for field in fields(EngineConfig)} - no_options
     assert set(fields_of(GroupOptions)) == {field.name for field in fields(GroupOptions)}
 
 
