@@ -188,7 +188,10 @@ class EngineCore:
         if config.step_tracing is not None and timeline is not None:
             others = None if runner_timeline is timeline else runner_timeline
             overlapping = self._pipeline.depth > 1
-            self._tracer = StepTracer(config.step_tracing, timeline, others, ops, overlapping=overlapping)
+            waited = dict[int, float] if recovery is None else lambda: recovery.stats.waited
+            self._tracer = StepTracer(
+                config.step_tracing, timeline, others, ops, overlapping=overlapping, waited=waited
+            )
         self._scheduler = Scheduler(_limits(config, info), new_policy(config.policy), tiers=tiers)
         self._held = None if compiler is None else HeldRequests(compiler)
         self._check_every = config.check_integrity_every

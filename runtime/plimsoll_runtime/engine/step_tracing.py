@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,13 +47,18 @@ class StepTracer:
         ops: OpMeter | None = None,
         *,
         overlapping: bool = False,
+        waited: Callable[[], Mapping[int, float]] = dict,
     ) -> None:
-        """`runner_timeline`: None if the runner's phases are in `timeline`."""
+        """`runner_timeline`: None if the runner's phases are in `timeline`. `waited`: returns the seconds in which each
+        rank of a group has waited for others so far.
+        """
         self._tracing = tracing
         self._timeline = timeline
         self._runner_timeline = runner_timeline
         self._ops = ops
         self._overlapping = overlapping
+        self._waited = waited
+        self._waited_before: Mapping[int, float] = {}
         self._steps = 0
         self._runner_step = 0
         self._why: StepReason | None = None
@@ -74,8 +79,10 @@ class StepTracer:
         self._steps += 1
         if self._tracing.every and self._steps % self._tracing.every == 0:
             self._why = StepReason.SAMPLED
-            if self._ops is not None and not self._overlapping:
-                self._ops.begin()
+            if not self._overlapping:
+                self._waited_before = self._waited()
+                if self._ops is not None:
+                    self._ops.begin()
 
     def judge(self, began_ns: int, seconds: float, usual: float | None) -> None:
         """Record the step also if it took much longer than `usual`, the mean of its size."""
@@ -103,7 +110,12 @@ class StepTracer:
             len(plan.restores),
             len(plan.block_copies) + len(plan.moves),
             [] if self._ops is None else self._ops.work(plan, measured=measured),
+            self._waited_since() if measured else {},
         )
+
+    def _waited_since(self) -> dict[int, float]:
+        before = self._waited_before
+        return {rank: seconds - before.get(rank, 0.0) for rank, seconds in self._waited().items()}
 
     def _phases(self) -> list[PhaseSpan]:
         own = self._timeline.of_step(self._timeline.step)

@@ -144,3 +144,13 @@ def test_a_mean_of_few_steps_says_nothing() -> None:
     steps = [step for step in found if step]
     assert steps
     assert all(step.why is StepReason.SLOW and step.usual_seconds for step in steps)
+
+
+def test_the_wait_of_ranks_is_that_of_the_step_alone() -> None:
+    waited = {0: 1.0}
+    found = StepTracer(StepTracing(1, 0.0), Timeline(), None, waited=lambda: dict(waited))
+    found.begin(1)
+    waited |= {0: 1.5, 1: 0.25}
+    step = found.end(StepPlan([]), 1, list)
+    assert step is not None
+    assert step.waited == {0: 0.5, 1: 0.25}

@@ -118,15 +118,17 @@ class Server:
         asyncio.get_running_loop().add_signal_handler(number, self.stop)
 
     async def _live(self) -> int:
-        model = await self._load()
-        if model is None:
-            return 0
-        self._handle(signal.SIGTERM)  # without a model there is nothing to drain: see cli/entry.py
+        model = None
         try:
+            model = await self._load()
+            if model is None:
+                return 0
+            self._handle(signal.SIGTERM)  # without a model there is nothing to drain: see cli/entry.py
             return await self._serve(model)
         finally:
             await self.state.end()
-            await model.engine.stop()
+            if model is not None:
+                await model.engine.stop()
 
     async def _load(self) -> ServedModel | None:
         """Return the loaded model, or None if a signal came first."""

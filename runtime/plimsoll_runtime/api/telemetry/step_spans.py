@@ -13,6 +13,7 @@ from plimsoll_telemetry.trace_context import TraceContext, new_span_id
 PRODUCTS = frozenset({"qkv", "output", "gate_up", "down", "experts", "head"})
 """Kinds of ops that multiply with weights."""
 ATTENTION, HEAD = "attention", "head"
+WAIT = "wait for ranks"
 AROUND = "around"
 """The rest of the forward pass, between its ops."""
 
@@ -22,7 +23,8 @@ class StepSpans:
 
     An op's span has the time of all ops of its kind, which alternate layer by layer: only its length is measured, not
     its place within the forward pass. Ops that were not measured have no span; the forward pass then has the operations
-    and bytes of each kind by the cost model as attributes.
+    and bytes of each kind by the cost model as attributes. In a group, the time in which rank 0 waited for others is a
+    span too.
     """
 
     def __init__(
@@ -96,6 +98,10 @@ class StepSpans:
         if not measured:
             for op in ops:
                 attributes |= {f"{name}.{op.kind}": value for name, value in self._of_op(op).items()}
+        if self._step.waited:
+            attributes[names.WAITED_SECONDS] = [seconds for _, seconds in sorted(self._step.waited.items())]
+            if seconds := self._step.waited.get(0):
+                measured = [*measured, OpWork(WAIT, seconds, 0, 0)]
         forward = _child(root, phase.name.lower(), start_ns, end_ns, attributes)
         return [forward, *self._of_ops(forward, measured)]
 
@@ -105,7 +111,7 @@ class StepSpans:
         start_ns = forward.start_ns
         for op in ops:
             end_ns = min(forward.end_ns, start_ns + round((op.seconds or 0.0) * 1e9))
-            spans.append(_child(forward, op.kind, start_ns, end_ns, self._of_op(op)))
+            spans.append(_child(forward, op.kind, start_ns, end_ns, {} if op.kind == WAIT else self._of_op(op)))
             start_ns = end_ns
         if spans and start_ns < forward.end_ns:
             spans.append(_child(forward, AROUND, start_ns, forward.end_ns))

@@ -379,6 +379,7 @@ class TracedStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     - `usual_seconds`: mean of the steps of its size before it; None: too few of them.
     - `spilled`, `restored`: KV blocks copied to host memory and back. `copied`: those copied within the cache.
     - `ops`: empty if the model's ops are not known, or computed by other processes.
+    - `waited`: seconds in which each rank of a group has waited for others, by rank; empty if that is not measured.
     """
 
     why: StepReason
@@ -393,6 +394,7 @@ class TracedStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     restored: int = 0
     copied: int = 0
     ops: list[OpWork] = []
+    waited: dict[int, float] = {}
 
 
 MOST_TRACED_REQUESTS = 256

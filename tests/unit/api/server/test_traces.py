@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,15 @@ def test_a_server_traces_its_start_and_the_steps_of_its_requests(
             assert ops["qkv"]["tags"]["plimsoll.scheme"]
     ids = {(span["traceId"], span["id"]) for span in collector.spans}
     assert all((span["traceId"], span["parentId"]) in ids for span in collector.spans if "parentId" in span)
+
+
+def test_a_start_that_fails_is_a_trace_with_its_error(tiny_model: Path, tmp_path: Path, collector: Zipkin) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    [weights] = model.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-64])
+    command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
+    assert subprocess.run(command, check=False, capture_output=True, timeout=120).returncode > 0
+    [start] = collector.named("load model")
+    assert start["tags"]["error"] == "model-invalid"
+    assert str(tmp_path) not in str(collector.spans)

@@ -129,3 +129,11 @@ def test_the_links_of_a_long_request_are_bounded() -> None:
     for _ in range(MOST_LINKS + 5):
         spans_of(STEP, requests)
     assert len(record.steps) == MOST_LINKS
+
+
+def test_a_group_shows_how_long_its_ranks_waited() -> None:
+    [spans] = spans_of(msgspec.structs.replace(STEP, ops=[], waited={1: 3e-6, 0: 2e-6}))
+    forward = next(span for span in spans if span.name == "forward")
+    assert forward.attributes == {names.WAITED_SECONDS: [2e-6, 3e-6]}
+    own = [(span.name, span.end_ns - span.start_ns) for span in spans if span.parent_id == forward.span_id]
+    assert own == [("wait for ranks", 2_000), ("around", 3_000)]
