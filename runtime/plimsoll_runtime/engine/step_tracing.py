@@ -33,7 +33,7 @@ class OpMeter(Protocol):
 
 class StepTracer:
     """Records chosen steps. Call `begin` before a step's result is requested, `judge` with its duration, and `end` when
-    its outputs are complete; all are for one step, unless one that fails leaves the last two out.
+    its outputs are complete. A step that fails is not judged, and not recorded.
 
     If steps overlap (`overlapping`), seconds of ops are not measured, because the next step may have begun, and
     planning is not among the phases, because it is that of a later step.
@@ -63,7 +63,7 @@ class StepTracer:
         self._runner_step = 0
         self._why: StepReason | None = None
         self._usual: float | None = None
-        self._began_ns = 0
+        self._began_ns: int | None = None
 
     def submitted(self, *, alone: bool) -> None:
         """Record that a step was passed to the runner; `alone`: after the results of all earlier ones."""
@@ -72,7 +72,7 @@ class StepTracer:
 
     def begin(self, tokens: int) -> None:
         """Decide whether the next step, of `tokens` tokens, is recorded."""
-        self._why = self._usual = None
+        self._why = self._usual = self._began_ns = None
         self._runner_step += 1
         if not tokens:
             return
@@ -91,16 +91,16 @@ class StepTracer:
             self._why = StepReason.SLOW
 
     def end(self, plan: StepPlan, tokens: int, request_ids: Callable[[], Sequence[str]]) -> TracedStep | None:
-        """Return the record of the step; None if it was not chosen."""
-        why, self._why = self._why, None
-        if why is None:
+        """Return the record of the step; None if it was not chosen, or was not judged because it failed."""
+        why, began_ns = self._why, self._began_ns
+        if why is None or began_ns is None:
             return None
         phases = self._phases()
         measured = why is StepReason.SAMPLED and not self._overlapping
         return TracedStep(
             why,
-            min([self._began_ns, *(phase.start_ns for phase in phases)]),
-            max([self._began_ns, *(phase.end_ns for phase in phases)]),
+            min([began_ns, *(phase.start_ns for phase in phases)]),
+            max([began_ns, *(phase.end_ns for phase in phases)]),
             tokens,
             len(plan.sequences),
             [(phase.phase.value, phase.start_ns, phase.end_ns) for phase in phases],

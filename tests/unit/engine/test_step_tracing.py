@@ -134,7 +134,16 @@ def test_a_step_without_tokens_counts_as_none() -> None:
     found = tracer(ops, every=2)
     for tokens in (0, 1, 0, 1):
         found.begin(tokens)
+        if tokens:
+            found.judge(50, 1.0, None)
         assert (found.end(StepPlan([]), tokens, list) is not None) == (len(ops.calls) == 2)
+
+
+def test_a_step_that_failed_is_not_recorded() -> None:
+    found = tracer(Ops(), every=1)
+    assert end(found, 1.0, None) is not None
+    found.begin(1)
+    assert found.end(StepPlan([]), 1, list) is None
 
 
 def test_a_mean_of_few_steps_says_nothing() -> None:
@@ -151,6 +160,7 @@ def test_the_wait_of_ranks_is_that_of_the_step_alone() -> None:
     found = StepTracer(StepTracing(1, 0.0), Timeline(), None, waited=lambda: dict(waited))
     found.begin(1)
     waited |= {0: 1.5, 1: 0.25}
+    found.judge(50, 1.0, None)
     step = found.end(StepPlan([]), 1, list)
     assert step is not None
     assert step.waited == {0: 0.5, 1: 0.25}
