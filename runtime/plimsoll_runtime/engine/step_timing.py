@@ -73,14 +73,24 @@ class Timeline:
         return self._step
 
     def of_step(self, number: int) -> list[PhaseSpan]:
-        """Return the spans of a step, oldest first: of one of the last steps, because all later ones are searched."""
+        """Return the spans of a step, oldest first: of one of the last steps, because all later ones are searched.
+
+        Another thread than that of the steps may call this, too.
+        """
         found: list[PhaseSpan] = []
-        for span in reversed(tuple(self._spans)):
+        for span in reversed(self._copied()):
             if span[0] < number:
                 break
             if span[0] == number:
                 found.append(PhaseSpan(*span))
         return found[::-1]
+
+    def _copied(self) -> tuple[tuple[int, StepPhase, int, int], ...]:
+        while True:
+            try:
+                return tuple(self._spans)
+            except RuntimeError:  # the steps' thread has added a span meanwhile
+                continue
 
     def clear(self) -> None:
         """Remove all spans; the next step is number 1."""

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count, pairwise
 from typing import Any
 
 import pytest
 from builders import make_core, request
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.protocol.messages import OpWork, StepReason, TracedStep
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError, moved_only
 from plimsoll_runtime.engine.step_timing import KNOWN, StepPhase, Timeline
 from plimsoll_runtime.engine.step_tracing import StepTracer, StepTracing
 
 
 class Timed:
-    """A runner that records its phases, as those of models do."""
+    """A runner that records its phases, as those of models do. The steps of `short` lack memory, from 0."""
 
-    def __init__(self, runner: Runner, timeline: Timeline) -> None:
+    def __init__(self, runner: Runner, timeline: Timeline, short: Collection[int] = ()) -> None:
         self._runner = runner
         self._timeline = timeline
+        self._short = short
+        self._steps = count()
 
     def run(self, plan: StepPlan) -> Launched:
         self._timeline.lap(StepPhase.INPUTS)
+        if next(self._steps) in self._short and plan.num_tokens > 1:
+            self._runner.run(moved_only(plan))
+            raise StepMemoryError("none left")
         launched = self._runner.run(plan)
         self._timeline.lap(StepPhase.FORWARD)
         return launched
 
 
-def timed_core(*, overlap: bool, tracing: StepTracing | None) -> EngineCore:
+def timed_core(*, overlap: bool, tracing: StepTracing | None, short: Collection[int] = ()) -> EngineCore:
     engine = Timeline()
     runner = Timeline() if overlap else engine
-    wrap: Callable[[Runner], Runner] = lambda inner: Timed(inner, runner)  # noqa: E731
+    wrap: Callable[[Runner], Runner] = lambda inner: Timed(inner, runner, short)  # noqa: E731
     core, _ = make_core(timelines=(engine, runner), wrap=wrap, overlap=overlap, step_tracing=tracing)
     return core
 
@@ -164,3 +172,15 @@ def test_the_wait_of_ranks_is_that_of_the_step_alone() -> None:
     step = found.end(StepPlan([]), 1, list)
     assert step is not None
     assert step.waited == {0: 0.5, 1: 0.25}
+
+
+@given(st.booleans(), st.sets(st.integers(0, 12)), st.integers(1, 3))
+def test_each_record_has_its_own_phases_though_steps_lack_memory(overlap: bool, short: set[int], every: int) -> None:
+    core = timed_core(overlap=overlap, tracing=StepTracing(every, 0.0), short=short)
+    steps = [step for step in traced_of(core, max_tokens=9) if step is not None]
+    for step in steps:
+        phases = [phase for phase, _, _ in step.phases]
+        assert phases[-3:] == [StepPhase.INPUTS, StepPhase.FORWARD, StepPhase.COMMIT]
+        assert all(before[2] <= after[1] for before, after in pairwise(step.phases))
+    forwards = [phase for step in steps for phase in step.phases if phase[0] == StepPhase.FORWARD]
+    assert all(before[2] <= after[1] for before, after in pairwise(forwards))
