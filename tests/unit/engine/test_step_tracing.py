@@ -184,3 +184,22 @@ def test_each_record_has_its_own_phases_though_steps_lack_memory(overlap: bool, 
         assert all(before[2] <= after[1] for before, after in pairwise(step.phases))
     forwards = [phase for step in steps for phase in step.phases if phase[0] == StepPhase.FORWARD]
     assert all(before[2] <= after[1] for before, after in pairwise(forwards))
+
+
+def test_the_phases_are_found_though_a_discarded_step_had_begun() -> None:
+    runner = Timeline()
+    found = StepTracer(StepTracing(1, 0.0), Timeline(), runner, overlapping=True)
+    found.submitted(alone=True)
+    found.submitted(alone=False)
+    found.begin(1)
+    for _ in range(2):  # both have begun when the result of the first one shows that memory is lacking
+        runner.begin()
+        runner.lap(StepPhase.INPUTS)
+    found.submitted(alone=True)
+    runner.begin()
+    runner.lap(StepPhase.FORWARD)
+    found.begin(1)
+    found.judge(50, 1.0, None)
+    step = found.end(StepPlan([]), 1, list)
+    assert step is not None
+    assert [phase for phase, _, _ in step.phases] == [StepPhase.FORWARD]
