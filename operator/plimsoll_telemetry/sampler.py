@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from plimsoll_telemetry.trace_context import TraceContext, new_span_id, new_trace_id
@@ -13,19 +14,19 @@ _LOW_BITS = 56
 
 
 class Sampler:
-    """Samples by the caller's choice, or else a share of traces, and never more than `most` traces a second.
+    """Samples by the caller's choice, or else a share of traces, and at most `most` traces in any second.
 
-    The bound is a bucket that holds one second's traces: clients that ask for each of their requests to be traced
-    cannot make this process spend more than that.
+    Clients that ask for each of their requests to be traced cannot make this process spend more than that.
     """
 
     def __init__(self, ratio: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`ratio` is the share, from 0 to 1, of requests that have no sampling decision of their caller."""
+        """`ratio` is the share, from 0 to 1, of requests that have no sampling decision of their caller. `most` below 1
+        is one trace in 1 / `most` seconds.
+        """
         self._threshold = round((1 - ratio) * (1 << _LOW_BITS))
-        self._most = most
         self._clock = clock
-        self._left = most
-        self._filled = clock()
+        self._window = max(1.0, 1 / most) if most > 0 else 0.0
+        self._latest: deque[float] = deque(maxlen=max(1, int(most)))
         self.over_bound = 0
 
     def begin(self, caller: TraceContext | None) -> TraceContext:
@@ -39,12 +40,10 @@ class Sampler:
         return caller._replace(span_id=new_span_id(), sampled=caller.sampled and self._take())
 
     def _take(self) -> bool:
-        """Take one trace from the bucket; count it if there is none."""
-        now = self._clock()
-        self._left = min(max(self._most, 1.0), self._left + (now - self._filled) * self._most)
-        self._filled = now
-        if self._left < 1:
+        """Return whether one more trace is within the bound. Count it if it is not."""
+        now, latest = self._clock(), self._latest
+        if not self._window or (len(latest) == latest.maxlen and now - latest[0] < self._window):
             self.over_bound += 1
             return False
-        self._left -= 1
+        latest.append(now)
         return True
