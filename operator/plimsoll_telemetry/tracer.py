@@ -58,7 +58,7 @@ class Tracer(Collector):
         self._clock = clock
         self._queue: deque[MakeSpans] = deque()
         self._outcomes: Counter[str] = Counter()
-        self._changed = threading.Condition()
+        self._wake = threading.Event()
         self._ending = False
         self._warned: float | None = None
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
@@ -70,12 +70,13 @@ class Tracer(Collector):
             self._outcomes[QUEUE_FULL] += 1
             return
         self._queue.append(make)
+        if 2 * len(self._queue) >= self._settings.queue:
+            self._wake.set()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is in the queue, for at most `seconds`, and end the thread."""
-        with self._changed:
-            self._ending = True
-            self._changed.notify()
+        self._ending = True
+        self._wake.set()
         self._thread.join(seconds)
 
     def collect(self) -> Iterator[Metric]:
@@ -96,12 +97,15 @@ class Tracer(Collector):
         )
 
     def _run(self) -> None:
-        exporter = self._exporter()
+        exporter: SpanExporter
+        try:
+            exporter = self._exporter()
+        except Exception as error:  # noqa: BLE001 - such as a certificate or a timeout that it cannot read
+            exporter = _Unusable(f"{type(error).__name__}: {error}")
         while True:
-            with self._changed:
-                if not self._ending:
-                    self._changed.wait(self._settings.delay)
-                ending = self._ending
+            self._wake.wait(self._settings.delay)
+            self._wake.clear()
+            ending = self._ending
             while self._queue:
                 self._send_batch(exporter)
             if ending:
@@ -125,6 +129,9 @@ class Tracer(Collector):
         except SendError as error:
             self._outcomes[NOT_TAKEN] += records
             self._warn(f"traces could not be sent: {error}")
+        except Exception as error:  # noqa: BLE001 - an error in an exporter must not end the thread either
+            self._outcomes[NOT_TAKEN] += records
+            self._warn(f"traces could not be sent: {type(error).__name__}: {error}")
         else:
             self._outcomes[SENT] += records
 
@@ -134,3 +141,14 @@ class Tracer(Collector):
         if self._warned is None or now - self._warned >= WARNING_SECONDS:
             self._warned = now
             log.warning("%s (requests are not affected; see plimsoll_traces_total)", text)
+
+
+class _Unusable:
+    """In place of an exporter that could not be made."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def send(self, spans: Sequence[Span]) -> None:
+        """Raise SendError."""
+        raise SendError(self._error)
