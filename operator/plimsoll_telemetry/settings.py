@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 EXPORTERS = ("otlp", "zipkin", "none")
 PROTOCOLS = ("http/protobuf", "grpc")
@@ -26,9 +27,9 @@ class TracingSettings:
     """How traces are sampled and sent. Times are in seconds.
 
     `ratio`: share of the requests without a caller's decision. `most`: traces a second. `queue`: traced requests that
-    may wait to be sent. `batch`: spans sent together. `delay`: how long a batch may wait to be filled. `zipkin`: the
-    endpoint, with `exporter` "zipkin" only; OpenTelemetry's exporters read theirs from the environment. `service`: the
-    name of the program in traces; empty: its own. `content`: prompts and outputs may be in spans.
+    may wait to be sent. `batch`: spans sent together. `delay`: how long they wait, unless the queue is half full.
+    `zipkin`: the endpoint, with `exporter` "zipkin" only; OpenTelemetry's exporters read theirs from the environment.
+    `service`: the name of the program in traces; empty: its own. `content`: prompts and outputs may be in spans.
     """
 
     exporter: str = "otlp"
@@ -71,12 +72,17 @@ def read_settings(
         most,
         queue,
         int(_number(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512, 1, 1 << 16)),
-        _number(environment, "OTEL_BSP_SCHEDULE_DELAY", 5000, 0, 3_600_000) / 1000,
+        _number(environment, "OTEL_BSP_SCHEDULE_DELAY", 5000, 1, 3_600_000) / 1000,
         environment.get("OTEL_EXPORTER_ZIPKIN_ENDPOINT") or ZIPKIN_ENDPOINT,
         _number(environment, "OTEL_EXPORTER_ZIPKIN_TIMEOUT", 10_000, 1, 3_600_000) / 1000,
-        environment.get("OTEL_SERVICE_NAME", ""),
+        environment.get("OTEL_SERVICE_NAME") or _resource(environment).get("service.name", ""),
         content,
     )
+
+
+def _resource(environment: Mapping[str, str]) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
 
 
 def _choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
