@@ -5,14 +5,17 @@ OpenTelemetry ends its own Zipkin exporters. The mapping of spans is that of its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.error import URLError
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
 
 import msgspec
 
-from plimsoll_telemetry.span import Attributes, AttributeValue, Span, SpanKind
+from plimsoll_telemetry.span import Attributes, AttributeValue, Span, SpanEvent, SpanKind
 from plimsoll_telemetry.tracer import SendError
 
 _KINDS = {SpanKind.SERVER: "SERVER", SpanKind.CLIENT: "CLIENT"}
@@ -22,7 +25,7 @@ class ZipkinExporter:
     """Encodes spans and sends them."""
 
     def __init__(self, endpoint: str, timeout: float, service: str) -> None:
-        """`timeout` is in seconds, for the connection and for each part of the answer."""
+        """`timeout` is in seconds, for a connection, and then for the request and its whole answer."""
         self._endpoint = endpoint
         self._timeout = timeout
         self._service = service
@@ -31,11 +34,47 @@ class ZipkinExporter:
         """Send spans. Raises SendError."""
         body = msgspec.json.encode([encoded(span, self._service) for span in spans])
         try:
-            request = Request(self._endpoint, body, {"Content-Type": "application/json"})
-            with urlopen(request, timeout=self._timeout):
-                return
-        except (URLError, OSError, ValueError) as error:
-            raise SendError(f"{self._endpoint}: {error}") from error
+            status, reason = self._post(body)
+        except (OSError, HTTPException, ValueError) as error:
+            raise SendError(f"{self._endpoint}: {error or type(error).__name__}") from error
+        if not 200 <= status <= 299:
+            raise SendError(f"{self._endpoint}: status {status} {reason[:100]}")
+
+    def _post(self, body: bytes) -> tuple[int, str]:
+        url = urlsplit(self._endpoint)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError("this is no URL of http or https")
+        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        target = f"{url.path or '/'}?{url.query}" if url.query else url.path or "/"
+        connection = kind(url.hostname, url.port, timeout=self._timeout)
+        try:
+            connection.connect()
+            with _no_longer_than(self._timeout, connection.sock):
+                connection.request("POST", target, body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+            return response.status, response.reason
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _no_longer_than(seconds: float, connection: socket.socket) -> Iterator[None]:
+    """Raise TimeoutError if the block takes longer: a socket's own timeout is for each byte that arrives."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if late.is_set():  # the block may have failed, or taken the end of the connection for that of the answer
+            raise TimeoutError("timed out")
 
 
 def encoded(span: Span, service: str) -> dict[str, Any]:
@@ -64,8 +103,8 @@ def encoded(span: Span, service: str) -> dict[str, Any]:
     return found
 
 
-def _annotation(event: Any) -> str:
-    return f"{event.name}: {msgspec.json.encode(event.attributes).decode()}" if event.attributes else event.name
+def _annotation(event: SpanEvent) -> str:
+    return f"{_json(event.name)}:{_json(event.attributes)}" if event.attributes else event.name
 
 
 def _tags(attributes: Attributes) -> dict[str, str]:
@@ -73,4 +112,8 @@ def _tags(attributes: Attributes) -> dict[str, str]:
 
 
 def _text(value: AttributeValue) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
