@@ -34,13 +34,13 @@ class OtlpExporter:
 
     def send(self, spans: Sequence[Span]) -> None:
         """Send spans. Raises SendError."""
-        self._words.text = ""
+        self._words.begin()
         try:
             result = self._exporter.export([self._encoded(span) for span in spans])
         except Exception as error:
             raise SendError(f"{type(error).__name__}: {error}") from error
         if result is not SpanExportResult.SUCCESS:
-            raise SendError(self._words.text or "the collector did not take them")
+            raise SendError(self._words.text())
 
     def _encoded(self, span: Span) -> ReadableSpan:
         state = TraceState.from_header([span.state]) if span.state else None
@@ -72,15 +72,29 @@ def _of(protocol: str) -> OpenTelemetryExporter:
 
 
 class _LastWords(logging.Handler):
-    """Keeps what OpenTelemetry's exporters log, for our own warning: they log each failure, several times a minute."""
+    """Keeps what OpenTelemetry's exporters log, for our own warning: they log each failure, several times a minute.
+
+    They also suppress repeated messages. So if an attempt logs nothing, the messages of an earlier one stay.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.text = ""
-        theirs = logging.getLogger("opentelemetry.exporter")
+        self._words: list[str] = []
+        self._ended = False
+        theirs = logging.getLogger("opentelemetry")
         theirs.propagate = False
         theirs.handlers = [self]
 
+    def begin(self) -> None:
+        """Replace the messages by those of the attempt that begins, as soon as it logs one."""
+        self._ended = True
+
+    def text(self) -> str:
+        """Return the last two messages: the last one names the error, or says that retries of the other have ended."""
+        return "; ".join(self._words[-2:]) or "the collector refused them"
+
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message."""
-        self.text = record.getMessage()[:300]
+        if self._ended:
+            self._words, self._ended = [], False
+        self._words.append(record.getMessage()[:300])
