@@ -18,6 +18,7 @@ from cluster.kubectl import Client
 from cluster.layout import CACHE_VARIABLE, Layout, find_layout
 from cluster.machine import Machine
 from cluster.progress import Progress
+from cluster.telemetry import build_telemetry
 
 THROUGH = ("kubectl", "helm", "run")
 # These commands only read charts: they need neither a cluster nor root.
@@ -36,6 +37,9 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("--logs", action="store_true", help="also print the ends of the logs of daemons that ended")
     verbs.add_parser("images", help="fill the cache with everything that `up` needs, without starting anything")
     verbs.add_parser("keda", help="build KEDA into the cache, for tests of scaling with KEDA (takes some minutes)")
+    verbs.add_parser(
+        "telemetry", help="fetch Jaeger, Zipkin, Prometheus and Alertmanager into the cache, for tests of telemetry"
+    )
     verbs.add_parser("kubectl", help="run kubectl ARGUMENT... on the cluster")
     verbs.add_parser("helm", help="run helm ARGUMENT... on the cluster")
     verbs.add_parser("run", help="run -- COMMAND... in a network that reaches nodes, pods and services")
@@ -110,6 +114,8 @@ def perform(layout: Layout, options: argparse.Namespace) -> int:
             load_base(layout, progress)
         case "keda":
             build_keda(layout, progress)
+        case "telemetry":
+            build_telemetry(layout, progress)
         case "build-image":
             build_image(layout, progress, options.tag, options.file, options.context, options.build_arg)
         case "push-image":

@@ -8,6 +8,10 @@ our own pin their versions in their go.mod: Kubernetes in kube/, CoreDNS in dns/
 HELM = "v3.22.0"
 CONTOUR = "v1.33.8"
 KEDA = "v2.20.2"
+JAEGER = "v1.76.0"
+ZIPKIN = "3.4.4"
+PROMETHEUS = "2.42"
+ALERTMANAGER = "0.25"
 ENVOY_WHEEL = "1.38.3"
 DEBIAN = "bookworm"
 
