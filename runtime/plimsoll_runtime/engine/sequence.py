@@ -106,6 +106,10 @@ class QueueEntry:
     order_key: tuple[int, ...] = ()
 
 
+ANSWERS = (MarkKind.FIRST_TOKEN, MarkKind.FINISHED)
+"""Marks that are recorded in any case; a request has each of them once."""
+
+
 @dataclass(slots=True)
 class Report:
     """Data for the client besides tokens. Only `engine/scheduler` writes it.
@@ -127,9 +131,20 @@ class Report:
     waits_since_ns: int = 0
 
     def mark(self, kind: MarkKind, at_ns: int, value: int = 0, why: WaitReason = WaitReason.NOTHING) -> None:
-        """Record what happens to the sequence. Beyond MOST_MARKS only its end is recorded."""
-        if len(self.marks) < MOST_MARKS or kind is MarkKind.FINISHED:
-            self.marks.append(Mark(kind, at_ns, value, why))
+        """Record what happens to the sequence. Beyond MOST_MARKS, further chunks are added to the last one, and
+        further preemptions are left out.
+        """
+        if len(self.marks) >= MOST_MARKS and kind not in ANSWERS:
+            if kind is MarkKind.CHUNK and (at := self._last_chunk()) is not None:
+                chunk = self.marks[at]
+                self.marks[at] = Mark(MarkKind.CHUNK, chunk.at_ns, chunk.value + value)
+            if kind is not MarkKind.SCHEDULED or self.marks[-1].kind is not MarkKind.PREEMPTED:
+                return
+        self.marks.append(Mark(kind, at_ns, value, why))
+
+    def _last_chunk(self) -> int | None:
+        marks = self.marks
+        return next((at for at in range(len(marks) - 1, -1, -1) if marks[at].kind is MarkKind.CHUNK), None)
 
     def take_marks(self) -> list[Mark]:
         """Return the marks to send, and forget them."""

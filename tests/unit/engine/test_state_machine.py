@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kept import KeptBeside
+from marked import MarkedRequest
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
@@ -200,6 +201,7 @@ class Engine(RuleBasedStateMachine):
         self.depth = depth
         self.steps: deque[Step] = deque()
         self.live: dict[str, Expectation] = {}
+        self.marked: dict[str, MarkedRequest] = {}
         self.conversations = [SHARED]
         self.committed = 0
         self.count = 0
@@ -241,6 +243,7 @@ class Engine(RuleBasedStateMachine):
                 other.last_step += self.patience * (work + behind)
         before = sum(e.work for e in self.live.values())
         last_step = self.committed + self.patience * (before + work + behind)
+        self.marked[request.request_id] = MarkedRequest(sequence, self.now_ns)
         self.live[request.request_id] = Expectation(answer, last_step, work, Answer(), sequence)
 
     def tiers(self) -> TierIndex | None:
@@ -315,6 +318,8 @@ class Engine(RuleBasedStateMachine):
             if step is None:
                 break
             self.kept.planned(step.sequences)
+            for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
+                self.marked[sequence.request_id].planned(entry)
             self.steps.append(step)
         if self.steps:
             self._commit()
@@ -348,6 +353,7 @@ class Engine(RuleBasedStateMachine):
 
     def _tell(self, output: RequestOutput) -> None:
         expectation = self.live[output.request_id]
+        self.marked[output.request_id].sent(output, self.now_ns)
         if output.finish_reason == "deadline":
             assert not self._in_time(expectation)
             assert output.error is not None

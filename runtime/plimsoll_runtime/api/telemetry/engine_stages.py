@@ -28,8 +28,8 @@ class Chunk(NamedTuple):
 class Stage(NamedTuple):
     """One stage, in nanoseconds of the monotonic clock. `end_ns` None: the engine has not told its end.
 
-    `why`: what the request waited for, in a stage of waiting. `found`: tokens that it need not compute, in a stage that
-    follows one.
+    `why`: what the request waited for in QUEUE, and why it was preempted in PREEMPTED. `found`: tokens that it need not
+    compute, in a stage that follows one of these.
     """
 
     name: StageName
@@ -61,7 +61,8 @@ def stages_of(marks: Sequence[Mark]) -> list[Stage]:
             continue
         if stages and stages[-1].end_ns is None:
             last = stages[-1]._replace(end_ns=mark.at_ns, chunks=tuple(chunks))
-            stages[-1] = last._replace(why=mark.why) if mark.kind is MarkKind.SCHEDULED else last
+            waited = mark.kind is MarkKind.SCHEDULED and last.name is StageName.QUEUE
+            stages[-1] = last._replace(why=mark.why) if waited else last
         chunks = []
         if mark.kind is MarkKind.QUEUED:
             stages.append(Stage(StageName.QUEUE, mark.at_ns, None))

@@ -122,7 +122,7 @@ class MarkKind(IntEnum):
     - QUEUED: it has joined the waiting queue, after its constraint was compiled.
     - SCHEDULED: it runs, for the first time or again. `value`: its tokens that need not be computed, from the prefix
       cache or its tiers. `why`: what it waited for.
-    - CHUNK: a step computes `value` tokens of its prompt, or of all its tokens after a preemption.
+    - CHUNK: a step computes `value` tokens of its prompt, or generated ones that it had before a preemption.
     - FIRST_TOKEN: its first token has been sampled.
     - PREEMPTED: it waits again. `why`: what was lacking.
     - FINISHED: it has ended.
@@ -162,7 +162,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 MOST_MARKS = 256
-"""Marks of one request; of a request with more, those in between are left out."""
+"""Marks of one request that wait for its next output; see `Report.mark` for a request with more."""
 
 
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -224,9 +224,9 @@ class Admission:
         return None
 
     def block(self, why: WaitReason) -> None:
-        """Record why the waiting sequences wait, if there are any."""
+        """Record why the waiting sequences wait, if there are any. Without a free slot, nothing else would help them."""
         if self.waiting:
-            self._blocked = why, self.now_ns
+            self._blocked = why if self._running.slots.available else WaitReason.SLOTS, self.now_ns
 
     def preempt(self, why: WaitReason = WaitReason.KV_BLOCKS) -> SequenceState:
         """Preempt the running sequence with the highest order key and return it."""
@@ -236,6 +236,12 @@ class Admission:
         self.waiting.push(victim)
         self._counters.preemptions += 1
         return victim
+
+    def preempt_all(self, why: WaitReason) -> None:
+        """Preempt all running sequences, between two steps."""
+        self.now_ns = self._clock()
+        while self._running.sequences:
+            self.preempt(why)
 
     def look_ahead(self) -> None:
         """Start prefetches for sequences near the front of the queue."""

@@ -191,7 +191,8 @@ class BatchBuilder:
         if self._snapshots is not None:
             count = self._snapshots.cut(sequence, count)
         if self._has_blocks(sequence, sequence.computed + count, build):
-            sequence.report.mark(MarkKind.CHUNK, self._admission.now_ns, count)
+            if sequence.computed >= sequence.prompt_len:
+                sequence.report.mark(MarkKind.CHUNK, self._admission.now_ns, count)
             self._plan_chunk(sequence, count, build)
 
     def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
@@ -219,6 +220,7 @@ class BatchBuilder:
             tokens: Sequence[int] = sequence.output_ids[generated : generated + count]
         else:
             tokens = sequence.tokens(start, end)
+            sequence.report.mark(MarkKind.CHUNK, self._admission.now_ns, count)
             if sequence.scores_prompt:
                 targets = sequence.prompt[start + 1 : end + 1]
             self._counters.prompt_tokens += min(end, sequence.prompt_len) - start

@@ -277,8 +277,7 @@ class Scheduler:
             for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
                 sequence.pending -= entry.sample
             self._kv.not_computed(step.plan, step.sequences)
-        while self._running.sequences:
-            self._admission.preempt(WaitReason.DEVICE_MEMORY)
+        self._admission.preempt_all(WaitReason.DEVICE_MEMORY)
         for step in steps:
             if (tiers := self._kv.tiers) is not None:
                 tiers.over(step.plan.spills, step.plan.restores)
@@ -302,8 +301,7 @@ class Scheduler:
             for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
                 sequence.pending -= entry.sample
             self._kv.not_computed(step.plan, step.sequences)
-        while self._running.sequences:
-            self._admission.preempt(WaitReason.LOST_PROCESSES)
+        self._admission.preempt_all(WaitReason.LOST_PROCESSES)
         for step in steps:
             self._kv.sharing.merge(step.merges)
         self._kv.forget_all()
