@@ -134,11 +134,11 @@ def test_a_collector_that_fails_is_a_send_error_and_not_in_our_log(
     assert "opentelemetry" not in "".join(capfd.readouterr())
 
 
-@pytest.mark.parametrize("endpoint", [f"http://127.0.0.1:{dead_port()}", "http://collector.invalid:4318"])
+@pytest.mark.parametrize("endpoint", ["", "http://collector.invalid:4318"], ids=["dead port", "unknown host"])
 def test_a_collector_that_cannot_be_reached(
     protocol: str, endpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint or f"http://127.0.0.1:{dead_port()}")
     exporter = OtlpExporter(protocol, "plimsoll-x", {})
     with pytest.raises(SendError) as caught:
         exporter.send(SPANS)

@@ -224,7 +224,7 @@ class Admission:
         return None
 
     def block(self, why: WaitReason) -> None:
-        """Record why the waiting sequences wait, if there are any. Without a free slot, nothing else would help them."""
+        """Record why the waiting sequences wait, if there are any. Without a free slot, nothing else would help."""
         if self.waiting:
             self._blocked = why if self._running.slots.available else WaitReason.SLOTS, self.now_ns
 
