@@ -176,7 +176,7 @@ class _ObjectiveCollector(Collector):
         )
         times = GaugeMetricFamily(
             "plimsoll_gateway_objective_seconds",
-            "Time that an objective of a model allows: first_token or inter_token.",
+            "Seconds that an objective of a model allows: first_token or inter_token.",
             labels=(*LABELS, "objective"),
         )
         for model in table.models if table is not None else ():

@@ -107,14 +107,14 @@ def test_without_objectives_nothing_is_counted() -> None:
     counted = Counted(Objectives())
     assert counted.ended(200, Times(9.0, 9.0)) == {}
     assert counted.values() == {}
-    assert NAME.encode() + b"ratio{" not in counted.metrics.render()
+    assert NAME.encode() + b"ratio{" not in counted.metrics.render(None).body
 
 
 def test_both_outcomes_have_series_and_the_objectives_are_gauges() -> None:
     counted = Counted()
     counted.ended(200, Times(0.1, 0.01))
     assert counted.values()["availability", "missed"] == 0
-    text = counted.metrics.render().decode()
+    text = counted.metrics.render(None).body.decode()
     for line in (
         'ratio{model="m",namespace="ns",objective="availability"} 0.999',
         'ratio{model="m",namespace="ns",objective="first_token"} 0.95',

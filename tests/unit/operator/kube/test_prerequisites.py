@@ -118,7 +118,7 @@ async def test_nodes_are_looked_at_where_that_is_allowed(
 
 
 def test_the_process_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    async def run(_: object) -> int:
+    async def run(*_: object) -> int:
         raise PrerequisiteError("the API server does not know ModelDeployments")
 
     monkeypatch.setattr(module, "_run", run)
