@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -15,10 +14,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from plimsoll_runtime.api.server.config import TracingOptions
 from plimsoll_runtime.api.telemetry.engine_process import engine_processes
 from plimsoll_runtime.api.telemetry.metrics_key import metrics_key
+from plimsoll_runtime.api.telemetry.request_spans import RequestSpans
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_telemetry.attributes import MODEL, NAMESPACE, REQUEST_MODEL
-from plimsoll_telemetry.span import Span
-from plimsoll_telemetry.tracer import Tracer
+from plimsoll_telemetry.tracer import MakeSpans, Tracer
 
 BODY = {"model": "alias", "prompt": "Hi"}
 KEY = ModelName("team", "deployed")
@@ -27,6 +26,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 EXEMPLARY = {
     "plimsoll_time_to_first_token_seconds",
     "plimsoll_inter_token_seconds",
+    "plimsoll_mean_token_seconds",
     "plimsoll_request_seconds",
 }
 
@@ -111,11 +111,11 @@ def test_without_a_deployment_the_first_name_is_the_label() -> None:
 async def test_a_trace_names_the_deployment_of_its_request(run_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
-    made: list[Callable[[], list[Span]]] = []
+    made: list[MakeSpans] = []
     monkeypatch.setattr(Tracer, "finish", lambda _tracer, make: made.append(make))
     async with run_server(deployment=KEY, tracing=TracingOptions()) as running, running.http() as http:
         await http.post("/v1/completions", json=BODY)
         await http.post("/v1/completions", json=BODY | {"model": "unknown"})
-    served, refused = (next(iter(make())).attributes for make in made)
+    served, refused = (make()[0].attributes for make in made if isinstance(make, RequestSpans))
     assert (served[NAMESPACE], served[MODEL], served[REQUEST_MODEL]) == (*KEY, "fake")
     assert {NAMESPACE, MODEL, REQUEST_MODEL}.isdisjoint(refused)
