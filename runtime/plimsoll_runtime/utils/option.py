@@ -87,9 +87,13 @@ class Option:
         try:
             if self.parse_variable is not None:
                 return self.parse_variable(text)
-            return [self.read(word) for word in values.words(text)] if self.repeats else self.read(text)
+            if self.repeats:
+                return [self.read(word) for word in values.words(text)]
+            value = self.read(text)
         except values.OptionError as error:
             raise UsageError(f"{self.variable}: {error}") from error
+        self.check(value, self.variable)
+        return value
 
     def check(self, value: Any, name: str) -> None:
         """Raise UsageError for a value that is not among the choices or out of bounds."""

@@ -140,6 +140,7 @@ class FrontConfig:
         "plimsoll",
         "whose names metrics have; those of vLLM are for dashboards and scalers that were made for it",
         SERVER,
+        variable="PLIMSOLL_METRICS_NAMES",
     )
     api_keys: tuple[str, ...] = option(
         (),

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
+from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.api.telemetry.metrics import FIRST_TOKEN_SECONDS, Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.vllm_names import SERIES, bounds_of, narrowed, vllm_metrics
 from plimsoll_runtime.engine.protocol.messages import Mark, MarkKind
+from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.spec import ModelName
+from plimsoll_runtime.utils.option import fields_of
 
 LABELS = ("namespace", "model")
 OWN = (0.05, 0.25, 1, 7)
@@ -126,3 +129,10 @@ def test_an_exemplar_moves_to_the_next_bucket_that_is_shown() -> None:
         {"trace_id": "a"},
         None,
     ]
+
+
+def test_a_variable_names_both_kinds_or_is_refused() -> None:
+    option = fields_of(FrontConfig)["metrics_names"]
+    assert option.read_variable("plimsoll,vllm") == "plimsoll,vllm"
+    with pytest.raises(UsageError, match="PLIMSOLL_METRICS_NAMES must be one of plimsoll, vllm, plimsoll,vllm, not x"):
+        option.read_variable("x")
