@@ -85,3 +85,17 @@ _OPERATIONS = {
 def operation_of(path: str) -> str | None:
     """Return the convention's name of an endpoint's operation; None for endpoints that it does not name."""
     return _OPERATIONS.get(path)
+
+
+_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"})
+OTHER_METHOD = "_OTHER"
+
+
+def method_of(method: str) -> str:
+    """Return a request's method; OTHER_METHOD for one that HTTP does not define, which is text of the client."""
+    return method if method in _METHODS else OTHER_METHOD
+
+
+def request_name(method: str, route: str) -> str:
+    """Return the name of a request's span."""
+    return f"{'HTTP' if method == OTHER_METHOD else method} {route}"

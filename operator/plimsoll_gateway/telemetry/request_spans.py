@@ -29,7 +29,7 @@ class RequestSpans:
         offset_ns: int,
     ) -> None:
         self._record = record
-        self._method = method
+        self._method = names.method_of(method)
         self._route = route
         self._status = status
         self._request_id = request_id
@@ -42,7 +42,7 @@ class RequestSpans:
         context = self._record.span
         assert context is not None
         request = Span(
-            f"{self._method} {self._route}",
+            names.request_name(self._method, self._route),
             context.trace_id,
             context.span_id,
             self._record.parent_id,

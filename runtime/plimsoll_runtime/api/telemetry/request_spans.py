@@ -23,7 +23,7 @@ class RequestSpans:
         self, record: RequestRecord, method: str, route: str, status: int, ended_ns: int, offset_ns: int
     ) -> None:
         self._record = record
-        self._method = method
+        self._method = names.method_of(method)
         self._route = route
         self._status = status
         self._ended_ns = ended_ns
@@ -35,7 +35,7 @@ class RequestSpans:
         assert context is not None
         spans = [
             Span(
-                f"{self._method} {self._route}",
+                names.request_name(self._method, self._route),
                 context.trace_id,
                 context.span_id,
                 self._record.parent_id,
