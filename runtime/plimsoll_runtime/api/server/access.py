@@ -22,6 +22,7 @@ from plimsoll_runtime.api.server.limits import BodyLimits
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_reporter import RequestReporter
+from plimsoll_telemetry.attributes import method_of
 from plimsoll_telemetry.log_subject import SUBJECT, LogSubject
 
 _SLASHES = re.compile("/{2,}")
@@ -127,15 +128,15 @@ class Access:
         if scope["path"] in ALWAYS_PATHS:
             return
         code = answer.status or CLIENT_GONE
-        route = scope.get("route")
-        self._reporter.ended(record, scope["method"], getattr(route, "path", "other"), code)
+        # A path and a method that are not of the API are text of the client, also the ids in a path.
+        path, method = getattr(scope.get("route"), "path", "other"), method_of(scope["method"])
+        self._reporter.ended(record, method, path, code)
         seconds = time.monotonic() - record.started
         waited = None if record.first_token is None else record.first_token - record.started
-        path = scope["path"][:200].encode("unicode_escape").decode()
         ended = sorted(set(record.finish_reasons))
         fields = {
             "request_id": record.request_id,
-            "method": scope["method"],
+            "method": method,
             "path": path,
             "status": code,
             "seconds": round(seconds, 6),
@@ -150,7 +151,7 @@ class Access:
         logger.info(
             "%s %s %s %d in %.0fms, first token %s, %d prompt tokens (%d cached), %d generated, %s%s",
             record.request_id,
-            scope["method"],
+            method,
             path,
             code,
             seconds * 1e3,
