@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
+import psutil
 
 from serving.latency import Timeline, expect, latencies
 from serving.workloads import Request, Workload
@@ -40,6 +41,13 @@ class HttpServer:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the process and its children so far."""
+        own = psutil.Process(self._process.pid)
+        times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+        return sum(each.user + each.system for each in times)
 
     def run(self, workload: Workload) -> dict[str, Any]:
         """Send as many requests at a time as there are users (streaming), or all at once (not streaming). Return

@@ -34,8 +34,8 @@ from tables import Sheet
 WORKLOADS = ("W4", "D16")
 OFF, ON = "off", "on"
 WARM_UP_SCALE = 0.1
-EVERY = StepTracing(100, 3.0)
-"""The server's defaults."""
+EVERY = StepTracing(100, 0.0)
+"""The server's default, but no slow steps: counting calls makes steps slow."""
 START_SECONDS = 10.0
 
 
@@ -49,7 +49,8 @@ class _Server(HttpServer):
 
 def measure(chosen: Options) -> dict[str, Any]:
     """Return output tokens per second and times to the first token of each workload, with traces off and on; their
-    ratios are medians over the rounds. `calls`: Python calls of a decode step of 16 sequences.
+    ratios, and those of the servers' CPU times, are medians over the rounds. `calls`: Python calls of a decode step of 16
+    sequences.
     """
     names = [name for name in WORKLOADS if not chosen.only or name in chosen.only]
     calls = {OFF: calls_of_a_step(None), ON: calls_of_a_step(EVERY)}
@@ -67,12 +68,13 @@ def table(result: dict[str, Any]) -> Sheet:
             f"{each['ttft_p50_ms'][OFF]:.1f}",
             f"{each['ttft_p50_ms'][ON]:.1f}",
             f"{each['ttft_ratio']:.3f}x",
+            f"{each['cpu_ratio']:.3f}x",
         ]
         for name, each in result["workloads"].items()
     ]
     calls = result["calls"]
     note = f"Python calls of a decode step of 16 sequences: {calls[OFF]:.1f} with traces off, {calls[ON]:.1f} with on."
-    headings = ["workload", "tokens/s off", "on", "ratio", "TTFT p50 ms off", "on", "ratio"]
+    headings = ["workload", "tokens/s off", "on", "ratio", "TTFT p50 ms off", "on", "ratio", "CPU time"]
     return Sheet("All requests traced and JSON logs, against neither: medians", headings, rows, note)
 
 
@@ -102,7 +104,11 @@ def _measured(name: str, chosen: Options) -> dict[str, Any]:
 def _round(name: str, number: int, servers: Mapping[str, HttpServer], chosen: Options) -> dict[str, Any]:
     busy = quiet.cores_in_use()
     turn = (OFF, ON) if number % 2 else (ON, OFF)
-    found: dict[str, Any] = {which: servers[which].run(workload(name, chosen.scale, number)) for which in turn}
+    found: dict[str, Any] = {}
+    for which in turn:
+        before = servers[which].cpu_seconds
+        found[which] = servers[which].run(workload(name, chosen.scale, number))
+        found[which]["cpu_seconds"] = round(servers[which].cpu_seconds - before, 2)
     return {**found, "cores_used_by_others": round(busy, 2)}
 
 
@@ -115,6 +121,7 @@ def _summary(rounds: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
         "throughput_ratio": median(lambda r: r[OFF]["seconds"] / r[ON]["seconds"]),
         "ttft_p50_ms": {w: median(partial(_first_token, w)) for w in (OFF, ON)},
         "ttft_ratio": median(lambda r: r[ON]["ttft_ms"]["p50"] / r[OFF]["ttft_ms"]["p50"]),
+        "cpu_ratio": median(lambda r: r[ON]["cpu_seconds"] / r[OFF]["cpu_seconds"]),
         "rounds": rounds,
     }
 
