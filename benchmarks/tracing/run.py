@@ -49,8 +49,8 @@ class _Server(HttpServer):
 
 def measure(chosen: Options) -> dict[str, Any]:
     """Return output tokens per second and times to the first token of each workload, with traces off and on; their
-    ratios, and those of the servers' CPU times, are medians over the rounds. `calls`: Python calls of a decode step of 16
-    sequences.
+    ratios, and those of the servers' CPU times, are medians over the rounds. `calls`: Python calls of a decode step of
+    16 sequences.
     """
     names = [name for name in WORKLOADS if not chosen.only or name in chosen.only]
     calls = {OFF: calls_of_a_step(None), ON: calls_of_a_step(EVERY)}
