@@ -76,37 +76,36 @@ def bodies_of(rng: random.Random) -> dict[str, Any] | bytes:
         {"role": "tool", "tool_call_id": SECRET, "content": SECRET},
     ]
     schema = {"type": "json_schema", "json_schema": {"name": SECRET, "schema": {"type": SECRET}}}
-    return rng.choice(
-        [
-            chat,
-            text,
-            chat | {"stream": True},
-            text | {"n": 2, "stream": True},
-            chat | {"tools": [tool(SECRET)], "tool_choice": {"type": "function", "function": {"name": SECRET}}},
-            chat | {"messages": turns},
-            chat | {"messages": [{"role": SECRET, "content": SECRET}]},
-            chat | {"response_format": schema},
-            chat | {"response_format": {"type": SECRET}},
-            chat | {"user": SECRET, "metadata": {SECRET: SECRET}, "safety_identifier": SECRET},
-            chat | {"prompt_cache_key": SECRET},
-            chat | {"max_tokens": SECRET},
-            chat | {SECRET: SECRET},
-            chat | {"logit_bias": {SECRET: 1}},
-            chat | {"guided_regex": f"({SECRET}"},
-            text | {"stop": [SECRET]},
-            text | {"suffix": SECRET},
-            {"model": SECRET, "messages": [{"role": "user", "content": "w4"}]},
-            {"model": SECRET, "prompt": "w4"},
-            {"model": MODEL, "input": SECRET, "max_output_tokens": 2},
-            {"model": MODEL, "input": "w4", "previous_response_id": SECRET},
-            {"model": MODEL, "input": SECRET, "instructions": SECRET, "background": True},
-            {"model": MODEL, "max_tokens": 2, "system": SECRET, "messages": [{"role": "user", "content": SECRET}]},
-            json.dumps(chat).encode()[:-3],
-            SECRET.encode(),
-            json.dumps([SECRET]).encode(),
-            b'{"model": "' + SECRET.encode() + b"\xff",
-        ]
-    )
+    bodies: list[dict[str, Any] | bytes] = [
+        chat,
+        text,
+        chat | {"stream": True},
+        text | {"n": 2, "stream": True},
+        chat | {"tools": [tool(SECRET)], "tool_choice": {"type": "function", "function": {"name": SECRET}}},
+        chat | {"messages": turns},
+        chat | {"messages": [{"role": SECRET, "content": SECRET}]},
+        chat | {"response_format": schema},
+        chat | {"response_format": {"type": SECRET}},
+        chat | {"user": SECRET, "metadata": {SECRET: SECRET}, "safety_identifier": SECRET},
+        chat | {"prompt_cache_key": SECRET},
+        chat | {"max_tokens": SECRET},
+        chat | {SECRET: SECRET},
+        chat | {"logit_bias": {SECRET: 1}},
+        chat | {"guided_regex": f"({SECRET}"},
+        text | {"stop": [SECRET]},
+        text | {"suffix": SECRET},
+        {"model": SECRET, "messages": [{"role": "user", "content": "w4"}]},
+        {"model": SECRET, "prompt": "w4"},
+        {"model": MODEL, "input": SECRET, "max_output_tokens": 2},
+        {"model": MODEL, "input": "w4", "previous_response_id": SECRET},
+        {"model": MODEL, "input": SECRET, "instructions": SECRET, "background": True},
+        {"model": MODEL, "max_tokens": 2, "system": SECRET, "messages": [{"role": "user", "content": SECRET}]},
+        json.dumps(chat).encode()[:-3],
+        SECRET.encode(),
+        json.dumps([SECRET]).encode(),
+        b'{"model": "' + SECRET.encode() + b"\xff",
+    ]
+    return rng.choice(bodies)
 
 
 def target_of(rng: random.Random) -> tuple[str, str]:

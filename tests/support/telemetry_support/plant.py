@@ -67,7 +67,7 @@ class Plant:
 def serving_tiny(model: Path, folder: Path, name: str, environment: Mapping[str, str], *options: str) -> Iterator[Part]:
     """Serve a model."""
     log = folder / f"{name}.log"
-    argv = [sys.executable, "-m", "plimsoll_runtime", "serve", model, "--name", MODEL, "--port", "0"]
+    argv: list[str | Path] = [sys.executable, "-m", "plimsoll_runtime", "serve", model, "--name", MODEL, "--port", "0"]
     argv += ["--threads", "1", "--traces-per-second", "50000", *options]
     with running(argv, log, COMMON | dict(environment)) as process:
         await_ready(process, log, lambda: " ready: " in log.read_text())

@@ -156,7 +156,7 @@ def running_jaeger(folder: Path) -> Iterator[Jaeger]:
     ports = {f"{name}-server": free_port() for name in names}
     ports |= {name: free_port() for name in ("collector.otlp.http", "collector.otlp.grpc", "admin.http")}
     options = [f"--{name}.host-port={LOCAL}:{port}" for name, port in ports.items()]
-    argv = [binary, *options, f"--memory.max-traces={MOST_TRACES}", "--log-level=warn"]
+    argv: list[str | Path] = [binary, *options, f"--memory.max-traces={MOST_TRACES}", "--log-level=warn"]
     query = f"http://{LOCAL}:{ports['query.http-server']}"
     http, grpc = (f"http://{LOCAL}:{ports[f'collector.otlp.{kind}']}" for kind in ("http", "grpc"))
     with running(argv, log) as process:
