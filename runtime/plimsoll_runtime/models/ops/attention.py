@@ -51,7 +51,7 @@ class Attend(OfHeads):
         """Return the cost: queries in and out, new keys and values written, each context's keys and values read
         once.
         """
-        read, pairs = seen(self.shape, rows.spans)
+        read, pairs = rows.seen(self.shape.mask)
         queries, keys = self.shape.query_width, self.shape.key_width
         return OpCost((2 * rows.count * queries + 2 * (rows.count + read) * keys) * size, 4 * queries * pairs)
 
@@ -160,33 +160,6 @@ def attended(
     return step.attention(layer, query, key, value, sinks).flatten(1)
 
 
-def seen(shape: AttentionShape, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return (tokens, pairs) for queries at the positions (first, end) of each sequence.
-
-    `tokens`: the tokens that they attend to, each counted once a sequence. `pairs`: the pairs of a query and a token
-    that it attends to.
-    """
-    if shape.whole:
-        counts = [end - start for start, end in spans]
-        return sum(counts), sum(n * min(n, n if shape.window is None else 2 * shape.window - 1) for n in counts)
-    read = sum(end - shape.first_seen(start) for start, end in spans)
-    return read, sum(_seen(shape, end) - _seen(shape, start) for start, end in spans)
-
-
-def _seen(shape: AttentionShape, end: int) -> int:
-    """Return the number of pairs of a query and a token that it attends to, for queries at positions 0 .. end - 1. Each
-    query attends to its own token.
-    """
-    whole, rest = (0, end) if shape.chunk is None else divmod(end, shape.chunk)
-    return whole * _seen_of_chunk(shape, shape.chunk or 0) + _seen_of_chunk(shape, rest)
-
-
-def _seen_of_chunk(shape: AttentionShape, end: int) -> int:
-    window = end if shape.window is None else shape.window
-    growing = min(end, window)
-    return growing * (growing + 1) // 2 + (end - growing) * window
-
-
 @dataclass(frozen=True, slots=True)
 class AttendShared(Op):
     """Attends over the cache of a layer that an earlier op of the step has filled. Reads queries [T, heads x D]."""
@@ -199,7 +172,7 @@ class AttendShared(Op):
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """Return the cost: queries in and out, each context's keys and values read once."""
-        read, pairs = seen(self.shape, rows.spans)
+        read, pairs = rows.seen(self.shape.mask)
         queries, keys = self.shape.query_width, self.shape.key_width
         return OpCost((2 * rows.count * queries + 2 * read * keys) * size, 4 * queries * pairs)
 

@@ -46,7 +46,7 @@ class Convolve(Op):
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         width, taps = self.weight.shape
-        moved = 2 * width * (rows.count + len(rows.spans) * (taps - 1))
+        moved = 2 * width * (rows.count + rows.sequences * (taps - 1))
         return OpCost(moved * size + width * (taps + 1) * FLOAT32, 2 * rows.count * width * taps)
 
     def row_bytes(self, size: int) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from plimsoll_runtime.engine.work.visible import Visible, experts_read
+
 FLOAT32 = 4
 """Bytes of an element of a norm, a bias or the logits, which are float32 in any run."""
 
@@ -32,11 +34,28 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Rows of a step: their number, the number with logits, and (first position, end) of each sequence."""
+    """Rows of a step: their number, the number with logits, and (first position, end) of each sequence.
+
+    The cost of an op is linear in `count`, `sequences`, and the results of `seen` and `experts_read`; that of a head in
+    `logits`, and in whether there are any.
+    """
 
     count: int
     logits: int
     spans: Sequence[tuple[int, int]]
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences."""
+        return len(self.spans)
+
+    def seen(self, mask: Visible) -> tuple[int, int]:
+        """Return the tokens that all rows attend to, and the pairs (see `Visible.of_spans`)."""
+        return mask.of_spans(self.spans)
+
+    def experts_read(self, experts: int, chosen: int) -> float:
+        """Return how many of `experts` are read if each row chooses `chosen` of them at random."""
+        return experts_read(experts, chosen, self.count)
 
 
 def total(costs: Iterable[OpCost]) -> OpCost:

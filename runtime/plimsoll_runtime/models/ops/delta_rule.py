@@ -56,7 +56,7 @@ class DeltaRule(Op):
         shape = self.shape
         moved = rows.count * (shape.mixed + 2 * shape.value_heads + shape.values) * size
         return OpCost(
-            moved + 2 * len(rows.spans) * self.keeps.nbytes(size) + 2 * shape.value_heads * FLOAT32,
+            moved + 2 * rows.sequences * self.keeps.nbytes(size) + 2 * shape.value_heads * FLOAT32,
             7 * rows.count * shape.values * shape.key_dim,
         )
 

@@ -72,7 +72,7 @@ class Experts(Op):
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """Return the cost for rows that choose experts at random. Experts without rows are not read."""
         experts = len(self.down)
-        read = experts * (1.0 - (1.0 - self.chosen / experts) ** rows.count)
+        read = rows.experts_read(experts, self.chosen)
         weights = (self.opening + self.inner) * self.hidden
         biases = (self.opening * bool(self.gate_up_biases) + self.hidden * bool(self.down_biases)) * FLOAT32
         passed = 2 * self.hidden + self.chosen * 2 * self.inner

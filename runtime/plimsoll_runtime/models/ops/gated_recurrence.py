@@ -50,7 +50,7 @@ class GatedRecurrence(Op):
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         width, block = self.decay.shape[0], self.inputs.shape[-1]
-        moved = 2 * rows.count * width * size + 2 * len(rows.spans) * self.keeps.nbytes(size)
+        moved = 2 * rows.count * width * size + 2 * rows.sequences * self.keeps.nbytes(size)
         return OpCost(moved + width * (2 * block + 3) * FLOAT32, rows.count * width * (4 * block + 10))
 
     def row_bytes(self, size: int) -> int:

@@ -66,7 +66,7 @@ class DualScan(Op):
         shape = self.shape
         moved = rows.count * (shape.mixed + shape.heads + shape.inner) * size
         return OpCost(
-            moved + 2 * len(rows.spans) * self.keeps.nbytes(size) + 3 * shape.heads * FLOAT32,
+            moved + 2 * rows.sequences * self.keeps.nbytes(size) + 3 * shape.heads * FLOAT32,
             6 * rows.count * shape.inner * shape.state,
         )
 

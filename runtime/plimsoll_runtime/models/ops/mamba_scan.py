@@ -50,7 +50,7 @@ class SelectiveScan(Op):
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """Return the cost: rows in and out, each sequence's state read and written once."""
         width, count = self.decay.shape
-        moved = rows.count * (3 * width + 2 * count) * size + 2 * len(rows.spans) * self.keeps.nbytes(size)
+        moved = rows.count * (3 * width + 2 * count) * size + 2 * rows.sequences * self.keeps.nbytes(size)
         return OpCost(moved + width * (count + 2) * FLOAT32, 7 * rows.count * width * count)
 
     def row_bytes(self, size: int) -> int:

@@ -26,7 +26,6 @@ from plimsoll_kernels.cpu.op_records import (
 )
 from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.models.layers.rope import rotate
-from plimsoll_runtime.models.ops.attention import seen
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError, check_known
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
@@ -209,7 +208,7 @@ class AttendLatent(LatentOp):
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """Return the cost: queries in and out, new vectors written, each context's vectors read once for all heads."""
         own, width = self.attention, self.attention.shape.head_dim
-        read, pairs = seen(own.shape, rows.spans)
+        read, pairs = rows.seen(own.shape.mask)
         passed = rows.count * own.heads * (width + own.rank) + (rows.count + read) * width
         return OpCost(passed * size, 2 * own.heads * (width + own.rank) * pairs)
 

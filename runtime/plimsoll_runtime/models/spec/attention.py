@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from plimsoll_runtime.engine.work.visible import Visible
 from plimsoll_runtime.models.spec.norm import Norm
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "frequency_factors", "proportional"]
@@ -91,8 +92,12 @@ class AttentionShape:
 
     def first_seen(self, position: int) -> int:
         """Return the first position that a query sees."""
-        first = 0 if self.window is None else max(0, position - self.window + 1)
-        return first if self.chunk is None else max(first, position // self.chunk * self.chunk)
+        return self.mask.first_seen(position)
+
+    @property
+    def mask(self) -> Visible:
+        """The tokens that a query sees."""
+        return Visible(self.window, self.chunk, self.whole)
 
     @property
     def most_seen(self) -> int | None:
