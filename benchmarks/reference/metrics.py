@@ -22,6 +22,10 @@ COMPONENTS = {
     "Runtime": (
         "runtime/plimsoll_runtime/api/telemetry/metrics.py",
         "runtime/plimsoll_runtime/api/telemetry/engine_process.py",
+        "runtime/plimsoll_runtime/api/telemetry/step_metrics.py",
+        "runtime/plimsoll_runtime/api/telemetry/attention_metrics.py",
+        "runtime/plimsoll_runtime/api/telemetry/memory_metrics.py",
+        "runtime/plimsoll_runtime/api/telemetry/gpu_metrics.py",
         "runtime/plimsoll_runtime/api/batches/endpoint.py",
         "runtime/plimsoll_runtime/api/server/member_server.py",
     ),
@@ -37,10 +41,13 @@ KINDS = {
     "_counted": "counter",
     "_each": "gauge",
     "_times": "histogram",
+    "bucketed": "histogram",
 }
 """Metric types, by a word in the name of the function or class that creates the metric."""
-OF_A_MODEL = ("_family", "_histogram", "_each", "_counted")
+OF_A_MODEL = ("_family", "_histogram", "_each", "_counted", "bucketed")
 """Functions whose metrics have the labels of a model alone."""
+WITH_MORE_LABELS = ("labelled",)
+"""Functions whose metrics have the labels of a model and those of a tuple that they get."""
 MODEL_LABELS = ("namespace", "model")
 UNITS = ("seconds", "bytes", "tokens", "blocks", "ratio")
 
@@ -119,7 +126,7 @@ class _Reader:
         for part in (*owner.args[1:], *(word.value for word in owner.keywords if word.arg in ("labels", "labelnames"))):
             value = self._value(part, line)
             if isinstance(value, tuple):
-                return value
+                return (*MODEL_LABELS, *value) if any(word in maker for word in WITH_MORE_LABELS) else value
         return ()
 
     def _value(self, node: ast.expr, line: int) -> str | tuple[str, ...] | None:

@@ -12,10 +12,14 @@ from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.model_directory import ModelView
 from plimsoll_runtime.api.server.state import Phase, ServerState
+from plimsoll_runtime.api.telemetry.attention_metrics import attention_metrics
 from plimsoll_runtime.api.telemetry.engine_process import engine_processes
 from plimsoll_runtime.api.telemetry.engine_stages import Stage, StageName, seconds_in, stages_of
+from plimsoll_runtime.api.telemetry.gpu_metrics import GpuCollector
+from plimsoll_runtime.api.telemetry.memory_metrics import BLOCKS, memory_metrics
 from plimsoll_runtime.api.telemetry.metrics_key import LABELS
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.api.telemetry.step_metrics import GRAPHS, PEAKS, step_metrics
 from plimsoll_runtime.api.telemetry.vllm_names import OWN_NAMES, VLLM_NAMES, NamedRegistry, cache_config
 from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats
 from plimsoll_runtime.engine.step_timing import StepPhase
@@ -110,7 +114,9 @@ class EngineCollector(Collector):
         yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", ready)
         in_flight = {key: float(state.in_flight)}
         yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests in flight.", in_flight)
-        yield from _model_metrics(state.models.views() if state.models is not None else ())
+        views = state.models.views() if state.models is not None else ()
+        yield from _model_metrics(views)
+        yield from _engine_metrics(key, views)
 
 
 def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
@@ -132,6 +138,24 @@ def _pids(views: Sequence[ModelView]) -> dict[ModelName, int]:
     served = {view.key: view.served for view in views if view.stats is not None}
     pids = {key: one.engine.pid for key, one in served.items() if one is not None}
     return {key: pid for key, pid in pids.items() if pid is not None}
+
+
+def _engine_metrics(server: ModelName, views: Sequence[ModelView]) -> Iterator[Metric]:
+    """Yield the metrics that need the description of an engine besides its counters."""
+    awake = [view for view in views if view.served is not None and view.stats is not None]
+    infos = {view.key: view.served.engine.info for view in awake if view.served is not None}
+    stats = {view.key: view.stats for view in awake if view.stats is not None}
+    yield from step_metrics(infos, stats)
+    yield from families(PEAKS, {name: info for name, info in infos.items() if info.peak_flops})
+    yield from families(GRAPHS, {name: one.graphs for name, one in stats.items() if one.graphs is not None})
+    yield from families(BLOCKS, infos)
+    yield from attention_metrics(infos, stats)
+    yield from memory_metrics(server, infos, stats)
+
+
+def _uses_gpus(state: ServerState) -> bool:
+    views = state.models.views() if state.models is not None else ()
+    return any(view.served is not None and view.served.engine.info.device == "cuda" for view in views)
 
 
 def _group_metrics(groups: Mapping[ModelName, GroupStats]) -> Iterator[Metric]:
@@ -275,6 +299,7 @@ class Metrics:
         self.registry.register(EngineCollector(state))
         if VLLM_NAMES in names:
             self.registry.register(CacheConfigCollector(state))
+        self.registry.register(GpuCollector(lambda: _uses_gpus(state)))
 
     def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
         """Count a request that has ended. `endpoint` is a route, never text of the client."""
