@@ -27,6 +27,7 @@ from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,
     EngineInfo,
     EngineStats,
+    GraphStats,
     RequestOutput,
     StepOutputs,
     Vocabulary,
@@ -39,6 +40,7 @@ from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepDurations, StepPhase, Timeline
 from plimsoll_runtime.engine.step_tracing import OpMeter, StepTracer
+from plimsoll_runtime.engine.work.counter import StepCounts
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -131,6 +133,29 @@ class Compiled(Protocol):
     count: int
 
 
+class Replays(Protocol):
+    """Counts the forward passes of a device with CUDA graphs; see `GraphStats`."""
+
+    replayed: int
+    launched: int
+    padding: int
+
+    def clear(self) -> None:
+        """Start again from zero, after the warm-up."""
+
+
+class Passes(Protocol):
+    """The forward passes of this process."""
+
+    @property
+    def backend_name(self) -> str:
+        """The attention backend in use."""
+
+    @property
+    def replays(self) -> Replays | None:
+        """Counts of passes; None without CUDA graphs."""
+
+
 class EngineCore:
     """Joins a scheduler and a runner. Each step is schedule, run, commit.
 
@@ -147,6 +172,7 @@ class EngineCore:
       rejects requests with a constraint.
     - `leave`: makes the runner leave CPU cores to the caller of `step`, if steps overlap.
     - `compiled`: counter that `stats` reports; None: this device compiles no kernels.
+    - `passes`: the forward passes whose counts `stats` reports; None: other processes compute them.
     - `recovery`: replaces the processes that compute steps if they are lost; None: steps run in this process.
     - `ops`: tells the work of ops in steps that are recorded for traces (`config.step_tracing`); None: it is not known.
     """
@@ -163,6 +189,7 @@ class EngineCore:
         compiler: Compiler | None = None,
         leave: Leave = keep_all,
         compiled: Compiled | None = None,
+        passes: Passes | None = None,
         recovery: Recovery | None = None,
         ops: OpMeter | None = None,
     ) -> None:
@@ -201,7 +228,13 @@ class EngineCore:
         self._block_bytes = info.kv_bytes // info.num_blocks
         self._failure: str | None = None
         self._attention_fallbacks = 0
+        self._attention_backend = ""
         self._compiled = compiled
+        self._passes = passes
+        self._replays = None if passes is None else passes.replays
+        if self._replays is not None:
+            self._replays.clear()
+        self._counts = StepCounts(info.work)
 
     @property
     def has_work(self) -> bool:
@@ -224,8 +257,10 @@ class EngineCore:
     @property
     def stats(self) -> EngineStats:
         """Current gauges and counters."""
-        totals = zip(*(timeline.totals() for timeline in self._timelines), strict=True)
-        stats = self._scheduler.stats()
+        phases = self._timelines[0].totals() if self._timelines else ()
+        if len(self._timelines) > 1:
+            phases = tuple(map(sum, zip(*(timeline.totals() for timeline in self._timelines), strict=True)))
+        stats, counts, replays = self._scheduler.stats(), self._counts, self._replays
         return msgspec.structs.replace(
             stats,
             waiting=stats.waiting + len(self._held or ()),
@@ -233,7 +268,12 @@ class EngineCore:
             kernels_compiled=0 if self._compiled is None else self._compiled.count,
             recovering=self._lost_since is not None,
             group=None if self.recovery is None else self.recovery.stats,
-            phase_seconds=tuple(map(sum, totals)),
+            phase_seconds=phases,
+            graphs=None if replays is None else GraphStats(replays.replayed, replays.launched, replays.padding),
+            attention_backend=self._attention_backend,
+            step_tokens=tuple(counts.tokens),
+            step_sequences=tuple(counts.sequences),
+            amounts=tuple(counts.amounts),
         )
 
     def add(self, request: AddRequest) -> None:
@@ -325,7 +365,10 @@ class EngineCore:
                 self._learn(step)
                 if timeline is not None and len(self._timelines) > 1:
                     timeline.lap(StepPhase.WAIT)
-                self._attention_fallbacks = result.attention_fallbacks
+                if result.attention_fallbacks != self._attention_fallbacks:
+                    self._attention_fallbacks = result.attention_fallbacks
+                    self._attention_backend = "" if self._passes is None else self._passes.backend_name
+                self._counts.add(step.plan.sequences, step.tokens)
                 outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
                 if self._plans_first:
                     self._plan_ahead()

@@ -36,7 +36,7 @@ from plimsoll_runtime.execution.graphs.capture import (
 )
 from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
-from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.parts import GraphCounts, StepParts
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,16 @@ class ForwardPass:
     def backends(self) -> list[type[AttentionBackend]]:
         """The backend in use, then those that have not been tried."""
         return [type(self.backend), *self._waiting]
+
+    @property
+    def backend_name(self) -> str:
+        """The attention backend in use."""
+        return self.backend.name
+
+    @property
+    def replays(self) -> GraphCounts | None:
+        """None, because no pass is replayed."""
+        return None
 
     def run(self, inputs: StepInputs) -> Tensor:
         """Return hidden states `[T, hidden]`, valid until the next call.
@@ -141,6 +151,11 @@ class GraphForwardPass(ForwardPass):
         self._graphs: StepGraphs = NO_GRAPHS
         super().__init__(parts, backends)
 
+    @property
+    def replays(self) -> GraphCounts | None:
+        """The passes that were replayed, and those that had no graph."""
+        return self.parts.graph_counts
+
     def run_rows(self, rows: StepRows) -> Tensor:
         """Return hidden states `[T, hidden]` of rows that are not on the device yet, valid until the next call.
 
@@ -173,7 +188,11 @@ class GraphForwardPass(ForwardPass):
             raise
         except Exception as error:  # noqa: BLE001 - as above
             self._give_up_graphs(error)
-        return self._compute(rows.inputs()) if hidden is None else hidden
+        if hidden is None:
+            self.parts.graph_counts.launched += 1
+            return self._compute(rows.inputs())
+        self.parts.graph_counts.replayed += 1
+        return hidden
 
     def _give_up_graphs(self, error: Exception) -> None:
         if not fault_of(error).process_can_go_on:

@@ -11,11 +11,27 @@ from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
 from plimsoll_runtime.models.decoder import Decoder
 
 
+@dataclass(slots=True)
+class GraphCounts:
+    """Forward passes that were `replayed` as CUDA graphs, those `launched` kernel by kernel, and the rows of `padding`
+    in replayed ones.
+    """
+
+    replayed: int = 0
+    launched: int = 0
+    padding: int = 0
+
+    def clear(self) -> None:
+        """Start again from zero, after the warm-up."""
+        self.replayed = self.launched = self.padding = 0
+
+
 @dataclass(frozen=True, slots=True)
 class StepParts:
     """A decoder with its cache and recurrent states, and the timeline of the thread that runs steps.
 
-    `host`: the frames in host memory to which blocks of the cache are spilled, if any.
+    `host`: the frames in host memory to which blocks of the cache are spilled, if any. `graph_counts`: those of a
+    device with CUDA graphs.
     """
 
     decoder: Decoder
@@ -23,3 +39,4 @@ class StepParts:
     states: SlotStates = NO_STATES
     timeline: Timeline = field(default_factory=Timeline)
     host: HostBlocks | None = None
+    graph_counts: GraphCounts = field(default_factory=GraphCounts)

@@ -24,8 +24,9 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
 from plimsoll_runtime.execution.device.gpus import cpu_name
+from plimsoll_runtime.execution.device.peaks import Peaks, measure
 from plimsoll_runtime.execution.device.select import choose
-from plimsoll_runtime.profiling.machine import Machine, measure
+from plimsoll_runtime.execution.device.stored_peaks import store_peaks
 from plimsoll_runtime.profiling.recorder import ServerPath, StepRecord, Watch, record_steps
 from plimsoll_runtime.profiling.summary import SERVER_PHASES, Report, summarise
 from plimsoll_runtime.profiling.trace import with_torch_events, write_trace
@@ -91,6 +92,7 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
     finally:
         gc.unfreeze()
     machine = machine.best_of(measure(device, dtype))
+    store_peaks(device, dtype, machine)
     if options.trace is not None:
         write_trace(options.trace, session.trace())
     progress("profile", 1.0)
@@ -132,7 +134,7 @@ def _report(
     core: EngineCore,
     requests: Sequence[AddRequest],
     records: Sequence[StepRecord],
-    machine: Machine,
+    machine: Peaks,
     kernels: Speed | None,
 ) -> Report:
     info = core.info

@@ -8,8 +8,8 @@ import msgspec
 
 from plimsoll_kernels.cpu.speed import Speed
 from plimsoll_runtime.engine.step_timing import StepPhase
+from plimsoll_runtime.execution.device.peaks import Peaks
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, total
-from plimsoll_runtime.profiling.machine import Machine
 from plimsoll_runtime.profiling.recorder import StepRecord
 
 FORWARD_OPS = tuple(kind for kind in OpKind if kind is not OpKind.HEAD)
@@ -58,13 +58,13 @@ class StepFigures(msgspec.Struct, frozen=True):
     ops: list[OpFigures]
 
 
-def summarise(records: Sequence[StepRecord], machine: Machine) -> list[StepFigures]:
+def summarise(records: Sequence[StepRecord], machine: Peaks) -> list[StepFigures]:
     """Return the figures of prefill steps and of decode steps, if there were any."""
     kinds = (("prefill", [r for r in records if r.prefill]), ("decode", [r for r in records if not r.prefill]))
     return [_figures(kind, own, machine) for kind, own in kinds if own]
 
 
-def _figures(kind: str, records: Sequence[StepRecord], machine: Machine) -> StepFigures:
+def _figures(kind: str, records: Sequence[StepRecord], machine: Peaks) -> StepFigures:
     times = {phase: sorted(_seconds(r, phase) for r in records) for phase in StepPhase}
     count = len(records)
     engine = sum(sum(times[phase]) for phase in StepPhase if phase not in SERVER_PHASES) / count
@@ -87,7 +87,7 @@ def _phase(phase: StepPhase, seconds: Sequence[float], engine: float) -> PhaseFi
     )
 
 
-def _ops(records: Sequence[StepRecord], machine: Machine, *, forward: float, head: float) -> list[OpFigures]:
+def _ops(records: Sequence[StepRecord], machine: Peaks, *, forward: float, head: float) -> list[OpFigures]:
     """Return each op of the mean step, the rest of the forward pass ("around"), and the total."""
     count = len(records)
     seconds = {kind: sum(r.op_seconds.get(kind, 0.0) for r in records) / count for kind in FORWARD_OPS}
@@ -109,7 +109,7 @@ def _ops(records: Sequence[StepRecord], machine: Machine, *, forward: float, hea
 
 
 def _op(
-    name: str, seconds: float | None, whole: float, costs: Iterable[OpCost], steps: int, machine: Machine
+    name: str, seconds: float | None, whole: float, costs: Iterable[OpCost], steps: int, machine: Peaks
 ) -> OpFigures:
     """Return the figures of an op. The floor is the mean of each step's floor, because different steps may have
     different bounds.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase
+from plimsoll_runtime.execution.device import peaks
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind
-from plimsoll_runtime.profiling import machine
 from plimsoll_runtime.profiling.recorder import StepRecord
 
 MS = 1_000_000
@@ -32,6 +32,6 @@ def record(*, prefill: bool = False, qkv: float = 0.002, forward: int = 5, head:
 
 def quicken_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the probes to kilobytes, so that they are quick (and their results meaningless)."""
-    monkeypatch.setattr(machine, "READ_BYTES", 2**16)
-    monkeypatch.setattr(machine, "CPU_PRODUCT", (8, 16, 32))
-    monkeypatch.setattr(machine, "CUDA_PRODUCT", (8, 16, 32))
+    monkeypatch.setattr(peaks, "READ_BYTES", 2**16)
+    monkeypatch.setattr(peaks, "CPU_PRODUCT", (8, 16, 32))
+    monkeypatch.setattr(peaks, "CUDA_PRODUCT", (8, 16, 32))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parallel_support.models import MODELS, Model
 
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
-from plimsoll_runtime.engine.work.counter import WorkCounter
+from plimsoll_runtime.engine.work.counter import StepCounts
 from plimsoll_runtime.engine.work.model import Work, WorkModel, merged
 from plimsoll_runtime.engine.work.visible import Visible
 from plimsoll_runtime.models.ops.cost import OpKind
@@ -53,7 +53,7 @@ steps = st.lists(st.one_of(decodes, chunks), max_size=5) | st.lists(decodes, max
 
 
 def counted(model: WorkModel, plans: Sequence[StepPlan]) -> Mapping[str, Work]:
-    counter = WorkCounter(model)
+    counter = StepCounts(model)
     for plan in plans:
         counter.add(plan.sequences, plan.num_tokens)
     return model.work(counter.amounts)
@@ -99,12 +99,18 @@ def test_every_family_is_counted(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [("llama", Layout(2, 1)), ("gpt-oss", Layout(2, 1)), ("gemma3-one-key-head", Layout(1, 2)), ("mixtral", Layout(2, 2))],
+    [
+        ("llama", Layout(2, 1)),
+        ("gpt-oss", Layout(2, 1)),
+        ("gemma3-one-key-head", Layout(1, 2)),
+        ("mixtral", Layout(2, 2)),
+    ],
 )
 def test_a_groups_work_is_the_sum_over_its_ranks(name: str, layout: Layout) -> None:
     parts = [part_of(program(name), layout, rank, in_kernels=False) for rank in range(layout.size)]
     plans = [StepPlan([sequence(0, 0, 40, True, 0), sequence(1, 20, 1, True, 0)])] * 2
-    found, expected = counted(merged([work_model(part, BF16) for part in parts]), plans), {}
+    found = counted(merged([work_model(part, BF16) for part in parts]), plans)
+    expected: dict[str, Work] = {}
     for part in parts:
         for kind, work in walked(part, plans).items():
             before = expected.get(kind, Work(0, 0))

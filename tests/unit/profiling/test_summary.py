@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from profiling_support.steps import record
 
-from plimsoll_runtime.profiling.machine import Machine
+from plimsoll_runtime.execution.device.peaks import Peaks
 from plimsoll_runtime.profiling.summary import summarise
 
-MACHINE = Machine(bandwidth=1e9, rate=1e12)
+MACHINE = Peaks(bandwidth=1e9, rate=1e12)
 """By the steps' costs, the product takes 1 ms (memory) and the head 2 ms (compute)."""
 
 
@@ -57,4 +57,4 @@ def test_prefill_and_decode_are_told_apart() -> None:
 
 
 def test_a_probe_that_was_disturbed_is_not_believed() -> None:
-    assert Machine(3, 40).best_of(Machine(5, 30)) == Machine(5, 40)
+    assert Peaks(3, 40).best_of(Peaks(5, 30)) == Peaks(5, 40)

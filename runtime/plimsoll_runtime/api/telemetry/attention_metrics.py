@@ -30,7 +30,7 @@ def attention_metrics(
     yield from labelled(
         GAUGE,
         "plimsoll_attention_backend_measured_seconds",
-        "Seconds of attention of all layers in the measurement that selects the backend: a chunk of a prompt, or decodes.",
+        "Seconds of all layers' attention when the backend was selected: for a chunk of a prompt, or for some decodes.",
         ("phase", "backend"),
         {
             model: dict(zip(backends[model].items(), info.attention_seconds, strict=True))

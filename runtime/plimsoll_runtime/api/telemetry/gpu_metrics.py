@@ -128,7 +128,7 @@ class GpuCollector(Collector):
         yield from _family(
             GaugeMetricFamily(
                 "plimsoll_gpu_memory_bytes",
-                "Memory of the GPU by use, of all processes.",
+                "Bytes of the GPU's memory by use, of all processes.",
                 labels=("gpu", "name", "use"),
             ),
             (

@@ -79,7 +79,7 @@ def memory_metrics(
     yield from labelled(
         GAUGE,
         "plimsoll_memory_bytes",
-        "Bytes of a model's device memory that its engine holds, by owner; of a parallel group, the sum over its ranks.",
+        "Bytes of device memory that a model's engine holds, by owner; of a parallel group, the sum over its ranks.",
         ("owner",),
         {model: {(owner,): size for owner, size in own.items()} for model, own in held.items()},
     )
@@ -98,7 +98,7 @@ def memory_metrics(
     yield from labelled(
         GAUGE,
         "plimsoll_host_memory_bytes",
-        "Bytes of the machine's or container's memory, by use: held by models, used by others, and free. The sum is its limit.",
+        "Bytes of the machine or container, by use: held by models, used by others, and free. The sum is its limit.",
         ("use",),
         {server: {(use,): size for use, size in divided.items()}},
     )

@@ -54,6 +54,7 @@ SHARED: Stages = {
     "tiers": parts.tiers_below,
     "host": lambda tiers: None if tiers is None else tiers.host,
     "states": parts.slot_states,
+    "graph_counts": parts.graph_counts,
     "parts": StepParts,
     "grammars": Grammars,
 }

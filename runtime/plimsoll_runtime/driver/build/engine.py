@@ -16,8 +16,9 @@ from plimsoll_runtime.driver.build.assembly import Assembled, Probe, assemble
 from plimsoll_runtime.driver.build.group import build_group, check_group_options
 from plimsoll_runtime.driver.build.loader import LoadedModel, load_model
 from plimsoll_runtime.driver.build.memory_plan import Budget, check_grant, plan_memory
-from plimsoll_runtime.driver.build.model_facts import Model
+from plimsoll_runtime.driver.build.model_facts import Model, attention_seconds
 from plimsoll_runtime.driver.build.warmup import warm_up
+from plimsoll_runtime.driver.build.work import peaks_of, work_of
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
@@ -90,6 +91,7 @@ def build_engine(
         leave=built.leave,
         compiled=built.compilations,
         ops=None if config.step_tracing is None else DecoderOps(built.decoder),
+        passes=assembled.forward_pass,
     )
     core.durations.learn(built.prompt_len, built.prompt_seconds)
     return core
@@ -118,6 +120,7 @@ def build_runner(
     with nullcontext() if compilations is None else compilations.paused():
         loaded = load_model(config, device, image, grant, progress, rank)
         progress(PLANNING, 0.0)
+        work, peaks = work_of(loaded, rank), peaks_of(config, loaded, grant, rank, probed=probe is not None)
         budget = plan_memory(config, loaded, grant, rank)
         assembled = assemble(config, loaded, budget, probe, rank)
         prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress, rank=rank)
@@ -129,6 +132,12 @@ def build_runner(
         # This comes last: if building the engine fails, the process keeps its own threads.
         threads = take_over()
     info = _info(config, loaded, budget, assembled, image_bytes=0 if image is None else image.size, overhead=overhead)
+    info = msgspec.structs.replace(
+        info,
+        work=work,
+        peak_flops=0 if peaks is None else int(peaks.rate),
+        peak_bytes=0 if peaks is None else int(peaks.bandwidth),
+    )
     if rank is not None:
         info = msgspec.structs.replace(info, **{name: rank.total(getattr(info, name)) for name in OF_ALL_RANKS})
     own = OwnThreads(assembled.runner, threads)
@@ -156,7 +165,8 @@ def _info(
         architecture=model.outline.facts.architecture,
         dtype=dtype_name(model.dtype),
         device=model.device.type,
-        attention_backend=assembled.forward_pass.backends[0].name,
+        attention_backend=assembled.forward_pass.backend_name,
+        attention_seconds=attention_seconds(config, model, assembled.forward_pass.backend_name),
         vocab_size=model.outline.facts.vocab_size,
         max_model_len=kv.max_model_len,
         block_size=kv.block_size,

@@ -20,7 +20,7 @@ from plimsoll_runtime.errors import ModelError, UnsupportedFieldError, UsageErro
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.registry import BACKENDS
-from plimsoll_runtime.execution.attention.selection import backend_called, candidates
+from plimsoll_runtime.execution.attention.selection import backend_called, candidates, measured
 from plimsoll_runtime.execution.attention.split import exclude_failed
 from plimsoll_runtime.execution.device.select import NAMES, choose_dtype
 from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout, uniform_layout
@@ -133,6 +133,12 @@ def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dt
     unusable choice.
     """
     return candidates(config.attention_backend, _target(config, outline, device, dtype))
+
+
+def attention_seconds(config: EngineConfig, model: Model, backend: str) -> tuple[float, float] | None:
+    """Return the measured seconds of a backend's prompt chunk and of its decodes; None if it was not measured."""
+    timing = measured(backend, _target(config, model.outline, model.device, model.dtype))
+    return None if timing is None else (timing.chunk_ms / 1e3, timing.decode_ms / 1e3)
 
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device, rank: Rank | None = None) -> Model:

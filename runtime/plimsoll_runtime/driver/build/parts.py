@@ -32,7 +32,7 @@ from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.open import Tiers, open_tiers
 from plimsoll_runtime.execution.kv.states import states_of
-from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.parts import GraphCounts, StepParts
 from plimsoll_runtime.execution.runners.gpu import Event
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
@@ -75,6 +75,11 @@ def tiers_below(config: EngineConfig, model: Model, cache: KvCache, budget: Budg
         )
     files = model.files or resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
     return open_tiers(config, files, cache, budget.backends[0])
+
+
+def graph_counts() -> GraphCounts:
+    """Return the counts of replayed passes, all zero."""
+    return GraphCounts()
 
 
 def slot_states(config: EngineConfig, model: Model) -> SlotStates:
@@ -129,7 +134,8 @@ def step_graphs(
             limits = {"max_sequences": config.max_sequences, "max_model_len": budget.kv.max_model_len}
             kinds.append(DecodeGraphs(parts, backend, state, capture, **limits))
         if isinstance(decoder, TorchDecoder) and not states.recurrent:
-            kinds.append(PiecewiseDecoder(decoder, backend, cache, capture, max_rows=config.max_batch_tokens))
+            rows, counts = config.max_batch_tokens, parts.graph_counts
+            kinds.append(PiecewiseDecoder(decoder, backend, cache, capture, max_rows=rows, counts=counts))
         return FirstOf(kinds)
 
     return graphs_of

@@ -13,6 +13,7 @@ import msgspec
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Rule
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.work.model import WorkModel
 
 
 class RequestContext(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -221,6 +222,16 @@ class SnapshotStats(msgspec.Struct, frozen=True):
     resumed: int = 0
 
 
+class GraphStats(msgspec.Struct, frozen=True):
+    """Counters of a device with CUDA graphs: forward passes that were `replayed`, and those `launched` kernel by kernel
+    because no graph was captured for them. `padding`: rows added to replayed passes, up to a capture size.
+    """
+
+    replayed: int = 0
+    launched: int = 0
+    padding: int = 0
+
+
 class GroupStats(msgspec.Struct, frozen=True):
     """The ranks of a parallel group.
 
@@ -254,7 +265,10 @@ class EngineStats(msgspec.Struct, frozen=True):
     - `recovering`: lost processes are being replaced, and no step can run.
     - `expired`: requests whose deadline passed before their first token. `broken_off`: running requests that ended with
       an error, such as NaN in their logits or a lack of memory.
-    - `tiers`, `snapshots`, `group`: None if the engine has none.
+    - `attention_backend`: the backend in use if it has replaced that of `EngineInfo`, else empty.
+    - `step_tokens`, `step_sequences`: numbers of steps by size, see `work.counter.StepCounts`. `amounts`: the sums of
+      their amounts, in the order of `work.model.WorkModel`; `EngineInfo.work` makes operations and bytes of them.
+    - `tiers`, `snapshots`, `group`, `graphs`: None if the engine has none.
     """
 
     running: int = 0
@@ -279,6 +293,11 @@ class EngineStats(msgspec.Struct, frozen=True):
     tiers: TierStats | None = None
     snapshots: SnapshotStats | None = None
     group: GroupStats | None = None
+    graphs: GraphStats | None = None
+    attention_backend: str = ""
+    step_tokens: tuple[int, ...] = ()
+    step_sequences: tuple[int, ...] = ()
+    amounts: tuple[float, ...] = ()
 
 
 class LoadProgress(msgspec.Struct, frozen=True, tag="progress"):
@@ -303,8 +322,13 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
       part of the workspace). Without rows, prefixes are not cached.
     - `pooling`: the results of a pooling model; None: the model generates tokens.
     - `findings`: messages about the device for the user.
+    - `attention_seconds`: measured time of the backend's prompt chunk and of its decodes, for all layers (the work is
+      `attention.benchmark.expected_mix`); None: not measured.
+    - `work`: the work of steps; None: unknown (Transformers code). `peak_flops`, `peak_bytes`: the device's measured
+      limits, in operations and bytes per second; 0: not measured.
 
-    Bytes are sums over the ranks of a parallel group, except for `overhead_bytes`, which is that of rank 0.
+    Bytes, work and peaks are sums over the ranks of a parallel group, except for `overhead_bytes`, which is that of
+    rank 0.
     """
 
     model: str
@@ -332,6 +356,10 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     groups: tuple[Rule, ...] = ONE_FULL
     pooling: PoolingInfo | None = None
     findings: tuple[str, ...] = ()
+    attention_seconds: tuple[float, float] | None = None
+    work: WorkModel | None = None
+    peak_flops: int = 0
+    peak_bytes: int = 0
 
 
 class ProcessFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 from msgspec.structs import asdict
 
@@ -32,11 +34,15 @@ class Counters(EngineCounts):
     computed_tokens: int = 0
 
 
+_NAMES = EngineCounts.__struct_fields__
+_VALUES = attrgetter(*_NAMES)
+
+
 def engine_stats(counters: Counters, kv: KvCacheManager, running: int, waiting: int) -> EngineStats:
     """Return the statistics of a scheduler; `running` and `waiting` are numbers of sequences."""
     pool = kv.pool
     return EngineStats(
-        **{name: getattr(counters, name) for name in EngineCounts.__struct_fields__},
+        **dict(zip(_NAMES, _VALUES(counters), strict=True)),
         running=running,
         waiting=waiting,
         blocks_total=pool.total,

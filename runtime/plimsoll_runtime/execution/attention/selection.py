@@ -116,6 +116,17 @@ def candidates(name: str, target: Target) -> Sequence[_Backend]:
     return [backend]
 
 
+def measured(name: str, target: Target) -> Timing | None:
+    """Return the stored times of a backend, or of the two of a pair ("cudnn+triton"); None if they were not measured
+    here.
+    """
+    refusals = ((each, each.capabilities.refusal(target)) for each in BACKENDS.values())
+    able = [each.name for each, reason in refusals if not (reason or each.capabilities.last_resort)]
+    found = _recall(_key(target, expected_mix(target.device), able)) if target.shapes else None
+    chunks, decodes = (None if found is None else found.get(part) for part in _parts(name))
+    return None if chunks is None or decodes is None else Timing(decodes.decode_ms, chunks.chunk_ms)
+
+
 def _without_cache(name: str, target: Target) -> _Backend:
     """Return the backend of a model without attention over the KV cache.
 
@@ -162,7 +173,7 @@ def fastest_first(
     are made for it. Raises UsageError with all reasons if none can serve.
 
     Checks and measures every backend that can run and logs the table. Measurements are kept on disk, so the next start
-    on the same machine does not measure again.
+    on the same machine does not measure again, unless the time limit was reached before every backend had run.
     """
     mix = expected_mix(target.device)
     refusals = {backend: backend.capabilities.refusal(target) for backend in backends}
@@ -175,7 +186,7 @@ def fastest_first(
     else:
         rows, source = _measure_all(target, mix, refusals, clock), "measured"
         timings = {row.backend.name: row.timing for row in rows if row.timing is not None}
-        if timings.keys() == set(able):
+        if timings:
             _remember(key, timings)
     order = _by_time(rows, divide=target.device.type != "cpu")
     if not order:

@@ -1,4 +1,4 @@
-"""Measures the machine's limits: bytes per second read from memory, and operations per second of a matrix product."""
+"""Measures the peaks of a device: bytes per second read from memory, and operations per second of a matrix product."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Peaks:
     """Measured limits: `bandwidth` in bytes per second read from memory, `rate` in operations per second."""
 
     bandwidth: float
@@ -38,24 +38,24 @@ class Machine:
         """Return "memory" or "compute", whichever limits this cost."""
         return "memory" if cost.bytes / self.bandwidth >= cost.flops / self.rate else "compute"
 
-    def best_of(self, other: Machine) -> Machine:
+    def best_of(self, other: Peaks) -> Peaks:
         """Return the higher of each limit: disturbances make a measurement too low, never too high."""
-        return Machine(max(self.bandwidth, other.bandwidth), max(self.rate, other.rate))
+        return Peaks(max(self.bandwidth, other.bandwidth), max(self.rate, other.rate))
 
 
-def measure(device: torch.device, dtype: torch.dtype) -> Machine:
+def measure(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Measure memory reads and matrix products in `dtype` with as many threads as the CPU kernels use; the best of
     several.
 
     The product's rate is the better of stock torch's (packed by oneDNN on a CPU) and the CPU kernels'.
     """
     with lent():
-        found = Machine(_bandwidth(device), _rate(device, dtype, Linear))
+        found = Peaks(_bandwidth(device), _rate(device, dtype, Linear))
     ours = kernels(dtype) if device.type == "cpu" else None
     if ours is None:
         return found
     # Outside `lent`, because torch's threads spin for a while after an op.
-    return found.best_of(Machine(found.bandwidth, _rate(device, dtype, partial(PackedLinear, ours))))
+    return found.best_of(Peaks(found.bandwidth, _rate(device, dtype, partial(PackedLinear, ours))))
 
 
 def _bandwidth(device: torch.device) -> float:
@@ -72,7 +72,7 @@ def _rate(device: torch.device, dtype: torch.dtype, linear: Callable[[Tensor], C
 
 @torch.inference_mode()
 def _best_seconds(work: Callable[[], Tensor]) -> float:
-    """Return the least seconds of `REPEATS` calls, after one call for warm-up."""
+    """Return the least seconds of some calls, after one call for warm-up."""
     best = float("inf")
     for attempt in range(REPEATS + 1):
         start = time.perf_counter()

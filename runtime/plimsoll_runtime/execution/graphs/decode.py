@@ -119,6 +119,7 @@ class DecodeGraphs:
             tables.receive(rest)
         self._numbers[: numbers.size].copy_(numbers_slice.on_device)
         graph.replay()
+        self._parts.graph_counts.padding += bucket - rows.slots.size
         self._state.mark_sent()
         return graph.out[: rows.slots.size]
 

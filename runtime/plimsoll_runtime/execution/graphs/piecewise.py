@@ -21,6 +21,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, prepare_
 from plimsoll_runtime.execution.graphs.capture import Capture, CaptureRequest, bucket_of, row_buckets
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.parts import GraphCounts
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder, walk
 from plimsoll_runtime.models.layers.attention import NormOfHeads
 from plimsoll_runtime.models.ops.op import Step
@@ -65,14 +66,25 @@ class PiecewiseDecoder:
     """The graphs of a decoder's steps of few rows, with chunks or without. The decoder has no recurrent layers."""
 
     def __init__(
-        self, decoder: TorchDecoder, backend: AttentionBackend, cache: KvCache, capture: Capture, *, max_rows: int
+        self,
+        decoder: TorchDecoder,
+        backend: AttentionBackend,
+        cache: KvCache,
+        capture: Capture,
+        *,
+        max_rows: int,
+        counts: GraphCounts | None = None,
     ) -> None:
-        """`max_rows`: of the largest possible step. Raises ValueError for a decoder with recurrent layers."""
+        """`max_rows`: of the largest possible step. `counts`: gets the rows of padding.
+
+        Raises ValueError for a decoder with recurrent layers.
+        """
         if decoder.program.facts.states:
             raise ValueError(
                 "piecewise graphs do not support recurrent layers, which need lengths that are only on the host"
             )
         self._capture = capture
+        self._counts = counts or GraphCounts()
         self._decoder = decoder
         self._backend = backend
         self._shapes = _Shapes(cache)
@@ -98,8 +110,7 @@ class PiecewiseDecoder:
         """
         count = rows.known.size
         bucket = bucket_of(count, self._buckets)
-        parts = None if bucket is None else self._passes.get(bucket)
-        if parts is None:
+        if bucket is None or (parts := self._passes.get(bucket)) is None:
             return None
         inputs = rows.inputs(bucket)
         attention = prepare_step(self._backend, inputs.batch)
@@ -111,6 +122,7 @@ class PiecewiseDecoder:
         )
         for part in parts:
             part(step)
+        self._counts.padding += bucket - count
         return self._hidden[:count]
 
     def _add(self, bucket: int) -> None:

@@ -81,7 +81,10 @@ def test_kinds_of_graphs(backend: Any, states: Any, expected: list[str], monkeyp
     graphs = parts.step_graphs(config, budget, step_parts, state, CAPTURE)(backend.__new__(backend))
     assert [name for name, _ in made] == expected
     assert len(graphs.wanted()) == len(expected)
-    limits = {DECODES: {"max_sequences": 7, "max_model_len": 1000}, PIECES: {"max_rows": 99}}
+    limits = {
+        DECODES: {"max_sequences": 7, "max_model_len": 1000},
+        PIECES: {"max_rows": 99, "counts": step_parts.graph_counts},
+    }
     assert made == [(name, limits[name]) for name in expected]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from plimsoll_runtime.execution.device.peaks import Peaks, measure
 from plimsoll_runtime.models.ops.cost import OpCost
-from plimsoll_runtime.profiling.machine import Machine, measure
 
-MACHINE = Machine(bandwidth=100.0, rate=1000.0)
+MACHINE = Peaks(bandwidth=100.0, rate=1000.0)
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,8 @@ def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog
     for step in steps():
         assert torch.equal(forward_pass.run_rows(rows_of(state, BLOCK, *step)), plain.run(StepInputs(*step)))
     assert equal(*caches)
+    assert forward_pass.backend_name == ReferenceBackend.name
+    assert forward_pass.parts.graph_counts.launched == len(list(steps())), "the next backend has no graphs"
     [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "failed with RuntimeError: out of shared memory; reference" in warning
     assert forward_pass.fallbacks == 1
