@@ -19,7 +19,9 @@ from plimsoll_runtime.engine.work.counter import SEQUENCE_BOUNDS, TOKEN_BOUNDS
 from plimsoll_runtime.engine.work.model import Factors, WorkModel
 from plimsoll_runtime.engine.work.visible import Visible
 from plimsoll_runtime.residency.engines.pressure import Stalls
+from plimsoll_runtime.residency.spec import ModelName
 
+KEY = ModelName("team", "m")
 WORK = WorkModel((Visible(),), (), {"attention": Factors((0, 0, 0, 0, 0, 0, 4), (0, 8, 0, 0, 0, 16, 0))})
 MEMORY = HostMemory(capacity=10_000, left=4_000, stalls=Stalls(some=12.5, full=1.0))
 
@@ -74,25 +76,25 @@ def samples(metrics: Iterator[Metric]) -> Mapping[str, float]:
 
 
 def test_work_is_the_sum_of_amounts_times_factors() -> None:
-    found = samples(step_metrics({"m": info(work=WORK)}, {"m": stats()}))
-    assert found['plimsoll_step_flops_total{kind="attention",model="m"}'] == 4 * 70
-    assert found['plimsoll_step_bytes_total{kind="attention",model="m"}'] == 8 * 10 + 16 * 40
+    found = samples(step_metrics({KEY: info(work=WORK)}, {KEY: stats()}))
+    assert found['plimsoll_step_flops_total{kind="attention",model="m",namespace="team"}'] == 4 * 70
+    assert found['plimsoll_step_bytes_total{kind="attention",model="m",namespace="team"}'] == 8 * 10 + 16 * 40
 
 
 def test_sizes_of_steps() -> None:
-    found = samples(step_metrics({"m": info()}, {"m": stats()}))
-    assert found['plimsoll_step_tokens_bucket{le="1",model="m"}'] == 2
-    assert found['plimsoll_step_tokens_bucket{le="4",model="m"}'] == 2
-    assert found['plimsoll_step_tokens_bucket{le="8",model="m"}'] == 3
-    assert found['plimsoll_step_tokens_bucket{le="+Inf",model="m"}'] == 3
-    assert found['plimsoll_step_tokens_sum{model="m"}'] == 10
-    assert found['plimsoll_step_sequences_count{model="m"}'] == 3
+    found = samples(step_metrics({KEY: info()}, {KEY: stats()}))
+    assert found['plimsoll_step_tokens_bucket{le="1",model="m",namespace="team"}'] == 2
+    assert found['plimsoll_step_tokens_bucket{le="4",model="m",namespace="team"}'] == 2
+    assert found['plimsoll_step_tokens_bucket{le="8",model="m",namespace="team"}'] == 3
+    assert found['plimsoll_step_tokens_bucket{le="+Inf",model="m",namespace="team"}'] == 3
+    assert found['plimsoll_step_tokens_sum{model="m",namespace="team"}'] == 10
+    assert found['plimsoll_step_sequences_count{model="m",namespace="team"}'] == 3
     assert not [name for name in found if "flops" in name], "the work of Transformers code is unknown"
 
 
 def test_nothing_before_an_engine_counts() -> None:
     assert samples(step_metrics({}, {})) == {}
-    assert samples(step_metrics({"m": info(work=WORK)}, {"m": EngineStats()})) == {}
+    assert samples(step_metrics({KEY: info(work=WORK)}, {KEY: EngineStats()})) == {}
 
 
 @pytest.mark.parametrize(
@@ -101,15 +103,15 @@ def test_nothing_before_an_engine_counts() -> None:
 )
 def test_attention_backends(replaced: str, prompt: str, decode: str, timed: bool) -> None:
     measured = info(attention_seconds=(0.25, 0.125))
-    found = samples(attention_metrics({"m": measured}, {"m": stats(attention_backend=replaced)}))
+    found = samples(attention_metrics({KEY: measured}, {KEY: stats(attention_backend=replaced)}))
     name, time = "plimsoll_attention_backend_info", "plimsoll_attention_backend_measured_seconds"
     expected = {
-        f'{name}{{backend="{prompt}",model="m",phase="prompt"}}': 1.0,
-        f'{name}{{backend="{decode}",model="m",phase="decode"}}': 1.0,
+        f'{name}{{backend="{prompt}",model="m",namespace="team",phase="prompt"}}': 1.0,
+        f'{name}{{backend="{decode}",model="m",namespace="team",phase="decode"}}': 1.0,
     }
     if timed:
-        expected[f'{time}{{backend="{prompt}",model="m",phase="prompt"}}'] = 0.25
-        expected[f'{time}{{backend="{decode}",model="m",phase="decode"}}'] = 0.125
+        expected[f'{time}{{backend="{prompt}",model="m",namespace="team",phase="prompt"}}'] = 0.25
+        expected[f'{time}{{backend="{decode}",model="m",namespace="team",phase="decode"}}'] = 0.125
     assert found == expected
 
 
@@ -128,19 +130,19 @@ def test_shares_add_up_to_the_capacity(capacity: int, left: int, models: int) ->
 
 
 def test_memory_of_a_server() -> None:
-    found = samples(memory_metrics("m", {"m": info()}, {"m": stats()}, lambda: MEMORY))
-    assert found['plimsoll_memory_bytes{model="m",owner="weights"}'] == 2_000
-    assert found['plimsoll_host_memory_bytes{model="m",use="models"}'] == 3_450
-    assert found['plimsoll_host_memory_bytes{model="m",use="other"}'] == 10_000 - 4_000 - 3_450
-    assert found['plimsoll_host_memory_bytes{model="m",use="free"}'] == 4_000
-    assert found['plimsoll_memory_stalled_ratio{extent="some",model="m"}'] == 0.125
+    found = samples(memory_metrics(KEY, {KEY: info()}, {KEY: stats()}, lambda: MEMORY))
+    assert found['plimsoll_memory_bytes{model="m",namespace="team",owner="weights"}'] == 2_000
+    assert found['plimsoll_host_memory_bytes{model="m",namespace="team",use="models"}'] == 3_450
+    assert found['plimsoll_host_memory_bytes{model="m",namespace="team",use="other"}'] == 10_000 - 4_000 - 3_450
+    assert found['plimsoll_host_memory_bytes{model="m",namespace="team",use="free"}'] == 4_000
+    assert found['plimsoll_memory_stalled_ratio{extent="some",model="m",namespace="team"}'] == 0.125
 
 
 @pytest.mark.parametrize("changes", [{"device": "cuda"}, {"group": GroupStats()}])
 def test_a_gpus_memory_and_that_of_other_machines_is_not_taken_for_this_ones(changes: dict[str, object]) -> None:
     own = {name: value for name, value in changes.items() if name == "device"}
     one = {name: value for name, value in changes.items() if name == "group"}
-    found = samples(memory_metrics("m", {"m": info(**own)}, {"m": stats(**one)}, lambda: MEMORY))
+    found = samples(memory_metrics(KEY, {KEY: info(**own)}, {KEY: stats(**one)}, lambda: MEMORY))
     assert not [name for name in found if "host_memory" in name]
     assert [name for name in found if name.startswith("plimsoll_memory_bytes")]
 
