@@ -36,7 +36,7 @@ from plimsoll_gateway.errors.refusals import (
 from plimsoll_gateway.keys.credential import Credential
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.pages.operations import Operations
-from plimsoll_gateway.pages.own_paths import OwnPaths
+from plimsoll_gateway.pages.own_paths import OPEN, OwnPaths
 from plimsoll_gateway.proxy.body import Body, ClientGone, Message, Receive, discard_unread
 from plimsoll_gateway.proxy.cancellation import Cancellations
 from plimsoll_gateway.proxy.exchange import Exchange
@@ -62,7 +62,7 @@ from plimsoll_gateway.server.cors import Cors, is_preflight
 from plimsoll_gateway.telemetry.access_log import AccessLog, AccessMode
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
 from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
-from plimsoll_gateway.telemetry.request_record import TURN
+from plimsoll_gateway.telemetry.request_record import TURN, RequestRecord
 from plimsoll_telemetry.log_subject import SUBJECT
 from plimsoll_telemetry.tracer import Tracer
 
@@ -158,7 +158,7 @@ class Gateway:
         stream = ResponseStream(send, request_id(headers.get(b"x-request-id")), dialect)
         if self._cors is not None:
             stream.extra = self._cors.fields(headers.get(b"origin"))
-        record = self._reporter.begin(headers)
+        record = RequestRecord() if path in OPEN else self._reporter.begin(headers)  # probes take no share of traces
         exchange = Exchange(scope, path, headers, receive, stream, record)
         token = SUBJECT.set(exchange.subject)
         try:

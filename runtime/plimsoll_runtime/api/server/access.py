@@ -74,7 +74,7 @@ class Access:
             return
         make_plain(scope)
         headers = Headers(scope=scope)
-        record = self._reporter.begin(request_id(headers), headers)
+        record = self._reporter.begin(request_id(headers), headers, reported=scope["path"] not in ALWAYS_PATHS)
         scope["plimsoll.record"] = record
         self._limits.lay(scope)
         closing = self._state.phase is Phase.DRAINING

@@ -23,10 +23,12 @@ class RequestReporter:
         self._tracer = tracer
         self._traced = TracedRequests() if traced is None else traced
 
-    def begin(self, request_id: str, headers: Headers) -> RequestRecord:
-        """Return the record of a request, in its caller's trace if the headers name a valid one."""
+    def begin(self, request_id: str, headers: Headers, *, reported: bool = True) -> RequestRecord:
+        """Return the record of a request, in its caller's trace if the headers name a valid one. A request that is not
+        `reported` when it ends takes no share of the traces.
+        """
         caller = read_context(headers.get(TRACEPARENT), headers.get(TRACESTATE))
-        if self._tracer is None:
+        if self._tracer is None or not reported:
             return RequestRecord(request_id, trace=None if caller is None else caller.trace)
         span = self._tracer.sampler.begin(caller)
         parent_id = 0 if caller is None else caller.span_id
