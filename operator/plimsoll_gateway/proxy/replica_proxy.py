@@ -44,7 +44,7 @@ from plimsoll_telemetry.exposition import exemplar_of
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-MOVED = "moved"
+MOVED, UNABLE = "moved", "unavailable"
 NO_SUCH_MODEL = "model_not_found"  # the `code` of a runtime's error
 ELSEWHERE = frozenset([UNAVAILABLE, ANTHROPIC_OVERLOADED])
 """Statuses of a replica that cannot answer at the moment; another one may."""
@@ -275,8 +275,8 @@ class ReplicaProxy:
         if response.status in ELSEWHERE and stream is not None and stream.status is None:
             self._observer.heard(call, model, replica, response)
             response.close()
-            attempt.failure = "unavailable"
-            return Failure(replica, attempt.failure, "it was unavailable", same_again=False)
+            attempt.failure = UNABLE
+            return Failure(replica, UNABLE, "it was unavailable", same_again=False)
         if response.status == 404 and model.pooled and await _has_left(response):
             self._observer.heard(call, model, replica, response)
             response.close()

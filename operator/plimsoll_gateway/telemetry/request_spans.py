@@ -96,6 +96,11 @@ class RequestSpans:
         events = []
         if attempt.headers_ns is not None:
             events.append(SpanEvent("response begins", attempt.headers_ns + self._offset_ns))
+        failed = f"status {attempt.status}" if attempt.status is not None and attempt.status >= 500 else None
         return span._replace(
-            span_id=attempt.span.span_id, attributes=found, kind=SpanKind.CLIENT, events=events, error=attempt.failure
+            span_id=attempt.span.span_id,
+            attributes=found,
+            kind=SpanKind.CLIENT,
+            events=events,
+            error=attempt.failure or failed,
         )
