@@ -20,6 +20,7 @@ VERBS = (
     "status",
     "images",
     "keda",
+    "telemetry",
     "kubectl",
     "helm",
     "run",
