@@ -46,7 +46,11 @@ def prometheus(plant: Plant, tmp_path: Path) -> Iterator[str]:
     config, log, port = tmp_path / "prometheus.yml", tmp_path / "prometheus.log", free_port()
     config.write_text(yaml.safe_dump(settings))
     subprocess.run([program("promtool"), "check", "config", config], check=True, capture_output=True)
-    argv = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    argv: list[str | Path] = [
+        program("prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+    ]
     url = f"http://{LOCAL}:{port}"
     with running([*argv, f"--web.listen-address={LOCAL}:{port}"], log) as process:
         await_ready(process, log, lambda: answers(f"{url}/-/ready"))
