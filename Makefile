@@ -73,7 +73,7 @@ format: setup ## Format the sources
 	@$(BIN)/ruff format .
 
 .PHONY: chart
-chart: setup ## Regenerate the chart's schema, README and CRD copies
+chart: setup ## Regenerate the chart's schema, README, CRD copies and dashboards
 	@$(BIN)/python charts/generate.py
 
 .PHONY: reference

@@ -1,4 +1,4 @@
-"""Generate the chart's derived files: schema and README table from values.yaml, and copies of the CRDs.
+"""Generate the chart's derived files: schema and README table from values.yaml, copies of the CRDs, and dashboards.
 
     python charts/generate.py [--check]
 
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from dashboards import build as dashboards
 
 CHART = Path(__file__).parent / "plimsoll"
 CRDS = Path(__file__).parent.parent / "crds"
@@ -172,12 +174,13 @@ def outputs() -> dict[Path, str]:
         CHART / "values.schema.json": schema_text(values),
         CHART / "README.md": README + table_text(values),
         **{CHART / "files" / "crds" / crd.name: crd.read_text() for crd in sorted(CRDS.glob("*.yaml"))},
+        **{CHART / "files" / "dashboards" / name: text for name, text in dashboards.files().items()},
     }
 
 
 def stale(wanted: dict[Path, str]) -> list[Path]:
     """Return the generated files that are missing, outdated or superfluous."""
-    kept = set((CHART / "files" / "crds").glob("*.yaml"))
+    kept = {*(CHART / "files" / "crds").glob("*.yaml"), *(CHART / "files" / "dashboards").glob("*.json")}
     differing = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     return differing + sorted(kept - set(wanted))
 
@@ -194,7 +197,7 @@ def write(wanted: dict[Path, str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Write the generated files, or with --check only list outdated ones (exit code 1)."""
-    parser = argparse.ArgumentParser(description="Generate the chart's schema, README and CRD copies.")
+    parser = argparse.ArgumentParser(description="Generate the chart's schema, README, CRD copies and dashboards.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     options = parser.parse_args(arguments)
     wanted = outputs()

@@ -47,8 +47,9 @@
 {{- include "plimsoll.validate.labels" (list "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels .) -}}
 {{- include "plimsoll.validate.labels" (list "metrics.podMonitor.labels" .Values.metrics.podMonitor.labels .) -}}
 {{- include "plimsoll.validate.labels" (list "metrics.rules.labels" .Values.metrics.rules.labels .) -}}
+{{- include "plimsoll.validate.labels" (list "metrics.dashboards.labels" .Values.metrics.dashboards.labels .) -}}
 {{- include "plimsoll.validate.labels" (list "httpRoute.labels" .Values.httpRoute.labels .) -}}
-{{- range $where, $labels := dict "operator.podLabels" .Values.operator.podLabels "gateway.podLabels" .Values.gateway.podLabels "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels "metrics.podMonitor.labels" .Values.metrics.podMonitor.labels "metrics.rules.labels" .Values.metrics.rules.labels "httpRoute.labels" .Values.httpRoute.labels -}}
+{{- range $where, $labels := dict "operator.podLabels" .Values.operator.podLabels "gateway.podLabels" .Values.gateway.podLabels "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels "metrics.podMonitor.labels" .Values.metrics.podMonitor.labels "metrics.rules.labels" .Values.metrics.rules.labels "metrics.dashboards.labels" .Values.metrics.dashboards.labels "httpRoute.labels" .Values.httpRoute.labels -}}
 {{- range $key, $_ := $labels -}}
 {{- if hasKey $.Values.commonLabels $key -}}
 {{- fail (printf "%s and commonLabels both set %s; remove one of them" $where $key) -}}

@@ -1,0 +1,1 @@
+"""Grafana dashboards, declared as data and generated into the chart's files."""
