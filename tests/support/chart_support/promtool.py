@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 Object = dict[str, Any]
-LEADER = "plimsoll_operator_leader"
+HEALTHY = {"plimsoll_operator_leader": "1x2000", "plimsoll_gateway_connections": "1x2000"}
+"""Series of a healthy cluster whose absence is an alert."""
 
 
 class NoPromtoolError(Exception):
@@ -44,8 +45,8 @@ def promtool(*arguments: str) -> tuple[int, str]:
 def unit_tests(rules: Path, alert: str, cases: list[Object]) -> Object:
     """Return promtool's form of the cases of an alert: at each time exactly these of its alerts fire, and no others.
 
-    A case has a `name`, `series` with their values a minute apart, and the labels of the `firing` alerts by time. If no
-    case says otherwise, an operator leads.
+    A case has a `name`, `series` with their values a minute apart, and the labels of the `firing` alerts by time. If a
+    case does not say otherwise, an operator leads and a gateway is scraped.
     """
     return {
         "rule_files": [str(rules)],
@@ -72,7 +73,8 @@ def unit_tests(rules: Path, alert: str, cases: list[Object]) -> Object:
 
 
 def _background(case: Object) -> dict[str, str]:
-    return {} if any(name.startswith(LEADER) for name in case["series"]) else {LEADER: "1x2000"}
+    own = {name.partition("{")[0] for name in case["series"]}
+    return {name: values for name, values in HEALTHY.items() if name not in own}
 
 
 def _sample(alert: str, labels: dict[str, str]) -> str:

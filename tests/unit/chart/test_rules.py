@@ -62,7 +62,7 @@ def test_an_alert_fires_stays_quiet_and_ends(rules: Path, tmp_path: Path, alert:
 
 
 def test_a_wrong_expectation_is_found(rules: Path, tmp_path: Path) -> None:
-    case = {"name": "no case", "series": {}, "firing": {"5m": [{"severity": "critical"}]}}
+    case = {"name": "no case", "series": {"up": "1"}, "firing": {"5m": [{"severity": "critical"}]}}
     cases = unit_tests(rules, "PlimsollOperatorLeaderless", [case])
     assert promtool("test", "rules", str(write_yaml(tmp_path / "test.yaml", cases)))[0] != 0
 
