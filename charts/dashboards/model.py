@@ -56,8 +56,8 @@ SERVICE = Row(
         Panel(
             "Replicas",
             (
-                Query(f"max(plimsoll_operator_wanted_replicas{{{OF_MODEL}}})", "wanted"),
-                Query(f"max(plimsoll_gateway_ready_replicas{{{OF_MODEL}}})", "ready"),
+                Query(f"sum(max by (namespace, model) (plimsoll_operator_wanted_replicas{{{OF_MODEL}}}))", "wanted"),
+                Query(f"sum(max by (namespace, model) (plimsoll_gateway_ready_replicas{{{OF_MODEL}}}))", "ready"),
             ),
         ),
     ),
