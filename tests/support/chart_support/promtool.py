@@ -25,7 +25,7 @@ def find_promtool() -> str:
     NoPromtoolError.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plimsoll" / "cluster"
-    stored = sorted(Path(os.environ.get("PLIMSOLL_CLUSTER_CACHE") or cache).glob("bin/*/promtool"))
+    stored = sorted(Path(os.environ.get("PLIMSOLL_CLUSTER_CACHE") or cache).glob("bin/prometheus-*/usr/bin/promtool"))
     found = os.environ.get("PLIMSOLL_PROMTOOL") or shutil.which("promtool") or (str(stored[-1]) if stored else None)
     if found is None:
         raise NoPromtoolError(
