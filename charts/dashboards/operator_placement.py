@@ -50,15 +50,14 @@ MODELS = Row(
             chart=Chart.TABLE,
         ),
         Panel(
-            "Draining",
+            "Draining pods",
             (
                 Query(
-                    f"max by (namespace, model) (plimsoll_operator_draining_seconds{{{HERE}}})",
+                    f"max by (namespace, model) (plimsoll_operator_draining_pods{{{HERE}}})",
                     "{{namespace}}/{{model}}",
                 ),
             ),
-            "s",
-            text="Seconds since the oldest draining replica began to drain.",
+            text="Pods that finish their running requests.",
         ),
     ),
 )
