@@ -45,12 +45,13 @@ def promtool(*arguments: str) -> tuple[int, str]:
 def unit_tests(rules: Path, alert: str, cases: list[Object]) -> Object:
     """Return promtool's form of the cases of an alert: at each time exactly these of its alerts fire, and no others.
 
-    A case has a `name`, `series` with their values a minute apart, and the labels of the `firing` alerts by time. If a
-    case does not say otherwise, an operator leads and a gateway is scraped.
+    Rules are evaluated each minute, or as often as the first case says by `every`. A case has a `name`, `series` with
+    their values a minute apart, and the labels of the `firing` alerts by time. If a case does not say otherwise, an
+    operator leads and a gateway is scraped.
     """
     return {
         "rule_files": [str(rules)],
-        "evaluation_interval": "1m",
+        "evaluation_interval": cases[0].get("every", "1m"),
         "tests": [
             {
                 "name": f"{alert} {case['name']}",
