@@ -64,8 +64,8 @@ LOAD_LINE = Row(
         Panel(
             "Device memory against the line",
             (
-                Query(total("plimsoll_host_device_used_bytes", HERE, "instance"), "{{instance}} used"),
-                Query(total("plimsoll_host_device_line_bytes", HERE, "instance"), "{{instance}} line"),
+                Query(total("plimsoll_host_device_used_bytes", "", "instance"), "{{instance}} used"),
+                Query(total("plimsoll_host_device_line_bytes", "", "instance"), "{{instance}} line"),
             ),
             "bytes",
             text="A host admits models up to its line. The rest up to the capacity is a reserve.",
@@ -74,8 +74,8 @@ LOAD_LINE = Row(
             "Use of the line",
             (
                 Query(
-                    f"{total('plimsoll_host_device_used_bytes', HERE, 'instance')} / "
-                    f"{total('plimsoll_host_device_line_bytes', HERE, 'instance')}",
+                    f"{total('plimsoll_host_device_used_bytes', '', 'instance')} / "
+                    f"{total('plimsoll_host_device_line_bytes', '', 'instance')}",
                     "{{instance}}",
                 ),
             ),
@@ -83,7 +83,7 @@ LOAD_LINE = Row(
         ),
         Panel(
             "Free device memory",
-            (Query(total("plimsoll_host_device_free_bytes", HERE, "instance"), "{{instance}}"),),
+            (Query(total("plimsoll_host_device_free_bytes", "", "instance"), "{{instance}}"),),
             "bytes",
         ),
         Panel(
@@ -117,7 +117,7 @@ REPLICAS = Row(
             (
                 Query(
                     f"max by (namespace, model) (plimsoll_operator_wanted_replicas{{{HERE}}}) - "
-                    f"max by (namespace, model) (plimsoll_operator_present_replicas{{{HERE}}})",
+                    f"max by (namespace, model) (plimsoll_operator_ready_replicas{{{HERE}}})",
                     "{{namespace}}/{{model}}",
                 ),
             ),

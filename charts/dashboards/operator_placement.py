@@ -34,7 +34,7 @@ MODELS = Row(
             (
                 Query(
                     f"max by (namespace, model) (plimsoll_operator_wanted_replicas{{{HERE}}}) - "
-                    f"max by (namespace, model) (plimsoll_operator_present_replicas{{{HERE}}})",
+                    f"max by (namespace, model) (plimsoll_operator_ready_replicas{{{HERE}}})",
                     "{{namespace}}/{{model}}",
                 ),
             ),
@@ -53,8 +53,8 @@ MODELS = Row(
             "Draining pods",
             (
                 Query(
-                    f"max by (namespace, model) (plimsoll_operator_draining_pods{{{HERE}}})",
-                    "{{namespace}}/{{model}}",
+                    f"max by (namespace, kind, name) (plimsoll_operator_draining_pods{{{HERE}}})",
+                    "{{kind}} {{namespace}}/{{name}}",
                 ),
             ),
             text="Pods that finish their running requests.",
@@ -68,7 +68,10 @@ PLACEMENT = Row(
             "Decisions",
             (
                 Query(
-                    rate("plimsoll_operator_placement_decisions_total", "", "action, reason"), "{{action}}: {{reason}}"
+                    rate("plimsoll_operator_placement_actions_total", "", "action, reason"), "{{action}}: {{reason}}"
+                ),
+                Query(
+                    rate("plimsoll_operator_placement_failures_total", "", "action, outcome"), "{{action}} {{outcome}}"
                 ),
             ),
             "ops",
@@ -87,6 +90,23 @@ PLACEMENT = Row(
             "Models by state",
             (Query(total("plimsoll_host_model_state", HERE, "state"), "{{state}}"),),
             chart=Chart.STACK,
+            width=12,
+        ),
+        Panel(
+            "Refused placements",
+            (
+                Query(
+                    f"max by (namespace, pool, reason) (plimsoll_operator_refused_placements{{{HERE}}})",
+                    "{{namespace}}/{{pool}}: {{reason}}",
+                ),
+            ),
+            width=12,
+            text="Models that the last plan of a pool could not place or wake.",
+        ),
+        Panel(
+            "Evictions by model",
+            (Query(rate("plimsoll_operator_evictions_total", HERE, "namespace, model"), "{{namespace}}/{{model}}"),),
+            "ops",
             width=12,
         ),
         Panel(

@@ -74,14 +74,14 @@ WORK = Row(
             "Share of the peaks",
             (
                 Query(
-                    f"{rate('plimsoll_step_flops_total', OF_INSTANCE)} / "
-                    f"{total('plimsoll_device_peak_flops_per_second', OF_INSTANCE)}",
-                    "compute (MFU)",
+                    f"{rate('plimsoll_step_flops_total', OF_INSTANCE, 'model')} / "
+                    f"{total('plimsoll_device_peak_flops_per_second', OF_INSTANCE, 'model')}",
+                    "{{model}} compute (MFU)",
                 ),
                 Query(
-                    f"{rate('plimsoll_step_bytes_total', OF_INSTANCE)} / "
-                    f"{total('plimsoll_device_peak_bytes_per_second', OF_INSTANCE)}",
-                    "memory bandwidth",
+                    f"{rate('plimsoll_step_bytes_total', OF_INSTANCE, 'model')} / "
+                    f"{total('plimsoll_device_peak_bytes_per_second', OF_INSTANCE, 'model')}",
+                    "{{model}} memory bandwidth",
                 ),
             ),
             "percentunit",
