@@ -1,4 +1,4 @@
-"""The dashboard of one runtime: phases of steps, work, memory, cache tiers, experts and attention."""
+"""The dashboard of one runtime: phases of steps, work, memory, cache tiers and attention."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ TIERS = Row(
     ),
 )
 PARTS = Row(
-    "Attention, experts and ranks",
+    "Attention and ranks",
     (
         Panel(
             "Attention backends",
@@ -182,17 +182,6 @@ PARTS = Row(
             "Ranks waiting for others",
             (Query(rate("plimsoll_rank_wait_seconds_total", OF_INSTANCE, "model, rank"), "{{model}} rank {{rank}}"),),
             "percentunit",
-        ),
-        Panel(
-            "Imbalance of experts",
-            (Query(f"max by (model) (plimsoll_expert_load_imbalance{{{OF_INSTANCE}}})", "{{model}}"),),
-            text="Tokens of the busiest expert over the mean: 1 is balanced.",
-            width=12,
-        ),
-        Panel(
-            "Unused experts",
-            (Query(f"max by (model) (plimsoll_experts_unused{{{OF_INSTANCE}}})", "{{model}}"),),
-            width=12,
         ),
     ),
 )

@@ -17,7 +17,7 @@ from plimsoll_runtime.api.model_directory import OneModel
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.api.telemetry.metrics import Metrics
-from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats, SnapshotStats, TierStats
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats, GroupStats, SnapshotStats, TierStats
 from plimsoll_telemetry.process_metrics import BuildCollector
 from reference.metrics import COMPONENTS, Metric, metrics_of
 
@@ -91,9 +91,8 @@ def registries(folder: Path) -> Iterator[CollectorRegistry]:
     """Yield registries with all series that a gateway, a server and a process have."""
     yield GatewayMetrics(TableStore()).registry
     stats = EngineStats(blocks_total=7, tiers=TierStats(), snapshots=SnapshotStats(), group=GroupStats())
-    engine: Any = SimpleNamespace(
-        stats=stats, info=SimpleNamespace(max_model_len=64, num_blocks=7, block_size=16, pooling=None), pid=1
-    )
+    info = EngineInfo("m", "Llama", "float32", "cpu", "torch", 32, 64, 16, 7, 1 << 20, 1 << 16, [])
+    engine: Any = SimpleNamespace(stats=stats, info=info, pid=1)
     state, tokenizer = ServerState(("m",)), None
     state.ready(OneModel(ServedModel(("m",), engine, tokenizer, 0)))  # type: ignore[arg-type]
     yield Metrics(state).registry

@@ -162,7 +162,8 @@ async def test_every_request_is_one_whole_trace(plant: Plant, backend: Backend) 
     assert await load(url, range(REQUESTS)) == {200: REQUESTS}
     walls = wall_times(url)
     total = REQUESTS + ALONE
-    assert until(lambda: counted(plant) == 2 * total, SECONDS), [part.samples() for part in plant.parts]
+    # Starts of models and some steps of engines are traces too.
+    assert until(lambda: counted(plant) >= 2 * total, SECONDS), [part.samples() for part in plant.parts]
     traces = traces_of(backend, total)
     assert len(traces) == total
     for spans in traces.values():

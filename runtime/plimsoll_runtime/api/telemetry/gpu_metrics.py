@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 SECONDS = 1.0
 """Time between two readings."""
-LABELS = ("gpu", "name")
+OF_A_GPU = ("gpu", "name")
 REASONS = {
     0x04: "power_cap",
     0x08: "hardware_slowdown",
@@ -121,7 +121,7 @@ class GpuCollector(Collector):
             GaugeMetricFamily(
                 "plimsoll_gpu_utilisation_ratio",
                 "Share of the last sample period in which a kernel ran, from 0 to 1.",
-                labels=LABELS,
+                labels=OF_A_GPU,
             ),
             ((gpu, (), gpu.utilisation) for gpu in gpus),
         )
@@ -139,11 +139,11 @@ class GpuCollector(Collector):
             ),
         )
         yield from _family(
-            GaugeMetricFamily("plimsoll_gpu_power_watts", "Power that the GPU draws.", labels=LABELS),
+            GaugeMetricFamily("plimsoll_gpu_power_watts", "Power that the GPU draws.", labels=OF_A_GPU),
             ((gpu, (), gpu.watts) for gpu in gpus),
         )
         yield from _family(
-            GaugeMetricFamily("plimsoll_gpu_temperature_celsius", "Temperature of the GPU.", labels=LABELS),
+            GaugeMetricFamily("plimsoll_gpu_temperature_celsius", "Temperature of the GPU.", labels=OF_A_GPU),
             ((gpu, (), gpu.celsius) for gpu in gpus),
         )
         yield from _family(

@@ -18,13 +18,13 @@ PEAKS = (
     (
         GAUGE,
         "plimsoll_device_peak_flops_per_second",
-        "Floating point operations per second of a matrix product, measured on the devices of all ranks together.",
+        "Peak rate of a matrix product, in floating point operations per second, measured on all ranks together.",
         "peak_flops",
     ),
     (
         GAUGE,
         "plimsoll_device_peak_bytes_per_second",
-        "Bytes per second read from memory, measured on the devices of all ranks together.",
+        "Peak rate of reading memory, in bytes per second, measured on all ranks together.",
         "peak_bytes",
     ),
 )
@@ -32,7 +32,7 @@ PEAKS = (
 GRAPHS = (
     (COUNTER, "plimsoll_graph_replays", "Forward passes that were replayed as CUDA graphs.", "replayed"),
     (COUNTER, "plimsoll_graph_misses", "Forward passes without a captured CUDA graph.", "launched"),
-    (COUNTER, "plimsoll_padding_tokens", "Rows of padding in replayed CUDA graphs.", "padding"),
+    (COUNTER, "plimsoll_padding_tokens", "Tokens of padding in replayed CUDA graphs.", "padding"),
 )
 """Of `EngineStats.graphs`."""
 
