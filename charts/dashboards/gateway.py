@@ -121,7 +121,7 @@ PROCESS = Row(
                 Query(rate("plimsoll_traces_over_bound_total", ""), "over the bound"),
             ),
             "ops",
-            text="Traced requests of all components, by what became of their spans.",
+            text="Traces of all components, by outcome.",
             width=24,
         ),
     ),

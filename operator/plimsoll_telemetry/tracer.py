@@ -83,7 +83,7 @@ class Tracer(Collector):
         """Yield the tracer's counters."""
         outcomes = CounterMetricFamily(
             "plimsoll_traces",
-            "Traces, by what became of their spans: sent, or dropped (queue_full: the collector is too slow; "
+            "Traces by outcome: sent, or dropped (queue_full: the collector is too slow; "
             "not_taken: it refused them or did not answer; not_made: an error of this program).",
             labels=("outcome",),
         )
