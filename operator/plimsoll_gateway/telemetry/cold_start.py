@@ -8,6 +8,7 @@ from collections.abc import Callable
 from plimsoll_gateway.discovery.routing_table import ObjectKey, RoutingTable, TableStore
 from plimsoll_gateway.telemetry.metrics import Metrics
 
+READY, FIRST_BYTE = "ready", "first_byte"
 STALE_SECONDS = 300.0
 """A response that begins later than this after a replica was ready is not one for which a request waited."""
 
@@ -23,8 +24,14 @@ class ColdStarts:
         store.listen(self._table_changed)
 
     def held(self, key: ObjectKey) -> None:
-        """Record that a request waits for a replica of the model."""
-        self._waiting.setdefault(key, self._clock())
+        """Record that a request waits for a replica of the model.
+
+        Its series begin at 0 now: rate() does not see the increase to a first value.
+        """
+        if key not in self._waiting:
+            self._waiting[key] = self._clock()
+            for until in (READY, FIRST_BYTE):
+                self._metrics.of(key, self._metrics.cold_start, until)
 
     def released(self, key: ObjectKey) -> None:
         """Record that no request waits for a replica of the model."""
@@ -34,7 +41,7 @@ class ColdStarts:
         """Record that a response of the model has begun."""
         found = self._ready.pop(key, None) if self._ready else None
         if found is not None and self._clock() - found[1] <= STALE_SECONDS:
-            self._observe(key, "first_byte", found[0])
+            self._observe(key, FIRST_BYTE, found[0])
 
     def _table_changed(self, table: RoutingTable) -> None:
         if self._ready:
@@ -45,7 +52,7 @@ class ColdStarts:
             if model.key in self._waiting and any(replica.ready for replica in model.replicas):
                 began = self._waiting.pop(model.key)
                 self._ready[model.key] = (began, self._clock())
-                self._observe(model.key, "ready", began)
+                self._observe(model.key, READY, began)
 
     def _forget(self, table: RoutingTable) -> None:
         """Remove models that are gone, or whose first response is too late."""

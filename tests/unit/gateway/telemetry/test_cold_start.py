@@ -73,3 +73,12 @@ def test_an_answer_that_nobody_waited_for_is_forgotten() -> None:
     place.now += 1
     place.show(ready=True)
     assert not place.cold._ready
+
+
+def test_series_begin_at_nothing_while_a_request_waits() -> None:
+    place = Place()
+    place.show(ready=False)
+    place.cold.held(KEY)
+    body = place.metrics.render(None).body.decode()
+    for until in ("ready", "first_byte"):
+        assert f'cold_start_seconds_count{{model="m",namespace="ns",until="{until}"}} 0.0' in body
