@@ -25,7 +25,14 @@ from plimsoll_runtime.api.server.credentials import salted
 from plimsoll_runtime.api.telemetry.request_content import MOST_BYTES
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.engine.protocol.messages import AddRequest, LogprobEntry, RequestContext, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import (
+    AddRequest,
+    LogprobEntry,
+    Mark,
+    MarkKind,
+    RequestContext,
+    RequestOutput,
+)
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
@@ -174,6 +181,9 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
             started = time.perf_counter()
             delta = text.push(output)
             record.text_seconds += time.perf_counter() - started
+            if delta.finish_reason is not None and output.finish_reason is None:
+                # A stop text: the engine is told to end it, and sends no mark of that.
+                record.marked(choice.index, [Mark(MarkKind.FINISHED, time.monotonic_ns())])
             yield Piece(
                 choice,
                 delta,

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.generation.choices import GenerationRequest, Piece, UsageMeter, plan_choices
+from plimsoll_runtime.api.generation.choices import GenerationRequest, Piece, UsageMeter, all_pieces, plan_choices
 from plimsoll_runtime.api.generation.generation import Generation
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.model_directory import OneModel
@@ -17,6 +17,7 @@ from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.limits import BodyLimits
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.engine.protocol.messages import MarkKind
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
@@ -103,3 +104,12 @@ async def test_a_prompt_is_refused_by_the_name_of_its_field(tokenizer: Any, make
     with pytest.raises(ApiError, match="'words': it is empty") as refused:
         await ask(tokenizer, make_engine(), words=[""])
     assert refused.value.param == "words"
+
+
+async def test_a_choice_that_ends_at_a_stop_text_has_ended_in_the_engine_too(tokenizer: Any, make_engine: Any) -> None:
+    """The server tells the engine to end it, so the engine sends no mark of its end."""
+    model, record = ServedModel(("fake",), make_engine(), tokenizer, 0), RequestRecord("r")
+    wanted = GenerationRequest([[97]], SamplingParams(max_tokens=3, stop=("e",)), "words", max_tokens=3)
+    pieces = [piece async for piece in all_pieces(model, plan_choices(model, wanted, record), record)]
+    assert pieces[-1].delta.finish_reason == "stop"
+    assert [mark.kind for mark in record.marks[0]][-1:] == [MarkKind.FINISHED]
