@@ -17,7 +17,7 @@ from plimsoll_runtime.api.model_directory import OneModel
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.api.telemetry.metrics import Metrics
-from plimsoll_runtime.engine.protocol.messages import EngineStats
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats
 from plimsoll_runtime.engine.scheduler.policies import POLICIES
 from serving import models
 from soak import client, verdict
@@ -118,7 +118,7 @@ def test_a_bad_end_and_errors_in_the_log_are_found() -> None:
 
 def test_every_series_that_is_judged_is_one_that_a_server_has() -> None:
     state = ServerState(("m", "other"))
-    info = SimpleNamespace(max_model_len=64, num_blocks=7, block_size=16, pooling=None)
+    info = EngineInfo("m", "Llama", "float32", "cpu", "torch", 32, 64, 16, 7, 1 << 20, 1 << 16, [])
     engine: Any = SimpleNamespace(stats=EngineStats(blocks_total=7), info=info, pid=None)
     tokenizer: Any = None
     state.ready(OneModel(ServedModel(("m",), engine, tokenizer, 0)))

@@ -173,7 +173,7 @@ def fastest_first(
     are made for it. Raises UsageError with all reasons if none can serve.
 
     Checks and measures every backend that can run and logs the table. Measurements are kept on disk, so the next start
-    on the same machine does not measure again, unless the time limit was reached before every backend had run.
+    on the same machine does not measure again.
     """
     mix = expected_mix(target.device)
     refusals = {backend: backend.capabilities.refusal(target) for backend in backends}
@@ -186,7 +186,7 @@ def fastest_first(
     else:
         rows, source = _measure_all(target, mix, refusals, clock), "measured"
         timings = {row.backend.name: row.timing for row in rows if row.timing is not None}
-        if timings:
+        if timings.keys() == set(able):
             _remember(key, timings)
     order = _by_time(rows, divide=target.device.type != "cpu")
     if not order:
