@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from plimsoll_cluster.decode_errors import UNREADABLE
+from plimsoll_cluster.objectives import LATENCY_SHARE, read_objectives
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, RoutingTable, TableStore, build_table
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,18 @@ class _ReplicaEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ready: bool
 
 
+_Share = Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]?([.][0-9]{1,3})?%$")]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
+
+
+class _ObjectivesEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    availability: _Share | None = None
+    ttft_milliseconds: _Milliseconds | None = None
+    ttft_share: _Share = LATENCY_SHARE
+    itl_milliseconds: _Milliseconds | None = None
+    itl_share: _Share = LATENCY_SHARE
+
+
 class _ModelEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     namespace: str
     name: str
@@ -37,6 +50,7 @@ class _ModelEntry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     message: str
     replicas: tuple[_ReplicaEntry, ...]
     files: str = ""
+    objectives: _ObjectivesEntry = _ObjectivesEntry()
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +60,8 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse_table(text: str) -> RoutingTable:
     """Parse `{"models": [{"namespace", "name", "servedNames", "created", "message", "replicas": [...]}]}`.
 
-    A model may have `files`: the claim for files and batches of its replicas. Raises TableFileError, also for unknown
-    keys: a misspelt one would otherwise be ignored.
+    A model may have `files`: the claim for files and batches of its replicas, and `objectives` as in the spec of a
+    ModelDeployment. Raises TableFileError, also for unknown keys: a misspelt one would otherwise be ignored.
     """
     try:
         document = msgspec.json.decode(text, type=_Document)
@@ -64,6 +78,7 @@ def _model(entry: _ModelEntry) -> Model:
         message=entry.message,
         replicas=tuple(Replica(one.id, one.url.rstrip("/"), one.ready, files=entry.files) for one in entry.replicas),
         files=entry.files,
+        objectives=read_objectives({"objectives": msgspec.to_builtins(entry.objectives)}),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from plimsoll_cluster.objectives import NO_OBJECTIVES, LatencyObjective, Objectives
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.discovery.table_file import TableFile, TableFileError, parse_table
 
@@ -35,6 +36,13 @@ def test_a_table() -> None:
     assert table.names() == ("g", "gemma")
     (replica,) = table.models[0].replicas
     assert (replica.id, replica.url, replica.ready, replica.names) == ("gemma-0", "http://127.0.0.1:9", True, None)
+    assert table.models[0].objectives == NO_OBJECTIVES
+
+
+def test_objectives_are_those_of_a_model_deployment() -> None:
+    objectives = {"availability": "99.9%", "ttftMilliseconds": 500, "ttftShare": "99%", "itlMilliseconds": 80}
+    (model,) = parse_table(text(ENTRY | {"objectives": objectives})).models
+    assert model.objectives == Objectives(0.999, LatencyObjective(0.5, 0.99), LatencyObjective(0.08, 0.95))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,9 @@ def test_a_table() -> None:
             text(ENTRY | {"replicas": [{"id": "a", "url": "http://x", "ready": 1}]}),
             r"Expected `bool`, got `int` - at .*\.ready",
         ),
+        (text(ENTRY | {"objectives": {"availability": "100%"}}), r"matching regex .*objectives.availability"),
+        (text(ENTRY | {"objectives": {"ttftMilliseconds": 0}}), r"`int` >= 1 - at .*objectives.ttftMilliseconds"),
+        (text(ENTRY | {"objectives": {"ttft": 1}}), r"unknown field `ttft` - at `\$.models\[0\].objectives`"),
         (text(ENTRY, ENTRY), "default/gemma is listed twice"),
     ],
 )
