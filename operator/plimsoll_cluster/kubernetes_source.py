@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 import aiohttp
@@ -20,7 +20,8 @@ from plimsoll_cluster.store import Store
 PAGE_SIZE = 500
 WATCH_SECONDS = 300  # the server ends a watch after this time; the next one continues from its last version
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=30)
-# The server sends a bookmark about every minute: a watch without data for much longer has a dead connection.
+# The server sends a bookmark about every minute, but none before the first event of a resource since its own start. So
+# the connection of a watch without data for much longer may be dead, or not: the next watch shows it.
 WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=150)
 
 
@@ -79,14 +80,15 @@ class KubernetesSource:
                 return
 
     async def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Yield events after `version`, including bookmarks, until the server ends the watch."""
+        """Yield events after `version`, including bookmarks, until the server ends the watch or is silent for long."""
         query = {"resourceVersion": str(version), "timeoutSeconds": str(WATCH_SECONDS)}
         async with self._ask(WATCH_TIMEOUT, watch="true", allowWatchBookmarks="true", **query) as response:
-            async for line in _lines(response.content):
-                event = msgspec.json.decode(line)
-                if event["type"] == "ERROR":
-                    raise _error(event["object"].get("code"), event["object"].get("message"))
-                yield event
+            with suppress(aiohttp.SocketTimeoutError):
+                async for line in _lines(response.content):
+                    event = msgspec.json.decode(line)
+                    if event["type"] == "ERROR":
+                        raise _error(event["object"].get("code"), event["object"].get("message"))
+                    yield event
 
     @asynccontextmanager
     async def _ask(self, patience: aiohttp.ClientTimeout, **query: str) -> AsyncIterator[aiohttp.ClientResponse]:

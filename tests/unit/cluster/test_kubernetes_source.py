@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientTimeout, web
 from aiohttp.test_utils import TestServer
 
 kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
 
+from plimsoll_cluster import kubernetes_source  # noqa: E402
 from plimsoll_cluster.connection import Connection, connect  # noqa: E402
 from plimsoll_cluster.kubernetes_source import KubernetesSource, follow  # noqa: E402
 from plimsoll_cluster.reflector import GoneError, UnreachableError  # noqa: E402
@@ -170,6 +171,29 @@ async def test_what_cannot_be_read_is_worth_another_try(body: bytes) -> None:
             with pytest.raises(UnreachableError):
                 async for _ in source.watch(1):
                     pass
+
+
+async def test_a_silent_watch_ends_and_only_an_unanswered_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server sends no bookmark of a resource without events, so silence is no failure."""
+    monkeypatch.setattr(kubernetes_source, "WATCH_TIMEOUT", ClientTimeout(total=None, sock_connect=10, sock_read=0.2))
+    accepts = [True, False]
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if accepts.pop(0):
+            await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        configuration = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
+        async with Connection(configuration) as client:
+            source = KubernetesSource(client, THINGS, "ns")
+            assert [event async for event in source.watch(1)] == []
+            with pytest.raises(UnreachableError, match="imeout"):
+                assert [event async for event in source.watch(1)]
 
 
 async def test_watches_of_many_namespaces_leave_room_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
