@@ -43,10 +43,18 @@ class Running:
 
 @contextmanager
 def running_operator(
-    server: ApiServer, user: str, folder: Path, *, namespace: str | None, more: Sequence[str] = ()
+    server: ApiServer,
+    user: str,
+    folder: Path,
+    *,
+    namespace: str | None,
+    more: Sequence[str] = (),
+    port: int | None = None,
 ) -> Iterator[Running]:
-    """Run an operator process for one namespace or for all, with `more` options, and stop it afterwards."""
-    port = free_port()
+    """Run an operator process for one namespace or for all, with `more` options, and stop it afterwards. `port` is the
+    one of its metrics; a free one by default.
+    """
+    port = port or free_port()
     command = [sys.executable, "-m", "plimsoll_operator", "--runtime-image", "registry.example/runtime:1"]
     command += ["--namespace", namespace] if namespace is not None else ["--all-namespaces"]
     command += ["--lease-namespace", RELEASE_NAMESPACE, "--health-port", str(port), *more]
