@@ -8,6 +8,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from plimsoll_telemetry.trace_context import new_span_id
+
 AttributeValue = str | int | float | bool | Sequence[str] | Sequence[int] | Sequence[float]
 Attributes = Mapping[str, AttributeValue]
 
@@ -56,6 +58,29 @@ class Span(NamedTuple):
     links: Sequence[SpanLink] = ()
     error: str | None = None
     state: str = ""
+
+    def child(
+        self,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        attributes: Attributes = NONE,
+        events: Sequence[SpanEvent] = (),
+        error: str | None = None,
+    ) -> Span:
+        """Return a new span of the same trace, below this one."""
+        return Span(
+            name,
+            self.trace_id,
+            new_span_id(),
+            self.span_id,
+            start_ns,
+            end_ns,
+            attributes,
+            events=events,
+            error=error,
+            state=self.state,
+        )
 
 
 def unix_offset_ns() -> int:

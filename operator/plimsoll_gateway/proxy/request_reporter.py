@@ -10,6 +10,7 @@ from plimsoll_gateway.telemetry.metrics import Metrics
 from plimsoll_gateway.telemetry.objective_counts import ObjectiveCounts
 from plimsoll_gateway.telemetry.request_record import RequestRecord
 from plimsoll_gateway.telemetry.request_spans import RequestSpans
+from plimsoll_telemetry.server_span import HttpRequest
 from plimsoll_telemetry.span import unix_offset_ns
 from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, read_context
 from plimsoll_telemetry.tracer import Tracer
@@ -62,15 +63,6 @@ class RequestReporter:
                 )
             )
         if self._tracer is not None and record.span is not None and record.span.sampled:
-            self._tracer.finish(
-                RequestSpans(
-                    record,
-                    exchange.scope["method"],
-                    exchange.route,
-                    code,
-                    exchange.stream.request_id,
-                    None if model is None else model.key,
-                    ended_ns,
-                    unix_offset_ns(),
-                )
-            )
+            request = HttpRequest(exchange.scope["method"], exchange.route, code, exchange.stream.request_id)
+            key = None if model is None else model.key
+            self._tracer.finish(RequestSpans(record, request, key, unix_offset_ns()))

@@ -10,7 +10,7 @@ from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_telemetry import attributes as names
 from plimsoll_telemetry.phases import Phase, Phases
 from plimsoll_telemetry.span import Span, SpanEvent, unix_offset_ns
-from plimsoll_telemetry.trace_context import TraceContext, new_span_id
+from plimsoll_telemetry.trace_context import TraceContext
 from plimsoll_telemetry.tracer import Tracer
 
 OBSERVE, PLAN, APPLY = "observe", "plan", "apply"
@@ -97,11 +97,8 @@ class PlacementSpans:
 
     def _of_phase(self, root: Span, phase: Phase) -> Span:
         start_ns, end_ns = phase.start_ns + self._offset_ns, phase.end_ns + self._offset_ns
-        return Span(
+        return root.child(
             phase.name,
-            root.trace_id,
-            new_span_id(),
-            root.span_id,
             start_ns,
             end_ns,
             events=list(self._events(end_ns))[:MOST_EVENTS] if phase.name == PLAN else (),

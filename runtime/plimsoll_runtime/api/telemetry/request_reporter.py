@@ -9,6 +9,7 @@ from plimsoll_runtime.api.telemetry.request_content import RequestContent
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_spans import RequestSpans
 from plimsoll_runtime.api.telemetry.traced_requests import TracedRequests
+from plimsoll_telemetry.server_span import HttpRequest
 from plimsoll_telemetry.span import unix_offset_ns
 from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, read_context
 from plimsoll_telemetry.tracer import Tracer
@@ -40,10 +41,10 @@ class RequestReporter:
 
     def ended(self, record: RequestRecord, method: str, route: str, code: int) -> None:
         """Report a request. `route` is never text of the client."""
-        ended_ns = record.phases.end("respond")
+        record.phases.end("respond")
         self.metrics.observe(record, route, code)
         for engine_id in record.engine_ids:
             self._traced.remove(engine_id)
         if self._tracer is not None and record.traced:
-            offset_ns = unix_offset_ns()
-            self._tracer.finish(RequestSpans(record, method, route, code, ended_ns, offset_ns))
+            request = HttpRequest(method, route, code, record.request_id)
+            self._tracer.finish(RequestSpans(record, request, unix_offset_ns()))

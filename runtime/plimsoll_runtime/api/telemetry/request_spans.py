@@ -8,8 +8,8 @@ from plimsoll_runtime.api.telemetry.engine_stages import WAITS, Stage, StageName
 from plimsoll_runtime.api.telemetry.request_record import ENGINE_PHASES, RequestRecord
 from plimsoll_telemetry import attributes as names
 from plimsoll_telemetry.phases import Phase
-from plimsoll_telemetry.span import AttributeValue, Span, SpanEvent, SpanKind
-from plimsoll_telemetry.trace_context import new_span_id
+from plimsoll_telemetry.server_span import HttpRequest, server_span
+from plimsoll_telemetry.span import NONE, Attributes, AttributeValue, Span, SpanEvent
 
 
 class RequestSpans:
@@ -19,49 +19,32 @@ class RequestSpans:
     `offset_ns` turns the monotonic clock into Unix time.
     """
 
-    def __init__(
-        self, record: RequestRecord, method: str, route: str, status: int, ended_ns: int, offset_ns: int
-    ) -> None:
+    def __init__(self, record: RequestRecord, request: HttpRequest, offset_ns: int) -> None:
         self._record = record
-        self._method = names.method_of(method)
-        self._route = route
-        self._status = status
-        self._ended_ns = ended_ns
+        self._request = request
         self._offset_ns = offset_ns
 
     def __call__(self) -> list[Span]:
         """Return the spans, parents first."""
-        context = self._record.span
-        assert context is not None
-        spans = [
-            Span(
-                names.request_name(self._method, self._route),
-                context.trace_id,
-                context.span_id,
-                self._record.parent_id,
-                self._record.phases.began_ns + self._offset_ns,
-                self._ended_ns + self._offset_ns,
-                self._attributes(),
-                SpanKind.SERVER,
-                links=tuple(self._record.steps),
-                error=f"status {self._status}" if self._status >= 500 else None,
-                state=context.state,
-            )
-        ]
-        for phase in self._record.phases.all():
-            spans += self._of_phase(spans[0], phase)
+        record = self._record
+        assert record.span is not None
+        request = server_span(
+            self._request,
+            record.span,
+            record.parent_id,
+            record.phases,
+            self._offset_ns,
+            self._attributes(),
+            tuple(record.steps),
+        )
+        spans = [request]
+        for phase in record.phases.all():
+            spans += self._of_phase(request, phase)
         return spans
 
     def _attributes(self) -> dict[str, AttributeValue]:
         record = self._record
-        found: dict[str, AttributeValue] = {
-            names.METHOD: self._method,
-            names.ROUTE: self._route,
-            names.STATUS: self._status,
-            names.REQUEST_ID: record.request_id,
-        }
-        if (operation := names.operation_of(self._route)) is not None:
-            found |= {names.PROVIDER: names.PROVIDER_NAME, names.OPERATION: operation}
+        found: dict[str, AttributeValue] = {}
         if record.model:
             found |= {names.REQUEST_MODEL: record.model, names.RESPONSE_MODEL: record.model}
         if record.key is not None:
@@ -116,17 +99,7 @@ class RequestSpans:
         name: str,
         start_ns: int,
         end_ns: int,
-        attributes: dict[str, AttributeValue] | None = None,
+        attributes: Attributes = NONE,
         events: Sequence[SpanEvent] = (),
     ) -> Span:
-        return Span(
-            name,
-            parent.trace_id,
-            new_span_id(),
-            parent.span_id,
-            start_ns + self._offset_ns,
-            end_ns + self._offset_ns,
-            attributes or {},
-            events=events,
-            state=parent.state,
-        )
+        return parent.child(name, start_ns + self._offset_ns, end_ns + self._offset_ns, attributes, events)

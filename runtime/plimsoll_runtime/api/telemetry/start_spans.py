@@ -52,8 +52,7 @@ class StartSpans:
         for stage in self._stages:
             failed = self._error if stage is self._stages[-1] else None
             start_ns, end_ns = stage.start_ns + self._offset_ns, stage.end_ns + self._offset_ns
-            own = Span(stage.name, root.trace_id, new_span_id(), root.span_id, start_ns, end_ns, error=failed)
-            spans.append(own)
+            spans.append(root.child(stage.name, start_ns, end_ns, error=failed))
         return spans
 
     def _attributes(self) -> Attributes:

@@ -8,7 +8,7 @@ from plimsoll_runtime.engine.protocol.messages import EngineInfo, OpWork, Traced
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_telemetry import attributes as names
 from plimsoll_telemetry.span import Attributes, AttributeValue, Span, SpanLink
-from plimsoll_telemetry.trace_context import TraceContext, new_span_id
+from plimsoll_telemetry.trace_context import TraceContext
 
 PRODUCTS = frozenset({"qkv", "output", "gate_up", "down", "experts", "head"})
 """Kinds of ops that multiply with weights."""
@@ -92,7 +92,7 @@ class StepSpans:
         elif phase is StepPhase.HEAD:
             attributes |= next((self._of_op(op) for op in self._step.ops if op.kind == HEAD), {})
         if phase is not StepPhase.FORWARD:
-            return [_child(root, phase.name.lower(), start_ns, end_ns, attributes)]
+            return [root.child(phase.name.lower(), start_ns, end_ns, attributes)]
         ops = [op for op in self._step.ops if op.kind != HEAD]
         measured = [op for op in ops if op.seconds]
         if not measured:
@@ -102,7 +102,7 @@ class StepSpans:
             attributes[names.WAITED_SECONDS] = [seconds for _, seconds in sorted(self._step.waited.items())]
             if seconds := self._step.waited.get(0):
                 measured = [*measured, OpWork(WAIT, seconds, 0, 0)]
-        forward = _child(root, phase.name.lower(), start_ns, end_ns, attributes)
+        forward = root.child(phase.name.lower(), start_ns, end_ns, attributes)
         return [forward, *self._of_ops(forward, measured)]
 
     def _of_ops(self, forward: Span, ops: Sequence[OpWork]) -> list[Span]:
@@ -111,10 +111,10 @@ class StepSpans:
         start_ns = forward.start_ns
         for op in ops:
             end_ns = min(forward.end_ns, start_ns + round((op.seconds or 0.0) * 1e9))
-            spans.append(_child(forward, op.kind, start_ns, end_ns, {} if op.kind == WAIT else self._of_op(op)))
+            spans.append(forward.child(op.kind, start_ns, end_ns, {} if op.kind == WAIT else self._of_op(op)))
             start_ns = end_ns
         if spans and start_ns < forward.end_ns:
-            spans.append(_child(forward, AROUND, start_ns, forward.end_ns))
+            spans.append(forward.child(AROUND, start_ns, forward.end_ns))
         return spans
 
     def _of_op(self, op: OpWork) -> dict[str, AttributeValue]:
@@ -124,7 +124,3 @@ class StepSpans:
         elif op.kind == ATTENTION:
             found[names.ATTENTION_BACKEND] = self._info.attention_backend
         return found
-
-
-def _child(parent: Span, name: str, start_ns: int, end_ns: int, attributes: Attributes | None = None) -> Span:
-    return Span(name, parent.trace_id, new_span_id(), parent.span_id, start_ns, end_ns, attributes or {})

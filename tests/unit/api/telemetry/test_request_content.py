@@ -11,6 +11,7 @@ from plimsoll_runtime.api.telemetry.request_numbers import numbers_of
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.request_spans import RequestSpans
 from plimsoll_telemetry import attributes as names
+from plimsoll_telemetry.server_span import HttpRequest
 from plimsoll_telemetry.trace_context import TraceContext
 
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -55,7 +56,7 @@ def test_nothing_follows_a_piece_that_was_cut() -> None:
 
 def spans_attributes(record: RequestRecord) -> object:
     record.span = TraceContext(1, 2, sampled=True)
-    return RequestSpans(record, "POST", "/v1/completions", 200, 10, 0)()[0].attributes
+    return RequestSpans(record, HttpRequest("POST", "/v1/completions", 200, "r"), 0)()[0].attributes
 
 
 def test_a_span_has_content_only_if_the_record_collects_it() -> None:

@@ -15,6 +15,7 @@ from plimsoll_runtime.api.telemetry.traced_requests import TracedRequests
 from plimsoll_runtime.engine.protocol.messages import OpWork, StepReason, TracedStep
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_telemetry import attributes as names
+from plimsoll_telemetry.server_span import HttpRequest
 from plimsoll_telemetry.span import Span, SpanLink
 from plimsoll_telemetry.trace_context import TraceContext
 
@@ -106,7 +107,7 @@ def test_the_step_links_to_its_traced_requests_and_they_to_it() -> None:
     [spans] = spans_of(STEP, requests, ratio=0.0)
     assert spans[0].links == [SpanLink(7, 8)]
     assert record.steps == [SpanLink(spans[0].trace_id, spans[0].span_id)]
-    request = RequestSpans(record, "POST", "/v1/chat/completions", 200, 10, 0)()[0]
+    request = RequestSpans(record, HttpRequest("POST", "/v1/chat/completions", 200, "r"), 0)()[0]
     assert list(request.links) == record.steps
 
 

@@ -10,6 +10,7 @@ from plimsoll_gateway.proxy.replica_proxy import why_unready
 from plimsoll_gateway.telemetry.request_record import HOLD, TURN, RequestRecord
 from plimsoll_gateway.telemetry.request_spans import RequestSpans
 from plimsoll_telemetry import attributes as names
+from plimsoll_telemetry.server_span import HttpRequest
 from plimsoll_telemetry.trace_context import TraceContext
 
 
@@ -28,8 +29,8 @@ def test_only_the_phase_in_which_it_waited_has_the_reason() -> None:
     record.phases.end(TURN)
     record.reasons[HOLD] = "moved"
     record.phases.end(HOLD)
-    ended_ns = record.finish()
-    spans = RequestSpans(record, "POST", "/v1/completions", 200, "r", None, ended_ns, 0)()
+    record.finish()
+    spans = RequestSpans(record, HttpRequest("POST", "/v1/completions", 200, "r"), None, 0)()
     assert {span.name: span.attributes.get(names.REASON) for span in spans[1:]} == {
         "admit": None,
         TURN: None,
