@@ -25,7 +25,6 @@ METHOD = "http.request.method"
 ROUTE = "http.route"
 STATUS = "http.response.status_code"
 RESEND = "http.request.resend_count"
-SERVER_ADDRESS = "server.address"
 ERROR_TYPE = "error.type"
 
 REQUEST_ID = "plimsoll.request_id"

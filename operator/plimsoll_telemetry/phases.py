@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import NamedTuple
 
 
@@ -46,6 +47,9 @@ class Phases:
             start = end
         return phases
 
-    def seconds(self, name: str) -> float:
-        """Return the time of all phases with this name."""
-        return sum(phase.end_ns - phase.start_ns for phase in self.all() if phase.name == name) / 1e9
+    def seconds(self) -> dict[str, float]:
+        """Return the time of all phases with the same name, by name."""
+        nanoseconds: Counter[str] = Counter()
+        for phase in self.all():
+            nanoseconds[phase.name] += phase.end_ns - phase.start_ns
+        return {name: ns / 1e9 for name, ns in nanoseconds.items()}

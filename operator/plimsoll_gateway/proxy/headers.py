@@ -42,7 +42,7 @@ BATCH = b"x-plimsoll-batch"
 PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD, PLACE, BATCH])
 # The gateway's keys are not forwarded.
 KEY = frozenset([b"authorization", b"x-api-key"])
-TRACE = frozenset([TRACEPARENT.encode(), TRACESTATE.encode()])
+PARENT, STATE = TRACEPARENT.encode(), TRACESTATE.encode()
 # To the client, the gateway is the server, and decides which web pages may read responses (cors). The length stays,
 # since the body is not changed.
 RESPONSE_ONLY = frozenset(
@@ -60,7 +60,13 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 error.
 """
 _REQUEST = HOP_BY_HOP | REQUEST_ONLY | PRIVATE
-_KEYED_REQUEST = _REQUEST | KEY
+_DROPPED = {
+    (False, False): _REQUEST,
+    (False, True): _REQUEST | {PARENT, STATE},
+    (True, False): _REQUEST | KEY,
+    (True, True): _REQUEST | KEY | {PARENT, STATE},
+}
+"""Headers of a request that are not forwarded, by whether it has a voucher and whether it has a span."""
 _RESPONSE = HOP_BY_HOP | RESPONSE_ONLY | PRIVATE
 
 
@@ -84,12 +90,11 @@ def request_headers(
     With a voucher, the client's API key is removed, and tenant and credential are added if there is a credential. With
     a span, the headers of the trace name that one; without, the client's are sent on.
     """
-    dropped = _REQUEST if voucher is None else _KEYED_REQUEST
-    sent, _ = _without(headers, dropped if span is None else dropped | TRACE)
+    sent, _ = _without(headers, _DROPPED[voucher is not None, span is not None])
     if span is not None:
-        sent.append((TRACEPARENT.encode(), span.traceparent.encode()))
+        sent.append((PARENT, span.traceparent.encode()))
         if span.state:
-            sent.append((TRACESTATE.encode(), span.state.encode()))
+            sent.append((STATE, span.state.encode()))
     sent.append((b"x-request-id", request_id.encode("ascii")))
     if voucher is not None and voucher.credential is not None:
         sent.append((TENANT, voucher.tenant.encode("ascii")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll_gateway.proxy.exchange import Exchange
+from plimsoll_gateway.proxy.headers import PARENT, STATE
 from plimsoll_gateway.telemetry.access_log import AccessEntry, AccessLog
 from plimsoll_gateway.telemetry.metrics import Metrics
 from plimsoll_gateway.telemetry.objective_counts import ObjectiveCounts
@@ -12,10 +13,8 @@ from plimsoll_gateway.telemetry.request_record import RequestRecord
 from plimsoll_gateway.telemetry.request_spans import RequestSpans
 from plimsoll_telemetry.server_span import HttpRequest
 from plimsoll_telemetry.span import unix_offset_ns
-from plimsoll_telemetry.trace_context import TRACEPARENT, TRACESTATE, read_context
+from plimsoll_telemetry.trace_context import read_context
 from plimsoll_telemetry.tracer import Tracer
-
-_TRACEPARENT, _TRACESTATE = TRACEPARENT.encode(), TRACESTATE.encode()
 
 
 class RequestReporter:
@@ -29,8 +28,8 @@ class RequestReporter:
 
     def begin(self, headers: Mapping[bytes, bytes]) -> RequestRecord:
         """Return the record of a request, in its caller's trace if the headers name a valid one."""
-        parent = headers.get(_TRACEPARENT)
-        state = headers.get(_TRACESTATE, b"").decode("latin-1")
+        parent = headers.get(PARENT)
+        state = headers.get(STATE, b"").decode("latin-1")
         caller = None if parent is None else read_context(parent.decode("latin-1"), state)
         if self._tracer is None:
             return RequestRecord(trace_id=None if caller is None else caller.trace)

@@ -49,9 +49,7 @@ class AccessLog:
     def write(self, entry: AccessEntry) -> None:
         """Write a line: a warning if the service failed, an information if the client or its key's limits did."""
         record, subject = entry.record, entry.subject
-        phases: dict[str, float] = {}
-        for phase in record.phases.all():
-            phases[phase.name] = round(phases.get(phase.name, 0.0) + (phase.end_ns - phase.start_ns) / 1e9, 6)
+        phases = {name: round(seconds, 6) for name, seconds in record.phases.seconds().items()}
         fields = {
             "request_id": subject.request_id,
             "trace_id": subject.trace_id,
