@@ -120,7 +120,7 @@ def root(state: ServerState) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         headers = request.headers
         keyed = state.api_keys.needed
-        views = () if state.models is None else state.models.views()
+        views = state.views()
         names: Sequence[str] | None = [name for view in views for name in view.names] or state.names
         if keyed and not given_key(headers):
             names, views = None, ()

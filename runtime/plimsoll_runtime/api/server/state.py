@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
-from plimsoll_runtime.api.model_directory import ModelTable
+from plimsoll_runtime.api.model_directory import ModelTable, ModelView
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
 from plimsoll_runtime.api.telemetry.metrics_key import metrics_key
 from plimsoll_runtime.api.telemetry.start_reporter import StartReporter
@@ -62,6 +62,10 @@ class ServerState:
     def key(self) -> ModelName:
         """The labels of series about the whole server: those of its only model; empty if it has several."""
         return metrics_key(self.deployment, self.names)
+
+    def views(self) -> Sequence[ModelView]:
+        """Return the present state of all models; nothing before the server is ready."""
+        return () if self.models is None else self.models.views()
 
     def loading(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
         """Set the stage of the start and its progress from 0 to 1; for a download, also its bytes."""
@@ -118,8 +122,7 @@ class ServerState:
 
     @property
     def _stats(self) -> list[EngineStats]:
-        views = () if self.models is None else self.models.views()
-        return [view.stats for view in views if view.stats is not None]
+        return [view.stats for view in self.views() if view.stats is not None]
 
     @property
     def recovering(self) -> bool:

@@ -10,7 +10,6 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from plimsoll_runtime.api.model_directory import ModelView
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.attention_metrics import attention_metrics
 from plimsoll_runtime.api.telemetry.engine_process import engine_processes
@@ -21,7 +20,7 @@ from plimsoll_runtime.api.telemetry.metrics_key import LABELS
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.api.telemetry.step_metrics import GRAPHS, PEAKS, step_metrics
 from plimsoll_runtime.api.telemetry.vllm_names import OWN_NAMES, VLLM_NAMES, NamedRegistry, cache_config
-from plimsoll_runtime.engine.protocol.messages import EngineStats, GroupStats
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats, GroupStats
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_telemetry.exposition import Exposition, exemplar_of, expose
@@ -114,48 +113,41 @@ class EngineCollector(Collector):
         yield from _family(GAUGE, "plimsoll_ready", "1 while the server accepts requests.", ready)
         in_flight = {key: float(state.in_flight)}
         yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests in flight.", in_flight)
-        views = state.models.views() if state.models is not None else ()
-        yield from _model_metrics(views)
-        yield from _engine_metrics(key, views)
+        views = state.views()
+        stats = {view.key: view.stats for view in views if view.stats is not None}
+        engines = {view.key: view.served.engine for view in views if view.served is not None and view.key in stats}
+        yield from families(ROOM, {view.key: view.room for view in views})
+        yield from _model_metrics(stats)
+        yield from _engine_metrics(key, {key: engine.info for key, engine in engines.items()}, stats)
+        yield from engine_processes({key: engine.pid for key, engine in engines.items() if engine.pid is not None})
 
 
-def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
-    stats = {view.key: view.stats for view in views if view.stats is not None}
-    yield from families(ROOM, {view.key: view.room for view in views})
+def _model_metrics(stats: Mapping[ModelName, EngineStats]) -> Iterator[Metric]:
     yield from families(STATS, stats)
     usage = {key: one.blocks_used / one.blocks_total if one.blocks_total else 0.0 for key, one in stats.items()}
     text = "Share of the KV cache in use, from 0 to 1."
     yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
     yield from families(TIERS, {key: one.tiers for key, one in stats.items() if one.tiers is not None})
     yield from families(SNAPSHOTS, {key: one.snapshots for key, one in stats.items() if one.snapshots is not None})
+    yield from families(GRAPHS, {key: one.graphs for key, one in stats.items() if one.graphs is not None})
     yield from _group_metrics({key: one.group for key, one in stats.items() if one.group is not None})
     yield from _phases(stats)
-    yield from engine_processes(_pids(views))
 
 
-def _pids(views: Sequence[ModelView]) -> dict[ModelName, int]:
-    """Return the engine process of each model that has one."""
-    served = {view.key: view.served for view in views if view.stats is not None}
-    pids = {key: one.engine.pid for key, one in served.items() if one is not None}
-    return {key: pid for key, pid in pids.items() if pid is not None}
-
-
-def _engine_metrics(server: ModelName, views: Sequence[ModelView]) -> Iterator[Metric]:
+def _engine_metrics(
+    server: ModelName, infos: Mapping[ModelName, EngineInfo], stats: Mapping[ModelName, EngineStats]
+) -> Iterator[Metric]:
     """Yield the metrics that need the description of an engine besides its counters."""
-    awake = [view for view in views if view.served is not None and view.stats is not None]
-    infos = {view.key: view.served.engine.info for view in awake if view.served is not None}
-    stats = {view.key: view.stats for view in awake if view.stats is not None}
+    stats = {key: stats[key] for key in infos}
     yield from step_metrics(infos, stats)
-    yield from families(PEAKS, {name: info for name, info in infos.items() if info.peak_flops})
-    yield from families(GRAPHS, {name: one.graphs for name, one in stats.items() if one.graphs is not None})
+    yield from families(PEAKS, {key: info for key, info in infos.items() if info.peak_flops})
     yield from families(BLOCKS, infos)
     yield from attention_metrics(infos, stats)
     yield from memory_metrics(server, infos, stats)
 
 
 def _uses_gpus(state: ServerState) -> bool:
-    views = state.models.views() if state.models is not None else ()
-    return any(view.served is not None and view.served.engine.info.device == "cuda" for view in views)
+    return any(view.served is not None and view.served.engine.info.device == "cuda" for view in state.views())
 
 
 def _group_metrics(groups: Mapping[ModelName, GroupStats]) -> Iterator[Metric]:
@@ -360,8 +352,7 @@ def served_name(state: ServerState, labels: Mapping[str, str]) -> str:
     known.
     """
     key = labels["namespace"], labels["model"]
-    views = state.models.views() if state.models is not None else ()
-    found = next((view.names[0] for view in views if (*view.key,) == key), None)
+    found = next((view.names[0] for view in state.views() if (*view.key,) == key), None)
     return found or (state.names[0] if state.names and key == (*state.key,) else labels["model"])
 
 
@@ -373,5 +364,5 @@ class CacheConfigCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield one metric, once there are models."""
-        views = self._state.models.views() if self._state.models is not None else ()
+        views = self._state.views()
         yield cache_config([(view.names[0], view.served.engine.info) for view in views if view.served is not None])
