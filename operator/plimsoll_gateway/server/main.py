@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CredentialError, CannotListenError, TracingSettingsError) as error:
         print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    tracer = start_tracer(tracing, "plimsoll-gateway", {"service.instance.id": socket.gethostname()})
+    tracer = start_tracer(tracing, "plimsoll-gateway")
     try:
         return asyncio.run(_run(options, sock, metrics, keys, credential, quota_sync, tracer))
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tracer: Tracer | None = None
     try:
         tracing = read_settings(os.environ, options.traces_per_second)
-        tracer = start_tracer(tracing, "plimsoll-operator", {"service.instance.id": socket.gethostname()})
+        tracer = start_tracer(tracing, "plimsoll-operator")
         if tracer is not None:
             REGISTRY.register(tracer)
         return asyncio.run(_run(options, tracer))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -114,8 +113,7 @@ class TracingOptions:
                 "traces contain the beginning of prompts and outputs (--trace-content): everyone who can read the "
                 "traces can read them"
             )
-        facts = {"service.version": VERSION, "service.instance.id": socket.gethostname()}
-        return start_tracer(settings, "plimsoll-runtime", facts)
+        return start_tracer(settings, "plimsoll-runtime", {"service.version": VERSION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
