@@ -149,10 +149,11 @@ class Scheduler:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop requests; unknown ids are ignored. Their part of steps in progress is discarded."""
+        now = self._clock()
         for request_id in request_ids:
             sequence = self._sequences.get(request_id)
             if sequence is not None:
-                self._finish(sequence)
+                self._finish(sequence, now)
         self._running.drop_finished()
 
     def expire(self) -> list[RequestOutput]:
@@ -164,8 +165,7 @@ class Scheduler:
         now = self._clock()
         missed = self._deadlines.pop_missed(now)
         for sequence in missed:
-            sequence.report.mark(MarkKind.FINISHED, now)
-            self._finish(sequence)
+            self._finish(sequence, now)
         if missed:
             self._counters.expired += len(missed)
             self._running.drop_finished()
@@ -331,8 +331,7 @@ class Scheduler:
         """End all requests, and return their messages, with the finish reason "unavailable" and this error."""
         found, now = list(self._sequences.values()), self._clock()
         for sequence in found:
-            sequence.report.mark(MarkKind.FINISHED, now)
-            self._finish(sequence)
+            self._finish(sequence, now)
         self._running.drop_finished()
         return [
             RequestOutput(each.request_id, finish_reason="unavailable", error=error, marks=each.report.take_marks())
@@ -369,26 +368,21 @@ class Scheduler:
         if not sequence.report.answered:
             sequence.report.mark(MarkKind.FIRST_TOKEN, self._commit_ns)
         if reason is not None:
-            sequence.report.mark(MarkKind.FINISHED, self._commit_ns)
-        message = token_message(sequence, tokens, output.logprob, reason)
-        if reason is not None:
             self._policy.learn(sequence)
             self._kv.sharing.publish_last(sequence)
-            self._finish(sequence)
-        return message
+            self._finish(sequence, self._commit_ns)
+        return token_message(sequence, tokens, output.logprob, reason)
 
     def _pooled(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
         """End a sequence of a pooling model, and return its message."""
         sequence.pending -= 1
-        report = sequence.report
-        report.mark(MarkKind.FINISHED, self._commit_ns)
-        self._finish(sequence)
+        self._finish(sequence, self._commit_ns)
         return RequestOutput(
             sequence.request_id,
             finish_reason="stop",
-            cached_tokens=report.cached_tokens,
+            cached_tokens=sequence.report.cached_tokens,
             vector=output.vector,
-            marks=report.take_marks(),
+            marks=sequence.report.take_marks(),
         )
 
     def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
@@ -396,14 +390,14 @@ class Scheduler:
         the prefix cache.
         """
         self._kv.disown(sequence)
-        sequence.report.mark(MarkKind.FINISHED, self._clock())
-        self._finish(sequence)
+        self._finish(sequence, self._clock())
         self._counters.broken_off += 1
         marks = sequence.report.take_marks()
         return RequestOutput(sequence.request_id, finish_reason="error", error=error, marks=marks)
 
-    def _finish(self, sequence: SequenceState) -> None:
-        """End a sequence. The caller removes it from the running ones afterwards."""
+    def _finish(self, sequence: SequenceState, at_ns: int) -> None:
+        """End a sequence, and mark that. The caller removes it from the running ones afterwards."""
+        sequence.report.mark(MarkKind.FINISHED, at_ns)
         was, sequence.phase = sequence.phase, Phase.FINISHED
         del self._sequences[sequence.request_id]
         self._losses.pop(sequence.request_id, None)
