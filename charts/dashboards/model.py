@@ -104,7 +104,7 @@ BOTTLENECK = Row(
     "Bottleneck",
     (
         Panel(
-            "Where the time of a choice goes",
+            "Time of a choice, by phase",
             (
                 Query(mean("plimsoll_queue_seconds", OF_MODEL), "queue"),
                 Query(mean("plimsoll_prefill_seconds", OF_MODEL), "prefill"),

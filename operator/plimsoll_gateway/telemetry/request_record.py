@@ -37,7 +37,7 @@ class StreamTimes(Protocol):
 
 
 class RequestRecord:
-    """What is known of a request once it has ended.
+    """Collects the facts about a request, for its log line, metrics and spans.
 
     `span` is the request's own span, whose parent is `parent_id`; None if traces are off. `trace_id` is the id of its
     trace, the caller's also then. `reasons`: why the request waited for a replica, by the phase in which it did.
